@@ -1,0 +1,73 @@
+"""One class per failure that a person can meet. Messages are whole sentences that say what was wrong and what to do."""
+
+from __future__ import annotations
+
+from engine.records.bytecode import Span
+from engine.records.trace import BreakRecord
+
+
+class EngineError(Exception):
+    """Base of all errors raised on purpose."""
+
+
+class UnknownBackend(EngineError, ValueError):
+    """``engine.compile(f, backend="tritn")``: write ``backend="triton"``."""
+
+    def __init__(self, name: object, known: tuple[str, ...]) -> None:
+        super().__init__(f"There is no backend {name!r}: choose one of {', '.join(known)}, or pass a callable (graph_module, example_inputs) -> callable.")
+
+
+class UnknownTarget(EngineError, ValueError):
+    """``target="h100"``: write ``target="cuda:90"``."""
+
+    def __init__(self, name: object, known: tuple[str, ...]) -> None:
+        super().__init__(f"There is no target {name!r}: choose one of {', '.join(known)}.")
+
+
+class BadArgument(EngineError, ValueError):
+    """An argument of the public API has the wrong kind."""
+
+
+class GraphBreak(EngineError):
+    """Under ``fullgraph=True`` something could not be traced: the break's text, with the user's line under a caret."""
+
+    def __init__(self, record: BreakRecord, pointed: str) -> None:
+        self.record = record
+        super().__init__(f"{record.title}: {record.what}\n{pointed}\n{record.why}".rstrip())
+
+
+class BackendError(EngineError):
+    """A backend failed on a graph under ``fullgraph=True``; otherwise the failure is recorded and the graph runs in eager mode."""
+
+    def __init__(self, backend: str, reason: str) -> None:
+        super().__init__(f"The backend {backend!r} failed: {reason}")
+
+
+class RecompileLimit(EngineError):
+    """Under ``fullgraph=True`` a function met its recompile limit; otherwise it is left to Python from then on."""
+
+    def __init__(self, name: str, limit: int, reason: str) -> None:
+        super().__init__(f"{name} was compiled {limit} times already, the recompile limit; the last reason was: {reason}")
+
+
+class Expectation(EngineError, AssertionError):
+    """``engine.expect`` saw more graphs, breaks or recompiles than it was told to."""
+
+
+class Unavailable(EngineError):
+    """Something that this machine lacks (a GPU, Triton, a Graphviz renderer); says what and how to get it."""
+
+
+def pointed(text: str, span: Span | None) -> str:
+    """The source line of ``span`` out of ``text``, with carets under its columns; empty when unknown."""
+    if span is None:
+        return ""
+    lines = text.splitlines()
+    if not 0 < span.line <= len(lines):
+        return f"  {span.file}:{span.line}"
+    line = lines[span.line - 1]
+    head = f"  {span.file}:{span.line}\n    {line}"
+    if span.column < 0:
+        return head
+    end = span.end_column if span.end_line in (-1, span.line) and span.end_column > span.column else len(line)
+    return f"{head}\n    {' ' * span.column}{'^' * max(1, end - span.column)}"

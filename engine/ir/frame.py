@@ -1,0 +1,126 @@
+"""What the tracer hands on: new bytecode with named slots, the graph, its inputs, the guards, the break."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from types import CodeType, FunctionType
+from typing import Any, Protocol
+
+import torch.fx
+
+from engine.ir.guard import Guard
+from engine.ir.origin import Origin
+from engine.records.bytecode import Span
+from engine.records.session import Session
+from engine.records.trace import TraceRecord
+
+
+@dataclass(frozen=True, eq=False)
+class Slot:
+    """A placeholder among ``co_consts`` of traced code, compared by identity; the pipeline puts the real object in its place."""
+
+    name: str
+
+
+@dataclass(frozen=True)
+class GraphInput:
+    """One placeholder of the traced graph: what it is called, how generated code loads it, its fake value, and the real one of this call.
+
+    ``fake`` is a FakeTensor, a SymInt/SymFloat, or a plain value.
+    """
+
+    name: str
+    origin: Origin
+    fake: Any
+    real: Any
+
+
+@dataclass(frozen=True)
+class GraphSlot:
+    """The compiled graph goes here: a callable that takes the graph inputs in order and returns a tuple of the graph's outputs."""
+
+    slot: Slot
+    graph: torch.fx.GraphModule
+    inputs: tuple[GraphInput, ...]
+
+
+@dataclass(frozen=True)
+class ResumeSlot:
+    """A dispatcher for a resume function goes here. ``code`` has no free variables unless ``makes_closure``:
+
+    then the traced bytecode builds the function itself (cells of the broken frame) and calls ``runtime.callee`` on it, and the slot only
+    registers ``code`` as a resume function with its name and parent.
+    """
+
+    slot: Slot
+    code: CodeType
+    globals: dict[str, Any]
+    after: Span | None
+    makes_closure: bool = False
+
+
+@dataclass(frozen=True)
+class TracedFrame:
+    """The outcome of tracing one frame. ``code`` takes the same arguments as the user's code and has the same free variables.
+
+    When ``code`` is None the frame is left to Python (``record.breaks[-1].skipped``): the pipeline then runs the rewritten copy
+    whose calls go through ``runtime.callee``, and ``guards`` are still what the decision depended on (usually none).
+    """
+
+    code: CodeType | None
+    guards: tuple[Guard, ...]
+    record: TraceRecord
+    graph: GraphSlot | None = None
+    resumes: tuple[ResumeSlot, ...] = ()
+    constants: Mapping[Slot, Any] = field(default_factory=dict)
+    """Objects for the remaining slots (helpers, modules' objects)."""
+
+
+@dataclass(frozen=True)
+class FrameRequest:
+    """One miss: compile this function for these arguments.
+
+    ``arguments`` maps parameter names (``*args`` and ``**kwargs`` under their own names) to values, in ``co_varnames`` order.
+    """
+
+    function: FunctionType
+    arguments: Mapping[str, Any]
+    frame: str
+    """Id of the FrameRecord."""
+    entry: int
+    """Which cache entry this will be."""
+    cause: str
+    dynamic: Mapping[str, frozenset[int]] = field(default_factory=dict)
+    """Origins' ``expr`` -> dimensions seen to change (automatic dynamic); dimension -1 stands for the value of an int itself."""
+
+
+@dataclass(frozen=True)
+class CompiledFrame:
+    """What the cache keeps: linked code that takes the frame's arguments, and the check that admits a call.
+
+    ``check`` takes ``(__cells__, *arguments in co_varnames order)`` and returns a bool; ``check_text`` is its source.
+    """
+
+    id: str
+    code: CodeType
+    guards: tuple[Guard, ...]
+    check: Callable[..., bool]
+    check_text: str
+    is_python: bool = False
+
+
+class Compiler(Protocol):
+    """How lower stages re-enter the pipeline: misses, resume functions, nested callees."""
+
+    def compile_frame(self, request: FrameRequest) -> CompiledFrame:
+        """Trace, compile and link one frame. Never raises for what the user wrote, save under ``fullgraph``."""
+        ...
+
+    def session(self) -> Session | None:
+        """The session being recorded in this thread, if any."""
+        ...
+
+
+CALLEE = Slot("callee")
+"""Well-known slot: ``runtime.call.callee``, bound to the compiler. The broken instruction's callable goes through it."""

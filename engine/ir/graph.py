@@ -1,0 +1,42 @@
+"""How provenance travels in fx graphs: one value in ``node.meta["custom"]``, kept by make_fx and by every pass of ours."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch.fx
+
+from engine.records.bytecode import Span
+
+KEY = "engine_origin"
+"""Where in ``node.meta["custom"]`` an ``OriginOf`` lives. torch keeps "custom" through make_fx on forward nodes, and drops other keys."""
+
+
+@dataclass(frozen=True)
+class NodeOrigin:
+    """Where an fx node came from. ``nodes`` are session-wide ids of nodes of the stage before (empty for the traced graph itself)."""
+
+    nodes: tuple[str, ...] = ()
+    span: Span | None = None
+    stack: tuple[Span, ...] = ()
+    module: str = ""
+    note: str = ""
+
+
+NOWHERE = NodeOrigin()
+
+
+def set_origin(node: torch.fx.Node, origin: NodeOrigin) -> None:
+    """Attach an origin to a node."""
+    node.meta["custom"] = {**node.meta.get("custom", {}), KEY: origin}
+
+
+def origin_of(node: torch.fx.Node) -> NodeOrigin:
+    """The origin of a node, ``NOWHERE`` if it has none."""
+    found = node.meta.get("custom", {}).get(KEY)
+    return found if isinstance(found, NodeOrigin) else NOWHERE
+
+
+def node_id(stage: str, compilation: str, node: torch.fx.Node) -> str:
+    """The session-wide id of a node: ``fx:0/0:add_1``."""
+    return f"{stage}:{compilation}:{node.name}"

@@ -1,0 +1,124 @@
+"""What lowering hands to the targets and to the runtime: kernels as text with their calling convention, and the program around them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+import sympy
+import torch
+
+from engine.records.lowering import LoopOp, LoweringRecord
+
+Size = int | sympy.Expr
+
+
+@dataclass(frozen=True)
+class Buffer:
+    """A tensor of the program. ``shape`` and ``stride`` in elements; sympy expressions over the program's symbols where dynamic.
+
+    ``kind`` is "input", "intermediate" or "output"; all start at storage offset 0 of their own storage unless ``kind`` is "input".
+    """
+
+    name: str
+    dtype: torch.dtype
+    shape: tuple[Size, ...]
+    stride: tuple[Size, ...]
+    kind: Literal["input", "intermediate", "output"] = "intermediate"
+
+
+@dataclass(frozen=True)
+class KernelArg:
+    """One parameter of a Triton kernel.
+
+    ``kind``: "pointer" (``buffer`` names the program's buffer, ``written`` if the kernel stores to it), "size" (``value`` is an int or
+    a sympy expression), "constexpr" (``value`` is the compile-time constant). ``triton_type`` is the signature's word: ``*fp32``, ``i32``, ``constexpr``.
+    """
+
+    name: str
+    kind: Literal["pointer", "size", "constexpr"]
+    triton_type: str
+    buffer: str = ""
+    value: Size | bool | str | None = None
+    written: bool = False
+
+
+@dataclass(frozen=True)
+class KernelSource:
+    """One Triton kernel: a complete module text (imports included) that defines the jitted function ``name``.
+
+    ``line_ops[i]`` are the loop-op ids behind line i + 1. ``grid`` holds up to three sizes (ints or sympy expressions).
+    ``bytes_moved`` and ``flops`` are counted from the loops, None when symbolic.
+    """
+
+    id: str
+    name: str
+    text: str
+    args: tuple[KernelArg, ...]
+    grid: tuple[Size, ...]
+    line_ops: tuple[tuple[str, ...], ...]
+    ops: tuple[LoopOp, ...]
+    nodes: tuple[str, ...]
+    """Ids of the ATen nodes fused into it."""
+    num_warps: int = 4
+    num_stages: int = 1
+    bytes_moved: int | None = None
+    flops: int | None = None
+
+
+@dataclass(frozen=True)
+class Ref:
+    """A buffer used as an argument or output, seen through sizes, strides and offset (elements); None means as the buffer is."""
+
+    buffer: str
+    shape: tuple[Size, ...] | None = None
+    stride: tuple[Size, ...] | None = None
+    offset: Size = 0
+
+
+@dataclass(frozen=True)
+class Launch:
+    """Run one kernel; its outputs are allocated just before if they are not inputs."""
+
+    kernel: KernelSource
+
+
+@dataclass(frozen=True)
+class Extern:
+    """Call ATen (or an operator of ours): ``target(*args, **kwargs)`` with Refs for buffers; results go to ``results`` (None: not used).
+
+    ``node`` is the ATen node's id, ``reason`` why it was not lowered.
+    """
+
+    node: str
+    target: Any
+    args: tuple[Any, ...]
+    kwargs: Mapping[str, Any]
+    results: tuple[str | None, ...]
+    reason: str = ""
+    is_library: bool = False
+
+
+Step = Launch | Extern
+
+
+@dataclass(frozen=True)
+class Program:
+    """One lowered graph. ``inputs`` name the graph's placeholders in order (buffers, or symbols for sizes); ``outputs`` are Refs or constants.
+
+    ``symbols`` maps each sympy symbol's name to how to read it from the inputs: (input index, dimension), dimension -1 for an int input.
+    """
+
+    target: str
+    inputs: tuple[str, ...]
+    buffers: Mapping[str, Buffer]
+    steps: tuple[Step, ...]
+    outputs: tuple[Any, ...]
+    symbols: Mapping[str, tuple[int, int]] = field(default_factory=dict)
+    record: LoweringRecord = LoweringRecord(target="")
+
+    @property
+    def kernels(self) -> tuple[KernelSource, ...]:
+        """The kernels in launch order."""
+        return tuple(s.kernel for s in self.steps if isinstance(s, Launch))

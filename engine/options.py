@@ -1,0 +1,35 @@
+"""What a person can ask of ``engine.compile``, as one frozen value, and the process-wide limits."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+
+@dataclass(frozen=True)
+class Options:
+    """Arguments of ``engine.compile``. ``target`` None: the GPU at hand, else ``cuda:90``. ``dynamic`` None: static first, then automatic."""
+
+    backend: str | Callable[..., Any] = "triton"
+    fullgraph: bool = False
+    dynamic: bool | None = None
+    target: str | None = None
+    extra: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass
+class Config:
+    """Process-wide limits; assign to change them.
+
+    ``recompile_limit``: cache entries per code object before it is left to Python. ``inline_depth``: nested calls traced into one frame.
+    ``instruction_budget``: bytecode instructions traced for one frame before it breaks. ``automatic_dynamic``: a size seen to change becomes a symbol.
+    """
+
+    recompile_limit: int = 8
+    inline_depth: int = 60
+    instruction_budget: int = 500_000
+    automatic_dynamic: bool = True
+
+
+config = Config()

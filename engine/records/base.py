@@ -1,0 +1,136 @@
+"""The one way records become JSON and come back: a walk over dataclass fields, no torch, nothing evaluated."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import json
+import types
+import typing
+from typing import Any, ClassVar, Self
+
+SCHEMA_VERSION = 1
+"""Bumped when a saved session of an older version would no longer read right."""
+
+
+class RecordError(ValueError):
+    """A saved record that cannot be read: says which field was wrong and what was expected."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Record:
+    """Base of everything that a stage tells. Fields are str, int, float, bool, None, tuples, str-keyed dicts and records."""
+
+    _kinds: ClassVar[dict[str, type[Record]]] = {}
+
+    @classmethod
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        # Explicit base call: dataclass(slots=True) makes a second class object, which breaks zero-argument super().
+        object.__init_subclass__(**kwargs)
+        Record._kinds[cls.__name__] = cls
+
+    def to_dict(self) -> dict[str, Any]:
+        """This record as plain JSON-able values."""
+        return {f.name: to_plain(getattr(self, f.name)) for f in dataclasses.fields(self)}
+
+    @classmethod
+    def from_dict(cls, data: Any) -> Self:
+        """Rebuild a record.
+
+        Unknown fields are ignored (written by a newer minor version); missing ones take their default.
+
+        Raises:
+            RecordError: a field is missing, or holds something of another shape.
+        """
+        return typing.cast("Self", from_plain(cls, data, cls.__name__))
+
+
+def to_plain(value: Any) -> Any:
+    """A record, or a container of records, as values that ``json.dumps`` takes."""
+    if isinstance(value, Record):
+        return value.to_dict()
+    if isinstance(value, (tuple, list)):
+        return [to_plain(v) for v in value]
+    if isinstance(value, dict):
+        return {str(k): to_plain(v) for k, v in value.items()}
+    if isinstance(value, float) and value != value:  # NaN has no JSON form
+        return None
+    return value
+
+
+@functools.cache
+def _field_types(cls: type) -> dict[str, Any]:
+    return typing.get_type_hints(cls)
+
+
+def from_plain(expected: Any, data: Any, where: str) -> Any:
+    """Read ``data`` as the annotated type ``expected``; ``where`` names the field in errors."""
+    if expected is Any:
+        return data
+    origin = typing.get_origin(expected)
+    if origin is typing.Union or origin is types.UnionType:
+        return _from_union(typing.get_args(expected), data, where)
+    if origin is tuple:
+        return _from_tuple(typing.get_args(expected), data, where)
+    if origin is dict:
+        if not isinstance(data, dict):
+            raise RecordError(f"{where}: expected an object, found {type(data).__name__}")
+        value_type = typing.get_args(expected)[1]
+        return {k: from_plain(value_type, v, f"{where}.{k}") for k, v in data.items()}
+    if origin is typing.Literal:
+        if data not in typing.get_args(expected):
+            raise RecordError(f"{where}: {data!r} is not one of {', '.join(map(repr, typing.get_args(expected)))}")
+        return data
+    if isinstance(expected, type) and issubclass(expected, Record):
+        return _from_record(expected, data, where)
+    if expected is float and isinstance(data, int) and not isinstance(data, bool):
+        return float(data)
+    if expected is type(None):
+        if data is not None:
+            raise RecordError(f"{where}: expected nothing, found {type(data).__name__}")
+        return None
+    if not isinstance(data, expected) or (isinstance(data, bool) and expected is not bool):
+        raise RecordError(f"{where}: expected {expected.__name__}, found {type(data).__name__}")
+    return data
+
+
+def _from_union(arms: tuple[Any, ...], data: Any, where: str) -> Any:
+    if data is None and type(None) in arms:
+        return None
+    problem: RecordError | None = None
+    for arm in arms:
+        if arm is type(None):
+            continue
+        try:
+            return from_plain(arm, data, where)
+        except RecordError as error:
+            problem = problem or error
+    raise problem or RecordError(f"{where}: unexpected {type(data).__name__}")
+
+
+def _from_tuple(args: tuple[Any, ...], data: Any, where: str) -> tuple[Any, ...]:
+    if not isinstance(data, (list, tuple)):
+        raise RecordError(f"{where}: expected a list, found {type(data).__name__}")
+    if len(args) == 2 and args[1] is Ellipsis:
+        return tuple(from_plain(args[0], v, f"{where}[{i}]") for i, v in enumerate(data))
+    if len(args) != len(data):
+        raise RecordError(f"{where}: expected {len(args)} items, found {len(data)}")
+    return tuple(from_plain(a, v, f"{where}[{i}]") for i, (a, v) in enumerate(zip(args, data, strict=True)))
+
+
+def _from_record(cls: type[Record], data: Any, where: str) -> Record:
+    if not isinstance(data, dict):
+        raise RecordError(f"{where}: expected an object, found {type(data).__name__}")
+    hints = _field_types(cls)
+    values: dict[str, Any] = {}
+    for field in dataclasses.fields(cls):
+        if field.name in data:
+            values[field.name] = from_plain(hints[field.name], data[field.name], f"{where}.{field.name}")
+        elif field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING:
+            raise RecordError(f"{where}: the field {field.name!r} is missing")
+    return cls(**values)
+
+
+def to_json(record: Record) -> str:
+    """One record as compact JSON text."""
+    return json.dumps(record.to_dict(), separators=(",", ":"), ensure_ascii=False)

@@ -1,0 +1,84 @@
+"""What must hold for compiled code to be reused, and what happened when it did not."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from engine.records.base import Record
+from engine.records.bytecode import Span
+
+Verdict = Literal["pass", "fail", "not reached", "would pass", "would fail"]
+"""The last two are hypothetical: evaluated after a guard had already failed."""
+
+
+@dataclass(frozen=True, slots=True)
+class GuardRecord(Record):
+    """One guard. ``origin`` is the value it is on in the field's notation (``L['x']``), ``path`` the accessors from root to leaf."""
+
+    id: str
+    origin: str
+    path: tuple[str, ...]
+    kind: str
+    expected: str
+    code: str = ""
+    """The generated Python expression that checks it."""
+    why: str = ""
+    """One sentence: what looked at the value, and when that makes a difference."""
+    span: Span | None = None
+    cost_ns: float | None = None
+    """Measured on demand, else None."""
+
+
+@dataclass(frozen=True, slots=True)
+class GuardsRecord(Record):
+    """All guards of one cache entry, in executed order, with the text of the generated check."""
+
+    guards: tuple[GuardRecord, ...] = ()
+    check_text: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class GuardResult(Record):
+    """One guard evaluated against one call."""
+
+    guard: str
+    verdict: Verdict
+    actual: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Fix(Record):
+    """A suggested change. ``code`` is runnable where there is one; ``verified`` says what was re-run, and is empty when nothing was."""
+
+    text: str
+    code: str = ""
+    verified: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Rejection(Record):
+    """Why one cache entry did not serve one call: its first failing guard in executed order, and all guards evaluated."""
+
+    entry: str
+    guard: str
+    origin: str
+    kind: str
+    expected: str
+    actual: str
+    sentence: str
+    span: Span | None = None
+    fixes: tuple[Fix, ...] = ()
+    results: tuple[GuardResult, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class CallExplanation(Record):
+    """Which entry a call would hit, and guard by guard why the others would not. ``entries`` are in look-up order."""
+
+    frame: str
+    hit: str | None
+    entries: tuple[str, ...]
+    rejections: tuple[Rejection, ...]
+    results: dict[str, tuple[GuardResult, ...]]
+    """Per entry id, all its guards evaluated, also those of the entry that hits."""

@@ -1,0 +1,53 @@
+"""From ATen to loops: what was fused, what was not and why, what was left to ATen."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from engine.records.base import Record
+
+
+@dataclass(frozen=True, slots=True)
+class LoopOp(Record):
+    """One operation of the loop IR. ``id`` is ``loop:0/0:k0:5``; ``origins`` are ids of ATen nodes."""
+
+    id: str
+    text: str
+    origins: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class FusionDecision(Record):
+    """The scheduler looked at two groups of nodes and fused them, or did not. ``bytes_saved`` is memory traffic, None where unknown."""
+
+    first: tuple[str, ...]
+    second: tuple[str, ...]
+    fused: bool
+    reason: str
+    bytes_saved: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ExternCall(Record):
+    """An ATen call kept as it is (library matmul, convolution, or an operator without a lowering). ``node`` is the ATen node's id."""
+
+    node: str
+    op: str
+    reason: str
+    is_library: bool = False
+    """True where a vendor library is the right choice, False where a lowering is missing."""
+
+
+@dataclass(frozen=True, slots=True)
+class LoweringRecord(Record):
+    """The whole of one graph's lowering. Counts are of ATen nodes that compute (placeholders, outputs and getitems left out)."""
+
+    target: str
+    decisions: tuple[FusionDecision, ...] = ()
+    externs: tuple[ExternCall, ...] = ()
+    lowered: int = 0
+    total: int = 0
+    wrapper_text: str = ""
+    """The program that calls kernels and externs in order, as Python."""
+    error: str = ""
+    """Why this graph was not lowered at all (results come from ATen)."""

@@ -1,0 +1,57 @@
+"""Calls, times, and what did not get compiled."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from engine.records.base import Record
+from engine.records.bytecode import Span
+from engine.records.guards import Rejection
+
+
+@dataclass(frozen=True, slots=True)
+class Timing(Record):
+    """One stage of one compilation. ``start`` counts seconds from the session's start; nested stages name their ``parent`` stage."""
+
+    stage: str
+    start: float
+    seconds: float
+    parent: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class CallRecord(Record):
+    """One call of a compiled frame.
+
+    ``outcome`` is "hit", "compiled" (a miss that compiled ``entry``), "python" (left to Python: limit, skip or failure).
+    ``rejections`` are filled on misses of a frame that already had entries. ``inputs`` maps argument names to short descriptions.
+    """
+
+    index: int
+    frame: str
+    outcome: str
+    entry: str = ""
+    caller: Span | None = None
+    inputs: dict[str, str] | None = None
+    asked: tuple[str, ...] = ()
+    """Entries that were checked, in order."""
+    rejections: tuple[Rejection, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Skipped(Record):
+    """Something that a person may have expected to be compiled, and the reason that it was not."""
+
+    name: str
+    reason: str
+    remedy: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Failure(Record):
+    """A stage of ours failed; the user's code still ran (``fallback`` says how). ``detail`` is for a bug report."""
+
+    stage: str
+    sentence: str
+    fallback: str
+    detail: str = ""

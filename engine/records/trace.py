@@ -1,0 +1,73 @@
+"""What the tracer did with one frame."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from engine.records.base import Record
+from engine.records.bytecode import Instruction, Span
+
+
+@dataclass(frozen=True, slots=True)
+class BreakRecord(Record):
+    """Why a graph ended before the function did, or why a frame was left to Python.
+
+    ``kind`` is the catalogue's stable id, ``title`` one line, ``what`` names the user's values, ``why`` the reason, ``remedies`` what to do.
+    ``skipped`` says that the whole frame ran as Python rather than being resumed.
+    """
+
+    kind: str
+    title: str
+    what: str
+    why: str = ""
+    remedies: tuple[str, ...] = ()
+    span: Span | None = None
+    stack: tuple[Span, ...] = ()
+    skipped: bool = False
+    times: int = 1
+    """How many times this same break was met."""
+
+
+@dataclass(frozen=True, slots=True)
+class StepRecord(Record):
+    """One instruction as the tracer executed it (level "steps" only). Stack and locals are short descriptions, top of stack last."""
+
+    index: int
+    depth: int
+    code: str
+    offset: int
+    opname: str
+    argument: str
+    span: Span | None
+    stack: tuple[str, ...]
+    locals_changed: dict[str, str]
+    nodes: tuple[str, ...] = ()
+    guards: tuple[str, ...] = ()
+    effects: tuple[str, ...] = ()
+    event: str = ""
+    """"inline", "return", "break" or nothing."""
+
+
+@dataclass(frozen=True, slots=True)
+class InlinedCall(Record):
+    """A Python function whose body was traced as part of its caller."""
+
+    name: str
+    caller: Span | None
+    file: str
+    first_line: int
+
+
+@dataclass(frozen=True, slots=True)
+class TraceRecord(Record):
+    """The outcome of tracing one frame once."""
+
+    instructions: tuple[Instruction, ...] = ()
+    """Of the user's code as CPython compiled it."""
+    rewritten: tuple[Instruction, ...] = ()
+    """Of the code that runs instead."""
+    inlined: tuple[InlinedCall, ...] = ()
+    breaks: tuple[BreakRecord, ...] = ()
+    effects: tuple[str, ...] = ()
+    """Side effects replayed after the graph, in order, in words."""
+    steps: tuple[StepRecord, ...] = ()
