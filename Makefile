@@ -1,0 +1,69 @@
+# Everything runs from .venv, which the first target that needs it makes; later runs reinstall nothing until pyproject.toml changes.
+#
+#   PYTHON=python3.12   which Python makes the environment (default: the first of 3.11 to 3.13 found on PATH)
+#   TORCH=torch==...    which torch goes in
+#   TORCH_INDEX=        the index that torch comes from. PyTorch's own index of CPU wheels by default: on Linux the torch on PyPI
+#                       brings several GB of CUDA. Empty (and under CI=true) for the index that pip is set up with.
+
+PYTHON ?= $(shell for p in python3 python3.13 python3.12 python3.11 python; do \
+  "$$p" -c 'import sys; sys.exit(not (3, 11) <= sys.version_info[:2] <= (3, 13))' >/dev/null 2>&1 && echo "$$p" && break; done)
+TORCH ?= torch==2.13.0
+ifeq ($(CI),true)
+TORCH_INDEX ?=
+else
+TORCH_INDEX ?= https://download.pytorch.org/whl/cpu
+endif
+
+VENV ?= .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.installed
+PYTEST := $(BIN)/python -m pytest
+WORKERS ?= 2
+
+.DEFAULT_GOAL := help
+.PHONY: help demo test quick test-all lab bench lint accept clean
+
+help: ## Say what can be made
+	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+demo: $(STAMP) ## Run the tour without a browser and print the path of its report, one self-contained HTML file
+	@$(BIN)/python -m notebook_ext.report notebooks/00_tour.ipynb --output report
+
+test: lint ## Lint, types and all tests but the slow ring (at most 20 minutes on 2 cores)
+	$(PYTEST) -n $(WORKERS)
+
+quick: $(STAMP) ## Tests that need no browser
+	$(PYTEST) -n $(WORKERS) -m "not slow and not browser" -q
+
+test-all: lint ## Everything, the slow ring too
+	$(PYTEST) -n $(WORKERS) -m ""
+
+lab: $(STAMP) ## Open JupyterLab on the tour
+	$(BIN)/jupyter lab notebooks/00_tour.ipynb
+
+bench: $(STAMP) ## Overheads and compile times beside torch.compile, as ratios
+	$(BIN)/python -m tests.bench
+
+lint: $(STAMP) ## Style, types and the front end's own tests
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	@if ! command -v node >/dev/null 2>&1; then echo "node is not here: the front end's own tests are left out"; \
+	elif ls tests/js/*.test.* >/dev/null 2>&1; then node --test tests/js/*.test.*; fi
+
+accept: $(STAMP) ## Rewrite tests/expected from what the tests now see; review the difference
+	$(PYTEST) -n 0 -q --accept
+
+clean: ## Remove the environment and everything generated
+	rm -rf $(VENV) report build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
+
+# torch goes in first and alone, so that only torch comes from its index and nothing later can pull another build of it.
+$(STAMP): pyproject.toml
+	@test -n "$(PYTHON)" || { echo "Python 3.11, 3.12 or 3.13 is needed and none was found: install one, or name it with make PYTHON=/path/to/python3.12."; exit 1; }
+	@"$(PYTHON)" -c 'import sys; sys.exit(not (3, 11) <= sys.version_info[:2] <= (3, 13))' 2>/dev/null || { echo "$(PYTHON) is not Python 3.11, 3.12 or 3.13: name one that is with make PYTHON=/path/to/python3.12."; exit 1; }
+	@"$(PYTHON)" -c 'import venv, ensurepip' 2>/dev/null || { echo "$(PYTHON) has no venv module: install it (on Debian and Ubuntu: apt install python3-venv) and run make again."; exit 1; }
+	"$(PYTHON)" -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet $(if $(TORCH_INDEX),--index-url $(TORCH_INDEX)) "$(TORCH)"
+	$(BIN)/python -m pip install --quiet "$(TORCH)" --editable ".[lab,test,bench]"
+	@touch $@
