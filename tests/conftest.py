@@ -1,0 +1,73 @@
+"""Rings, expected files and the browser, for every test."""
+
+from __future__ import annotations
+
+import difflib
+import os
+import pathlib
+import shutil
+from collections.abc import Callable, Iterator
+
+import pytest
+
+EXPECTED = pathlib.Path(__file__).parent / "expected"
+BROWSERS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Add ``--accept``: rewrite expected files instead of comparing with them."""
+    parser.addoption("--accept", action="store_true", help="write tests/expected from what the tests see")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Leave out the gpu ring where there is no GPU."""
+    if any("gpu" in item.keywords for item in items) and not _has_gpu():
+        for item in items:
+            if "gpu" in item.keywords:
+                item.add_marker(pytest.mark.skip(reason="no GPU here"))
+
+
+def _has_gpu() -> bool:
+    import torch
+
+    return torch.cuda.is_available()
+
+
+@pytest.fixture(scope="session")
+def chromium() -> str:
+    """Path of a Chromium; skips without one, and fails instead under CI."""
+    for name in BROWSERS:
+        if path := shutil.which(name):
+            return path
+    message = "no Chromium was found on PATH: install it (on Debian: apt install chromium)"
+    if os.environ.get("CI") == "true":
+        pytest.fail(message)
+    pytest.skip(message)
+
+
+@pytest.fixture
+def expected(request: pytest.FixtureRequest) -> Callable[[str], None]:
+    """A function that compares text with ``tests/expected/<test file>/<test name>.txt``, or writes that under ``--accept``."""
+    path = EXPECTED / request.path.stem.removeprefix("test_") / f"{request.node.originalname.removeprefix('test_')}.txt"
+
+    def compare(text: str) -> None:
+        if request.config.getoption("--accept"):
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(text, encoding="utf-8")
+            return
+        known = path.read_text(encoding="utf-8") if path.exists() else ""
+        if text != known:
+            difference = difflib.unified_diff(known.splitlines(), text.splitlines(), str(path), "now", lineterm="")
+            pytest.fail("\n".join([*difference, "make accept writes the new text."]), pytrace=False)
+
+    return compare
+
+
+@pytest.fixture
+def torch_seed() -> Iterator[None]:
+    """A fixed seed for the test, and the caller's random state back afterwards."""
+    import torch
+
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        yield
