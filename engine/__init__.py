@@ -1,0 +1,94 @@
+"""A compiler for PyTorch that can be watched: trace, guard, functionalise, lower to Triton, and record why."""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from engine.api import (
+        compile,
+        expect,
+        explain,
+        explain_call,
+        guards_of,
+        list_backends,
+        mark_dynamic,
+        mark_static,
+        record,
+        register_backend,
+        reset,
+        verify,
+        wait,
+    )
+    from engine.errors import (
+        BackendError,
+        EngineError,
+        GraphBreak,
+        RecompileLimit,
+        Unavailable,
+        UnknownBackend,
+        UnknownTarget,
+    )
+    from engine.ir.marks import allow_in_graph, disable, graph_break
+    from engine.observe.torch_live import observe_torch
+    from engine.options import config
+    from engine.records.session import Session
+
+_HOMES = {
+    "engine.api": (
+        "compile", "expect", "explain", "explain_call", "guards_of", "list_backends", "mark_dynamic", "mark_static", "record",
+        "register_backend", "reset", "verify", "wait",
+    ),
+    "engine.errors": (
+        "BackendError", "EngineError", "GraphBreak", "RecompileLimit", "Unavailable", "UnknownBackend", "UnknownTarget",
+    ),
+    "engine.ir.marks": ("allow_in_graph", "disable", "graph_break"),
+    "engine.observe.torch_live": ("observe_torch",),
+    "engine.options": ("config",),
+    "engine.records.session": ("Session",),
+}  # fmt: skip
+_HOME = {name: module for module, names in _HOMES.items() for name in names}
+
+__all__ = [
+    "BackendError",
+    "EngineError",
+    "GraphBreak",
+    "RecompileLimit",
+    "Session",
+    "Unavailable",
+    "UnknownBackend",
+    "UnknownTarget",
+    "allow_in_graph",
+    "compile",
+    "config",
+    "disable",
+    "expect",
+    "explain",
+    "explain_call",
+    "graph_break",
+    "guards_of",
+    "list_backends",
+    "mark_dynamic",
+    "mark_static",
+    "observe_torch",
+    "record",
+    "register_backend",
+    "reset",
+    "verify",
+    "wait",
+]
+
+
+def __getattr__(name: str) -> Any:
+    """Public names load on first use: a saved session opens without importing torch."""
+    home = _HOME.get(name)
+    if home is None:
+        raise AttributeError(f"module 'engine' has no attribute {name!r}")
+    value = getattr(importlib.import_module(home), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted([*globals(), *__all__])

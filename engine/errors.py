@@ -14,7 +14,9 @@ class UnknownBackend(EngineError, ValueError):
     """``engine.compile(f, backend="tritn")``: write ``backend="triton"``."""
 
     def __init__(self, name: object, known: tuple[str, ...]) -> None:
-        super().__init__(f"There is no backend {name!r}: choose one of {', '.join(known)}, or pass a callable (graph_module, example_inputs) -> callable.")
+        super().__init__(
+            f"There is no backend {name!r}: choose one of {', '.join(known)}, or pass a callable (graph_module, example_inputs) -> callable."
+        )
 
 
 class UnknownTarget(EngineError, ValueError):
@@ -47,7 +49,9 @@ class RecompileLimit(EngineError):
     """Under ``fullgraph=True`` a function met its recompile limit; otherwise it is left to Python from then on."""
 
     def __init__(self, name: str, limit: int, reason: str) -> None:
-        super().__init__(f"{name} was compiled {limit} times already, the recompile limit; the last reason was: {reason}")
+        super().__init__(
+            f"{name} was compiled {limit} times already, the recompile limit; the last reason was: {reason}"
+        )
 
 
 class Expectation(EngineError, AssertionError):

@@ -90,7 +90,9 @@ class Session:
     ``on_change`` callbacks get the name of what changed ("compilations", "calls", ...) and run in the thread that added it.
     """
 
-    def __init__(self, *, subject: str = "engine", level: str = "standard", target: str = "", device: str = "cpu") -> None:
+    def __init__(
+        self, *, subject: str = "engine", level: str = "standard", target: str = "", device: str = "cpu"
+    ) -> None:
         self.subject = subject
         self.level = level
         self.target = target
@@ -185,10 +187,10 @@ class Session:
             self._compilations[compilation.id] = compilation
         self._changed("compilations")
 
-    def update(self, compilation: str, **fields: Any) -> None:
-        """Replace fields of the compilation with this id (work that finished later: kernels compiled, verified)."""
+    def amend(self, compilation: str, change: Callable[[CompilationRecord], CompilationRecord]) -> None:
+        """Replace a compilation by what ``change`` makes of it, in one step, whatever other threads do."""
         with self._lock:
-            self._compilations[compilation] = replace(self._compilations[compilation], **fields)
+            self._compilations[compilation] = change(self._compilations[compilation])
         self._changed("compilations")
 
     def compilation(self, id: str) -> CompilationRecord:
@@ -234,9 +236,21 @@ class Session:
         """All records as one frozen value."""
         with self._lock:
             return SessionData(
-                version=SCHEMA_VERSION, subject=self.subject, versions=dict(self.versions), target=self.target, device=self.device,
-                level=self.level, seconds=self.seconds, files=self.files, frames=self.frames, compilations=self.compilations,
-                calls=self.calls, calls_dropped=self.calls_dropped, skipped=self.skipped, failures=self.failures, notes=self.notes,
+                version=SCHEMA_VERSION,
+                subject=self.subject,
+                versions=dict(self.versions),
+                target=self.target,
+                device=self.device,
+                level=self.level,
+                seconds=self.seconds,
+                files=self.files,
+                frames=self.frames,
+                compilations=self.compilations,
+                calls=self.calls,
+                calls_dropped=self.calls_dropped,
+                skipped=self.skipped,
+                failures=self.failures,
+                notes=self.notes,
             )
 
     def to_dict(self) -> dict[str, Any]:

@@ -1,0 +1,131 @@
+"""Work done once results are there: kernels compiled for targets in the background, and verified on request."""
+
+from __future__ import annotations
+
+import threading
+import weakref
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from engine.ir.aot import AotGraph
+from engine.ir.kernel import KernelSource, Program
+from engine.records.kernels import KernelRecord, TargetRecord, VerifyRecord
+from engine.records.session import CompilationRecord, Session
+from engine.runtime.worker import Job, submit
+
+
+@dataclass(frozen=True)
+class Lowered:
+    """One lowered graph of a live session, with the inputs that it was compiled for (detached, not copied)."""
+
+    program: Program
+    graph: AotGraph
+    inputs: tuple[Any, ...]
+
+
+@dataclass
+class _Beside:
+    """What a live session has that a saved one has not."""
+
+    lowered: dict[str, Lowered] = field(default_factory=dict)
+    jobs: list[Job] = field(default_factory=list)
+    lock: threading.Lock = field(default_factory=threading.Lock)
+
+
+_beside: weakref.WeakKeyDictionary[Session, _Beside] = weakref.WeakKeyDictionary()
+
+
+def _of(session: Session) -> _Beside:
+    return _beside.setdefault(session, _Beside())
+
+
+def keep(session: Session, compilation: str, lowered: Lowered, *, target: str) -> None:
+    """Remember a lowered graph and start compiling its kernels for ``target`` in the background."""
+    _of(session).lowered[compilation] = lowered
+    compile_for(session, compilation, target)
+
+
+def lowered_of(session: Session) -> dict[str, Lowered]:
+    """Lowered graphs of a live session by compilation id; empty for a loaded one."""
+    return _of(session).lowered
+
+
+def compile_for(session: Session, compilation: str, target: str) -> Job | None:
+    """Compile the kernels of one compilation for one target in the background; they appear in the session one by one."""
+    lowered = lowered_of(session).get(compilation)
+    if lowered is None or not lowered.program.kernels:
+        return None
+    kernels = unique(lowered.program.kernels)
+    alive = weakref.ref(session)
+
+    def on_done(kernel: str, record: TargetRecord) -> None:
+        found = alive()
+        if found is not None:
+            found.amend(compilation, lambda c: _with_target(c, kernel, record))
+
+    job = submit(kernels, target, on_done)
+    _of(session).jobs.append(job)
+    return job
+
+
+def unique(kernels: Sequence[KernelSource]) -> tuple[KernelSource, ...]:
+    """Kernels once each by id."""
+    return tuple({k.id: k for k in kernels}.values())
+
+
+def _with_target(compilation: CompilationRecord, kernel: str, record: TargetRecord) -> CompilationRecord:
+    def changed(k: KernelRecord) -> KernelRecord:
+        others = tuple(t for t in k.targets if t.target != record.target)
+        return replace(k, targets=(*others, record)) if k.id == kernel else k
+
+    return replace(compilation, kernels=tuple(changed(k) for k in compilation.kernels))
+
+
+def wait(session: Session, timeout: float | None = None) -> bool:
+    """Wait for the session's background work; False when ``timeout`` seconds passed first."""
+    import time
+
+    end = None if timeout is None else time.monotonic() + timeout
+    for job in tuple(_of(session).jobs):
+        left = None if end is None else max(0.0, end - time.monotonic())
+        if not job.wait(left):
+            return False
+    return True
+
+
+def cancel(session: Session) -> None:
+    """Stop the session's background work; what is finished stays."""
+    for job in tuple(_of(session).jobs):
+        job.cancel()
+
+
+def verify(session: Session) -> dict[str, VerifyRecord]:
+    """Run every kernel of a live session in Triton's interpreter and compare with ATen; results by "compilation kernel".
+
+    A loaded session has no inputs to run with: each of its kernels becomes "not verifiable".
+    """
+    from engine.runtime.interpret import verify as verify_program
+
+    results: dict[str, VerifyRecord] = {}
+    live = lowered_of(session)
+    for compilation in session.compilations:
+        if not compilation.kernels:
+            continue
+        lowered = live.get(compilation.id)
+        if lowered is None:
+            gone = VerifyRecord("not verifiable", "", note="not verifiable: a loaded session has no inputs to run with")
+            found = {k.id: gone for k in compilation.kernels}
+        else:
+            with _of(session).lock:
+                session.set_stage(f"verify {compilation.id}")
+                found = verify_program(lowered.program, lowered.graph, lowered.inputs)
+        session.amend(compilation.id, lambda c, found=found: _with_verify(c, found))  # type: ignore[misc]
+        results.update({f"{compilation.id} {k}": v for k, v in found.items()})
+    session.set_stage("")
+    return results
+
+
+def _with_verify(compilation: CompilationRecord, found: dict[str, VerifyRecord]) -> CompilationRecord:
+    kernels = tuple(replace(k, verify=found.get(k.id, k.verify)) for k in compilation.kernels)
+    return replace(compilation, kernels=kernels)

@@ -1,0 +1,344 @@
+"""The public functions: compile, record, explain, and what one asks of compiled functions and sessions."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import inspect
+import platform
+import time
+import types
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, cast
+
+import torch
+
+from engine import afterwards, errors
+from engine.expect import expecting
+from engine.ir.context import current_session, recording
+from engine.ir.marks import DYNAMIC, STATIC
+from engine.kernels.targets import default_target, parse_target
+from engine.options import Options
+from engine.pipeline import BACKENDS, Pipeline, forget_pipelines, pipeline_for
+from engine.records.guards import CallExplanation, GuardsRecord
+from engine.records.session import Session
+from engine.runtime import inspect_cache
+from engine.runtime.dispatch import dispatcher, original
+from engine.runtime.modules import attach as attach_module
+from engine.runtime.modules import compiled_module
+from engine.runtime.modules import detach as detach_module
+
+__all__ = [
+    "attach",
+    "cancel",
+    "compile",
+    "compile_for",
+    "detach",
+    "expect",
+    "explain",
+    "explain_call",
+    "guards_of",
+    "list_backends",
+    "mark_dynamic",
+    "mark_static",
+    "record",
+    "register_backend",
+    "reset",
+    "verify",
+    "wait",
+]
+
+LEVELS = ("standard", "steps")
+
+
+def make_options(
+    backend: str | Callable[..., Any],
+    *,
+    fullgraph: bool = False,
+    dynamic: bool | None = None,
+    target: str | None = None,
+    options: Mapping[str, Any] | None = None,
+) -> Options:
+    """Check what a person asked for.
+
+    Raises:
+        errors.UnknownBackend: the backend is neither a known name nor callable.
+        errors.UnknownTarget: the target is not one that kernels can be compiled for.
+        errors.BadArgument: another argument has the wrong kind.
+    """
+    if isinstance(backend, str):
+        if backend not in BACKENDS:
+            raise errors.UnknownBackend(backend, list_backends())
+    elif not callable(backend):
+        raise errors.UnknownBackend(backend, list_backends())
+    if dynamic not in (None, True, False):
+        raise errors.BadArgument(f"dynamic must be True, False or None, not {dynamic!r}.")
+    if options:
+        raise errors.BadArgument(f"engine.compile knows no option {sorted(options)[0]!r}: leave it out.")
+    if target is not None:
+        parse_target(target)
+    return Options(backend, bool(fullgraph), dynamic, target)
+
+
+def compile(
+    fn_or_module: Any = None,
+    *,
+    backend: str | Callable[..., Any] = "triton",
+    fullgraph: bool = False,
+    dynamic: bool | None = None,
+    target: str | None = None,
+    options: Mapping[str, Any] | None = None,
+) -> Any:
+    """Compile a function, a bound method or an ``nn.Module``; also a decorator.
+
+    The result is called like the original and gives what it gives: same values, mutations, gradients and exceptions. It is compiled at the first
+    call, again when a guard fails (a shape, type or value that was taken for granted changed), and what cannot be traced runs as Python.
+
+    Args:
+        fn_or_module: a Python function, a bound method or a module; None when used as ``@engine.compile(backend=...)``.
+        backend: "triton" (kernels; on a machine with no GPU, results come from ATen), "aot_eager" (functional ATen graph), "eager" (the traced graph),
+            "inductor" (torch's own compiler), or ``(graph_module, example_inputs) -> callable``.
+        fullgraph: raise ``GraphBreak`` instead of breaking the graph.
+        dynamic: True makes every size a symbol, False none; None starts static and makes those symbols that are seen to change.
+        target: "cuda:90", "hip:gfx942", ... for generated kernels; by default the GPU at hand, else "cuda:90".
+        options: further settings by name.
+
+    Returns:
+        A function with the signature of ``fn``; for a module, a module of the same class that shares the original's parameters.
+
+    Raises:
+        UnknownBackend, UnknownTarget, BadArgument: see their messages.
+    """
+    checked = make_options(backend, fullgraph=fullgraph, dynamic=dynamic, target=target, options=options)
+    if fn_or_module is None:
+        return functools.partial(_compile, pipeline=pipeline_for(checked))
+    return _compile(fn_or_module, pipeline_for(checked))
+
+
+def _compile(subject: Any, pipeline: Pipeline) -> Any:
+    if isinstance(subject, torch.nn.Module):
+        return compiled_module(subject, pipeline)
+    if isinstance(subject, types.MethodType):
+        return types.MethodType(_compile(subject.__func__, pipeline), subject.__self__)
+    if isinstance(subject, types.FunctionType):
+        return dispatcher(cast("types.FunctionType", original(subject)), pipeline)
+    if isinstance(subject, functools.partial):
+        return functools.partial(_compile(subject.func, pipeline), *subject.args, **subject.keywords)
+    call = getattr(type(subject), "__call__", None)
+    if not isinstance(subject, type) and isinstance(call, types.FunctionType):
+        return types.MethodType(_compile(call, pipeline), subject)
+    raise errors.BadArgument(
+        f"engine.compile takes a Python function, a method or an nn.Module, not {describe(subject)}: wrap it in a function."
+    )
+
+
+def describe(value: object) -> str:
+    """A short name for something that a person passed."""
+    if isinstance(value, type):
+        return f"the class {value.__name__}"
+    name = getattr(value, "__name__", None)
+    return f"the built-in {name}" if name and inspect.isbuiltin(value) else f"an object of type {type(value).__name__}"
+
+
+def attach(module: torch.nn.Module, **options: Any) -> None:
+    """Compile an existing module in place: its class, identity, ``state_dict`` and pickle stay as they are. Options as for ``compile``."""
+    attach_module(module, pipeline_for(make_options(options.pop("backend", "triton"), **options)))
+
+
+def detach(module: torch.nn.Module) -> None:
+    """Undo ``attach``."""
+    detach_module(module)
+
+
+def register_backend(name: str, fn: Callable[..., Any]) -> None:
+    """Make ``backend=name`` mean ``fn(graph_module, example_inputs) -> callable``.
+
+    Raises:
+        BadArgument: the name belongs to a built-in backend, or ``fn`` cannot be called.
+    """
+    if name in BACKENDS and BACKENDS[name] is None:
+        raise errors.BadArgument(f"{name!r} is a built-in backend: choose another name.")
+    if not callable(fn):
+        raise errors.BadArgument(
+            f"A backend is a callable (graph_module, example_inputs) -> callable, not {describe(fn)}."
+        )
+    BACKENDS[name] = fn
+
+
+def list_backends() -> tuple[str, ...]:
+    """Names that ``backend=`` takes."""
+    return tuple(sorted(BACKENDS))
+
+
+@contextlib.contextmanager
+def record(level: str = "standard", *, target: str | None = None) -> Iterator[Session]:
+    """Record all that compiled functions do in this thread while the context is open.
+
+    Args:
+        level: "standard", or "steps" to keep every instruction that the tracer executes.
+        target: shown as the session's target; by default the GPU at hand, else "cuda:90".
+
+    Yields:
+        The Session, which fills while code runs. Kernels compiled in the background may arrive after the context has closed.
+    """
+    if level not in LEVELS:
+        raise errors.BadArgument(f"There is no recording level {level!r}: choose one of {', '.join(LEVELS)}.")
+    session = new_session(level, target)
+    with recording(session):
+        try:
+            yield session
+        finally:
+            session.seconds = time.perf_counter() - session.started
+
+
+def new_session(level: str = "standard", target: str | None = None, subject: str = "engine") -> Session:
+    """An empty session that knows this machine's versions."""
+    if target is not None:
+        parse_target(target)
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    session = Session(subject=subject, level=level, target=target or default_target(), device=device)
+    session.versions = {"python": platform.python_version(), "torch": str(torch.__version__)} | _triton_version()
+    return session
+
+
+def _triton_version() -> dict[str, str]:
+    from importlib import metadata
+
+    with contextlib.suppress(metadata.PackageNotFoundError):
+        return {"triton": metadata.version("triton")}
+    return {}
+
+
+class Explanation:
+    """What ``explain`` found: ``session`` has all records; ``str()`` of it is the short account."""
+
+    def __init__(self, session: Session, name: str) -> None:
+        self.session = session
+        self.name = name
+
+    @property
+    def graphs(self) -> int:
+        """How many graphs the call ran through."""
+        return sum(g.stage == "fx" for c in self.session.compilations for g in c.graphs)
+
+    @property
+    def breaks(self) -> tuple[str, ...]:
+        """Each graph break as one line: reason and place."""
+        found = [b for c in self.session.compilations if c.trace for b in c.trace.breaks]
+        return tuple(f"{b.title}: {b.what}" + (f" ({b.span.file}:{b.span.line})" if b.span else "") for b in found)
+
+    @property
+    def guards(self) -> tuple[GuardsRecord, ...]:
+        """Guards of each compilation."""
+        return tuple(c.guards for c in self.session.compilations if c.guards is not None)
+
+    def __repr__(self) -> str:
+        guards = sum(len(g.guards) for g in self.guards)
+        head = f"{self.name}: {self.graphs} graphs, {len(self.breaks)} breaks, {guards} guards"
+        return "\n".join([head, *(f"  break: {b}" for b in self.breaks)])
+
+
+def explain(fn: Any, *args: Any, **kwargs: Any) -> Explanation:
+    """Call ``fn`` once under a recording and say in how many graphs it ran, where they broke and what is guarded.
+
+    Uses caches of its own: what is compiled elsewhere stays as it was. The call itself is real, with its side effects.
+    """
+    private = Pipeline(Options(backend="eager"))
+    subject = original(fn)
+    with record() as session:
+        _compile(subject, private)(*args, **kwargs)
+    return Explanation(session, getattr(subject, "__qualname__", type(subject).__name__))
+
+
+def guards_of(f: Any) -> tuple[GuardsRecord, ...]:
+    """Guards of each cache entry of a compiled function or module, in look-up order."""
+    return inspect_cache.guards_of(f)
+
+
+def explain_call(f: Any, *args: Any, **kwargs: Any) -> CallExplanation:
+    """Which cache entry ``f(*args, **kwargs)`` would hit and, guard by guard, why the others would not. Runs nothing, moves nothing."""
+    return inspect_cache.explain_call(f, *args, **kwargs)
+
+
+@contextlib.contextmanager
+def expect(*, graphs: int | None = None, breaks: int | None = None, recompiles: int | None = None) -> Iterator[Session]:
+    """Fail with reason and line when the code inside makes more graphs, breaks or recompiles than given.
+
+    Raises:
+        Expectation: it did.
+    """
+    outer = current_session()
+    with (
+        record() if outer is None else contextlib.nullcontext(outer) as session,
+        expecting(session, graphs, breaks, recompiles),
+    ):
+        yield session
+
+
+def mark_dynamic(t: torch.Tensor, dim: int, min: int | None = None, max: int | None = None) -> None:
+    """Make dimension ``dim`` of ``t`` a symbol at the next compile, optionally with bounds.
+
+    Raises:
+        BadArgument: the tensor has no such dimension.
+    """
+    getattr_or_set(t, DYNAMIC, dict)[dimension(t, dim)] = (min, max)
+
+
+def mark_static(t: torch.Tensor, dim: int | None = None) -> None:
+    """Never make dimension ``dim`` of ``t`` (None: any of them) a symbol.
+
+    Raises:
+        BadArgument: the tensor has no such dimension.
+    """
+    dims = range(t.ndim) if dim is None else [dimension(t, dim)]
+    getattr_or_set(t, STATIC, set).update(dims)
+
+
+def getattr_or_set(t: torch.Tensor, name: str, default: Callable[[], Any]) -> Any:
+    """The attribute of a tensor, created when missing."""
+    if name not in t.__dict__:
+        setattr(t, name, default())
+    return getattr(t, name)
+
+
+def dimension(t: torch.Tensor, dim: int) -> int:
+    """``dim`` counted from the front.
+
+    Raises:
+        BadArgument: the tensor has no such dimension.
+    """
+    if not -t.ndim <= dim < t.ndim:
+        raise errors.BadArgument(f"A tensor of {t.ndim} dimensions has no dimension {dim}.")
+    return dim % t.ndim
+
+
+def reset() -> None:
+    """Forget everything compiled so far."""
+    inspect_cache.reset()
+    forget_pipelines()
+
+
+def wait(session: Session, timeout: float | None = None) -> bool:
+    """Wait until the session's kernels are compiled for its target; False when ``timeout`` seconds passed first."""
+    return afterwards.wait(session, timeout)
+
+
+def cancel(session: Session) -> None:
+    """Stop compiling the session's kernels; what is finished stays."""
+    afterwards.cancel(session)
+
+
+def compile_for(session: Session, target: str) -> None:
+    """Compile all kernels of a live session for one more target, in the background.
+
+    Raises:
+        UnknownTarget: see its message.
+    """
+    parse_target(target)
+    for compilation in session.compilations:
+        afterwards.compile_for(session, compilation.id, target)
+
+
+def verify(session: Session) -> dict[str, Any]:
+    """Run the session's kernels in Triton's interpreter and compare each with ATen; results by "compilation kernel"."""
+    return dict(afterwards.verify(session))

@@ -1,0 +1,324 @@
+"""The stages in their order: runs them for one frame, links what they made, and records what they tell."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+import time
+import traceback
+import types
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+import torch.fx
+
+from engine import afterwards, errors
+from engine.aot.driver import compile_graph
+from engine.bytecode.route import route_calls
+from engine.graph.tell import graph_record
+from engine.guards.compile import compile_check
+from engine.guards.tell import guards_record
+from engine.ir.aot import AotGraph
+from engine.ir.context import current_session
+from engine.ir.frame import CALLEE, CompiledFrame, FrameRequest, GraphSlot, ResumeSlot, Slot, TracedFrame
+from engine.ir.kernel import Program
+from engine.options import Options
+from engine.records.lowering import LoweringRecord
+from engine.records.runtime import Failure, Timing
+from engine.records.session import CompilationRecord, Session
+from engine.records.trace import TraceRecord
+from engine.runtime.call import make_callee
+from engine.runtime.dispatch import dispatcher
+from engine.runtime.reference import reference
+from engine.trace.driver import trace_frame
+
+Run = Callable[..., Any]
+
+BACKENDS: dict[str, Callable[..., Any] | None] = {"eager": None, "aot_eager": None, "triton": None, "inductor": None}
+"""Backends by name. None: built in; else a callable ``(graph_module, example_inputs) -> callable``."""
+
+
+class _Timings:
+    """Stage times of one compilation, nested as they were entered."""
+
+    def __init__(self, session: Session | None, compilation: str) -> None:
+        self._session = session
+        self._compilation = compilation
+        self._open: list[str] = []
+        self.done: list[Timing] = []
+
+    @contextlib.contextmanager
+    def stage(self, name: str) -> Iterator[None]:
+        """Time one stage; with no session, do nothing at all."""
+        if self._session is None:
+            yield
+            return
+        parent = self._open[-1] if self._open else ""
+        self._open.append(name)
+        self._session.set_stage(f"{name} {self._compilation}")
+        start = time.perf_counter()
+        try:
+            yield
+        finally:
+            end = time.perf_counter()
+            self._open.pop()
+            self.done.append(Timing(name, start - self._session.started, end - start, parent))
+            self._session.set_stage(f"{parent} {self._compilation}" if parent else "")
+
+
+@dataclass
+class _Work:
+    """What one compilation has gathered so far."""
+
+    compilation: str
+    session: Session | None
+    timings: _Timings
+    failures: list[Failure]
+    record: CompilationRecord
+    program: Program | None = None
+    graph: AotGraph | None = None
+    inputs: tuple[Any, ...] = ()
+
+    def tell(self, **fields: Any) -> None:
+        """Set fields of the compilation's record."""
+        if self.session is not None:
+            self.record = replace(self.record, **fields)
+
+    def fail(self, stage: str, error: BaseException, fallback: str) -> None:
+        """Note that a stage of ours failed."""
+        sentence = f"{stage} failed: {type(error).__name__}: {str(error).strip().splitlines()[0] if str(error).strip() else ''}".rstrip(
+            ": "
+        )
+        detail = "".join(traceback.format_exception(error))
+        self.failures.append(Failure(stage, sentence, fallback, detail))
+
+
+class Pipeline:
+    """Implements ``ir.frame.Compiler`` for one set of options."""
+
+    def __init__(self, options: Options) -> None:
+        self.options = options
+        self.callee = make_callee(self)
+
+    def session(self) -> Session | None:
+        """The session that records in this thread."""
+        return current_session()
+
+    def compile_frame(self, request: FrameRequest) -> CompiledFrame:
+        """Trace, compile and link one frame; anything that goes wrong in our stages leaves the frame to Python, and is recorded.
+
+        Raises:
+            errors.GraphBreak: under ``fullgraph``, the frame does not trace into one graph.
+            errors.BackendError: under ``fullgraph``, the backend failed.
+        """
+        session = self.session()
+        id = f"{request.frame}/{request.entry}"
+        work = _Work(id, session, _Timings(session, id), [], CompilationRecord(id, request.frame, request.cause))
+        try:
+            with work.timings.stage("compile"):
+                return self._compile(request, work)
+        finally:
+            if session is not None:
+                self._put(session, request, work)
+
+    def _put(self, session: Session, request: FrameRequest, work: _Work) -> None:
+        session.put(
+            replace(
+                work.record,
+                backend=backend_name(self.options.backend),
+                failures=tuple(work.failures),
+                timings=tuple(sorted(work.timings.done, key=lambda t: t.start)),
+            )
+        )
+        if work.program is not None and work.graph is not None:
+            lowered = afterwards.Lowered(work.program, work.graph, work.inputs)
+            afterwards.keep(session, work.compilation, lowered, target=work.program.target)
+
+    def _compile(self, request: FrameRequest, work: _Work) -> CompiledFrame:
+        with work.timings.stage("trace"):
+            traced = self._trace(request, work)
+        code = None if traced.code is None else self._link(traced, request, work)
+        if code is None:
+            return self._python(request, traced, work)
+        with work.timings.stage("guards"):
+            check = compile_check(traced.guards, parameters_of(request.function.__code__))
+        if work.session is not None:
+            work.tell(guards=guards_record(check.guards, check.text))
+        return CompiledFrame(work.compilation, code, check.guards, check.check, check.text)
+
+    def _trace(self, request: FrameRequest, work: _Work) -> TracedFrame:
+        steps = work.session is not None and work.session.level == "steps"
+        try:
+            traced = trace_frame(request, self.options, steps=steps)
+        except errors.GraphBreak as error:
+            work.tell(trace=TraceRecord(breaks=(error.record,)))
+            raise
+        work.tell(trace=traced.record)
+        return traced
+
+    def _python(self, request: FrameRequest, traced: TracedFrame, work: _Work) -> CompiledFrame:
+        """The frame left to Python, its callees still dispatched."""
+        code = route_calls(request.function.__code__, self.callee)
+        check = compile_check(traced.guards, parameters_of(code))
+        if work.session is not None:
+            work.tell(guards=guards_record(check.guards, check.text))
+        return CompiledFrame(work.compilation, code, check.guards, check.check, check.text, is_python=True)
+
+    def _link(self, traced: TracedFrame, request: FrameRequest, work: _Work) -> types.CodeType | None:
+        """Put real objects into the slots of traced code; None when the graph could not be made runnable."""
+        assert traced.code is not None
+        objects: dict[Slot, Any] = {CALLEE: self.callee, **traced.constants}
+        if traced.graph is not None:
+            objects[traced.graph.slot] = self._graph(traced.graph, work)
+        for resume in traced.resumes:
+            objects[resume.slot] = self._resume(resume, request)
+        return fill_slots(traced.code, objects)
+
+    def _resume(self, resume: ResumeSlot, request: FrameRequest) -> Any:
+        name = resume.code.co_name
+        details = {"role": "resume", "parent": request.frame, "after": resume.after}
+        if resume.makes_closure:
+            return ResumeClosure(resume.code, self, details)
+        return dispatcher(types.FunctionType(resume.code, resume.globals, name), self, **details)
+
+    # One graph, by backend.
+
+    def _graph(self, slot: GraphSlot, work: _Work) -> Run:
+        backend = self.options.backend
+        try:
+            return self._by_backend(backend, slot, work)
+        except Exception as error:
+            if self.options.fullgraph and callable(backend_callable(backend)):
+                raise errors.BackendError(backend_name(backend), str(error)) from error
+            work.fail(backend_name(backend), error, "this graph runs as traced, operator by operator")
+            self._tell_fx(slot, work)
+            return eager_run(slot.graph)
+
+    def _by_backend(self, backend: str | Run, slot: GraphSlot, work: _Work) -> Run:
+        if backend == "eager":
+            self._tell_fx(slot, work)
+            return eager_run(slot.graph)
+        if backend == "inductor":
+            self._tell_fx(slot, work)
+            return inductor_run(slot)
+        if backend in ("aot_eager", "triton"):
+            return self._aot(slot, work)
+        run = backend_callable(backend)
+        assert run is not None
+        self._tell_fx(slot, work)
+        with work.timings.stage(backend_name(backend)):
+            return run(slot.graph, [i.real for i in slot.inputs])
+
+    def _tell_fx(self, slot: GraphSlot, work: _Work) -> None:
+        if work.session is not None and not work.record.graphs:
+            work.tell(graphs=(graph_record(slot.graph, "fx", work.compilation, "FX graph"),))
+
+    def _aot(self, slot: GraphSlot, work: _Work) -> Run:
+        def lower(graph: AotGraph) -> Run:
+            return self._lower(graph, slot, work)
+
+        with work.timings.stage("aot"):
+            result = compile_graph(slot.graph, slot.inputs, compilation=work.compilation, lower=lower)
+        work.tell(aot=result.record, graphs=result.graphs)
+        return result.run
+
+    def _lower(self, graph: AotGraph, slot: GraphSlot, work: _Work) -> Run:
+        """What runs one functional graph: kernels on a GPU, the ATen executor elsewhere (kernels are then made to be looked at)."""
+        on_gpu = any(isinstance(i.real, torch.Tensor) and i.real.is_cuda for i in slot.inputs)
+        if self.options.backend == "triton" and (on_gpu or work.session is not None):
+            program = self._program(graph, slot, work)
+            if on_gpu and program is not None:
+                from engine.runtime.program import executable
+
+                return executable(program)
+        return reference(graph)
+
+    def _program(self, graph: AotGraph, slot: GraphSlot, work: _Work) -> Program | None:
+        from engine.kernels.targets import default_target
+        from engine.kernels.tell import kernel_record
+        from engine.lowering.driver import lower
+
+        target = self.options.target or default_target()
+        try:
+            with work.timings.stage("lowering"):
+                program = lower(graph, target)
+        except Exception as error:
+            work.fail("lowering", error, "results come from ATen")
+            work.tell(lowering=LoweringRecord(target, error=work.failures[-1].sentence))
+            return None
+        work.program, work.graph = program, graph
+        work.inputs = tuple(i.real.detach() if isinstance(i.real, torch.Tensor) else i.real for i in slot.inputs)
+        if work.session is not None:
+            work.tell(lowering=program.record, kernels=tuple(kernel_record(k) for k in program.kernels))
+        return program
+
+
+class ResumeClosure:
+    """Makes the dispatcher of a resume function around the cells of the frame that broke. One per resume point, called once per break."""
+
+    def __init__(self, code: types.CodeType, compiler: Pipeline, details: dict[str, Any]) -> None:
+        self._code = code
+        self._compiler = compiler
+        self._details = details
+
+    def __call__(self, function: types.FunctionType) -> Any:
+        """The dispatcher for ``function``, whose code is this resume point's."""
+        return dispatcher(function, self._compiler, **self._details)
+
+
+def parameters_of(code: types.CodeType) -> tuple[str, ...]:
+    """Parameter names of a code object in ``co_varnames`` order, ``*args`` and ``**kwargs`` included."""
+    count = code.co_argcount + code.co_kwonlyargcount
+    count += bool(code.co_flags & 0x04) + bool(code.co_flags & 0x08)
+    return code.co_varnames[:count]
+
+
+def fill_slots(code: types.CodeType, objects: dict[Slot, Any]) -> types.CodeType:
+    """``code`` with each Slot among its constants replaced by its object.
+
+    Raises:
+        KeyError: a slot has no object.
+    """
+    return code.replace(co_consts=tuple(objects[c] if isinstance(c, Slot) else c for c in code.co_consts))
+
+
+def eager_run(graph: torch.fx.GraphModule) -> Run:
+    """The graph as traced, called without nn.Module's wrapping."""
+    return types.MethodType(type(graph).forward, graph)
+
+
+def inductor_run(slot: GraphSlot) -> Run:
+    """The graph compiled by torch's own AOTAutograd and Inductor."""
+    from torch._inductor.compile_fx import compile_fx
+
+    run: Run = compile_fx(slot.graph, [i.real for i in slot.inputs])
+    return run
+
+
+def backend_name(backend: str | Run) -> str:
+    """What a person calls a backend."""
+    return backend if isinstance(backend, str) else getattr(backend, "__name__", type(backend).__name__)
+
+
+def backend_callable(backend: str | Run) -> Run | None:
+    """The callable of a registered or directly given backend; None for built-in ones."""
+    return BACKENDS[backend] if isinstance(backend, str) else backend
+
+
+_pipelines: dict[Any, Pipeline] = {}
+_pipelines_lock = threading.Lock()
+
+
+def pipeline_for(options: Options) -> Pipeline:
+    """The one pipeline for these options, so that equal options share their caches."""
+    key = (options.backend, options.fullgraph, options.dynamic, options.target, tuple(sorted(options.extra.items())))
+    with _pipelines_lock:
+        return _pipelines.setdefault(key, Pipeline(options))
+
+
+def forget_pipelines() -> None:
+    """Drop all pipelines; compiled functions that are alive keep theirs."""
+    with _pipelines_lock:
+        _pipelines.clear()
