@@ -1,0 +1,115 @@
+"""A code object taken apart once: instructions by index, jump targets as indices, and the handler that covers each instruction."""
+
+from __future__ import annotations
+
+import dis
+import weakref
+from collections.abc import Iterator
+from dataclasses import dataclass
+from types import CodeType
+from typing import Any
+
+
+@dataclass(slots=True, frozen=True, eq=False)
+class Op:
+    """One instruction without its caches and argument extensions. ``target`` is the index a jump goes to, -1 for none."""
+
+    index: int
+    offset: int
+    opname: str
+    arg: int
+    argval: Any
+    argrepr: str
+    target: int
+    is_target: bool
+
+
+@dataclass(slots=True, frozen=True)
+class Handler:
+    """Where an exception goes: the index to continue at, the stack depth to cut to, whether the instruction's index is pushed."""
+
+    target: int
+    depth: int
+    push_index: bool
+
+
+@dataclass(slots=True, frozen=True, eq=False)
+class Decoded:
+    """All of a code object. ``handlers[i]`` covers instruction i."""
+
+    code: CodeType
+    ops: tuple[Op, ...]
+    handlers: tuple[Handler | None, ...]
+    index_of: dict[int, int]
+    """Byte offset -> index, also for the offsets of argument extensions."""
+
+
+_cache: dict[int, tuple[weakref.ref[CodeType], Decoded]] = {}
+
+
+def decode(code: CodeType) -> Decoded:
+    """Take ``code`` apart; cached per code object."""
+    known = _cache.get(id(code))
+    if known is not None and known[0]() is code:
+        return known[1]
+    result = _decode(code)
+    key = id(code)
+    _cache[key] = (weakref.ref(code, lambda _: _cache.pop(key, None)), result)
+    return result
+
+
+def _decode(code: CodeType) -> Decoded:
+    raw = [i for i in dis.get_instructions(code) if i.opname != "CACHE"]
+    index_of: dict[int, int] = {}
+    kept: list[dis.Instruction] = []
+    for instruction in raw:
+        index_of[instruction.offset] = len(kept)
+        if instruction.opname != "EXTENDED_ARG":
+            kept.append(instruction)
+    jumps = set(dis.hasjrel) | set(dis.hasjabs)
+    targets = {n: index_of[i.argval] for n, i in enumerate(kept) if i.opcode in jumps}
+    landed = set(targets.values())
+    ops = tuple(
+        Op(
+            n,
+            i.offset,
+            i.opname,
+            i.arg if i.arg is not None else 0,
+            i.argval,
+            i.argrepr,
+            targets.get(n, -1),
+            n in landed,
+        )
+        for n, i in enumerate(kept)
+    )
+    return Decoded(code, ops, _handlers(code, ops, index_of), index_of)
+
+
+def _handlers(code: CodeType, ops: tuple[Op, ...], index_of: dict[int, int]) -> tuple[Handler | None, ...]:
+    found: list[Handler | None] = [None] * len(ops)
+    for start, end, target, depth, push in exception_table(code):
+        handler = Handler(index_of[target], depth, push)
+        for n in range(index_of[start], len(ops)):
+            if ops[n].offset >= end:
+                break
+            found[n] = handler
+    return tuple(found)
+
+
+def exception_table(code: CodeType) -> Iterator[tuple[int, int, int, int, bool]]:
+    """Entries (start, end, target, depth, pushes index); offsets in bytes, ``end`` exclusive."""
+    data = iter(code.co_exceptiontable)
+    for first in data:
+        start = _varint(data, first) * 2
+        length = _varint(data, next(data)) * 2
+        target = _varint(data, next(data)) * 2
+        depth_push = _varint(data, next(data))
+        yield start, start + length, target, depth_push >> 1, bool(depth_push & 1)
+
+
+def _varint(data: Iterator[int], byte: int) -> int:
+    value = byte & 63
+    while byte & 64:
+        byte = next(data)
+        value = value << 6 | byte & 63
+    return value

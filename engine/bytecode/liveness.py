@@ -1,0 +1,49 @@
+"""Which local variables may still be read after each instruction."""
+
+from __future__ import annotations
+
+from engine.bytecode.decode import Decoded, Op
+
+_READS = frozenset("LOAD_FAST LOAD_FAST_CHECK LOAD_FAST_AND_CLEAR LOAD_FAST_LOAD_FAST DELETE_FAST".split())
+_WRITES = frozenset("STORE_FAST STORE_FAST_STORE_FAST STORE_FAST_MAYBE_NULL".split())
+_ENDS = frozenset("RETURN_VALUE RETURN_CONST RAISE_VARARGS RERAISE".split())
+_ALWAYS_JUMP = frozenset("JUMP JUMP_FORWARD JUMP_BACKWARD JUMP_BACKWARD_NO_INTERRUPT JUMP_NO_INTERRUPT".split())
+
+
+def live_before(decoded: Decoded) -> tuple[frozenset[str], ...]:
+    """For each instruction, the names of locals that it or what follows it may read before writing them."""
+    live: list[frozenset[str]] = [frozenset()] * (len(decoded.ops) + 1)
+    changed = True
+    while changed:
+        changed = False
+        for op in reversed(decoded.ops):
+            new = _transfer(op, _after(decoded, op, live))
+            if new != live[op.index]:
+                live[op.index] = new
+                changed = True
+    return tuple(live)
+
+
+def _after(decoded: Decoded, op: Op, live: list[frozenset[str]]) -> frozenset[str]:
+    result: frozenset[str] = frozenset()
+    if op.opname not in _ENDS and op.opname not in _ALWAYS_JUMP:
+        result = live[op.index + 1]
+    if op.target >= 0:
+        result |= live[op.target]
+    handler = decoded.handlers[op.index]
+    return result if handler is None else result | live[handler.target]
+
+
+def _transfer(op: Op, after: frozenset[str]) -> frozenset[str]:
+    if op.opname in _READS:
+        return after | _names(op)
+    if op.opname in _WRITES:
+        return after - _names(op)
+    if op.opname == "STORE_FAST_LOAD_FAST":
+        stored, loaded = op.argval
+        return (after - {stored}) | {loaded} if stored != loaded else after - {stored}
+    return after
+
+
+def _names(op: Op) -> frozenset[str]:
+    return frozenset(op.argval) if isinstance(op.argval, tuple) else frozenset((op.argval,))

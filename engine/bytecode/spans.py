@@ -1,0 +1,70 @@
+"""Where in the user's text each instruction comes from, with columns in characters."""
+
+from __future__ import annotations
+
+import functools
+import linecache
+from types import CodeType
+
+from engine.bytecode.decode import decode
+from engine.records.bytecode import Instruction, Span
+
+
+@functools.lru_cache(maxsize=4096)
+def _positions(code: CodeType, file: str) -> tuple[tuple[int | None, int | None, int | None, int | None], ...]:
+    # Code objects compare equal across files: the file name is part of the key.
+    return tuple(code.co_positions())
+
+
+@functools.lru_cache(maxsize=65536)
+def _span(code: CodeType, file: str, offset: int) -> Span:
+    positions = _positions(code, file)
+    line, end_line, column, end_column = positions[offset // 2] if offset // 2 < len(positions) else (None,) * 4
+    if line is None:
+        return Span(file, _line_before(code, offset))
+    if column is None or end_column is None:
+        return Span(file, line, line if end_line is None else end_line)
+    end_line = line if end_line is None else end_line
+    return Span(file, line, end_line, _characters(file, line, column), _characters(file, end_line, end_column))
+
+
+def span_of(code: CodeType, offset: int) -> Span:
+    """The source text of the instruction at a byte offset; columns are -1 where Python kept none."""
+    return _span(code, code.co_filename, offset)
+
+
+def _line_before(code: CodeType, offset: int) -> int:
+    best = code.co_firstlineno
+    for start, _, line in code.co_lines():
+        if start > offset:
+            break
+        if line is not None:
+            best = line
+    return best
+
+
+def _characters(file: str, line: int, column: int) -> int:
+    """A column in bytes of UTF-8 as a column in characters."""
+    text = linecache.getline(file, line)
+    if not text or text.isascii():
+        return column
+    return len(text.encode()[:column].decode(errors="ignore"))
+
+
+def instructions(code: CodeType) -> tuple[Instruction, ...]:
+    """Every instruction of ``code`` as a record, caches and argument extensions left out."""
+    return tuple(
+        Instruction(
+            op.offset,
+            op.opname,
+            op.argrepr or _plain_argument(op.opname, op.arg),
+            span_of(code, op.offset),
+            op.is_target,
+        )
+        for op in decode(code).ops
+    )
+
+
+def _plain_argument(opname: str, arg: int) -> str:
+    without = opname.startswith(("POP_TOP", "RETURN_VALUE", "NOP", "PUSH_", "UNARY_", "BINARY_SUBSCR", "GET_ITER"))
+    return "" if without else str(arg)
