@@ -1,0 +1,79 @@
+"""Where graphs broke, what was not compiled and what failed, each with its reason and what to do."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from engine.errors import pointed
+from engine.records.bytecode import Span
+from engine.records.runtime import Failure
+from engine.records.session import Session
+from notebook_ext.views import places
+from notebook_ext.views.summary import breaks_of, groups
+from notebook_ext.views.text import clean, one_line
+
+
+def breaks(session: Session) -> dict[str, Any]:
+    """Breaks by root, then skipped names, failures of ours and notes."""
+    return {
+        "breaks": [
+            _break(session, group.root.name, compilation.id, record)
+            for group in groups(session)
+            for compilation, record in breaks_of(group.compilations)
+        ],
+        "skipped": [
+            {"name": one_line(s.name, 80), "reason": clean(s.reason), "remedy": clean(s.remedy)}
+            for s in session.skipped
+        ],
+        "failures": [_failure("", f) for f in session.failures]
+        + [_failure(c.id, f) for c in session.compilations for f in c.failures],
+        "notes": [clean(n) for n in session.notes],
+    }
+
+
+def _break(session: Session, root: str, compilation: str, record: Any) -> dict[str, Any]:
+    return {
+        "root": one_line(root, 80),
+        "compilation": compilation,
+        "kind": clean(record.kind),
+        "title": clean(record.title),
+        "what": clean(record.what),
+        "why": clean(record.why),
+        "remedies": [clean(r) for r in record.remedies],
+        "line": record.span.line if record.span else 0,
+        "place": places.place_name(session, record.span),
+        "pointed": pointed_at(session, record.span),
+        "stack": [
+            f"{places.place_name(session, s)}: {clean(places.source_line(session, s))}" for s in record.stack[:-1]
+        ],
+        "skipped": record.skipped,
+        "times": record.times,
+    }
+
+
+def pointed_at(session: Session, span: Span | None) -> str:
+    """The source line with carets under the span, without a file name; empty where the source is unknown."""
+    if span is None:
+        return ""
+    file = next((f for f in session.files if f.id == span.file), None)
+    if file is None:
+        return ""
+    shifted = Span(
+        "",
+        span.line - file.first_line + 1,
+        -1,
+        span.column,
+        span.end_column if span.end_line in (-1, span.line) else -1,
+    )
+    lines = pointed(file.text, shifted).split("\n")[1:]
+    return clean("\n".join(line.removeprefix("    ") for line in lines))
+
+
+def _failure(compilation: str, failure: Failure) -> dict[str, Any]:
+    return {
+        "compilation": compilation,
+        "stage": one_line(failure.stage, 60),
+        "sentence": clean(failure.sentence),
+        "fallback": clean(failure.fallback),
+        "detail": clean(failure.detail),
+    }

@@ -1,0 +1,109 @@
+"""Everything that the explorer shows: an overview that is always there, and parts that are made when a view asks for them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from engine.records.session import CompilationRecord, Session
+from notebook_ext.views.breaks import breaks
+from notebook_ext.views.graph import graph
+from notebook_ext.views.guards import guards, is_entry
+from notebook_ext.views.kernels import kernels
+from notebook_ext.views.linked import default_target, linked, pane_text, targets_of
+from notebook_ext.views.recompiles import recompiles
+from notebook_ext.views.summary import has_graph, summary
+from notebook_ext.views.text import one_line
+from notebook_ext.views.timings import timings
+
+
+def overview(session: Session) -> dict[str, Any]:
+    """The summary, what can be chosen, and what is always at hand."""
+    return {
+        "summary": summary(session).to_dict(),
+        "entries": [_entry(session, c) for c in session.compilations],
+        "start": start_entry(session),
+        "subject": session.subject,
+        "device": one_line(session.device, 40),
+        "breaks": len(breaks(session)["breaks"]),
+    }
+
+
+def start_entry(session: Session) -> str:
+    """The compilation to show first: the first with kernels, else with a graph, else the first."""
+    compilations = session.compilations
+    ordered = sorted(compilations, key=lambda c: (not c.kernels, not has_graph(c)))
+    return ordered[0].id if ordered else ""
+
+
+def first_parts(session: Session) -> dict[str, Any]:
+    """What the first look needs, so that nothing has to be asked for: the linked view of the first entry."""
+    entry = start_entry(session)
+    return {f"linked|{entry}|": linked(session, entry)} if entry else {}
+
+
+def part(session: Session, key: str) -> Any:
+    """One part by its key: a view's name, then its arguments, parted by ``|``.
+
+    ``linked|ENTRY|TARGET``, ``text|ENTRY|TARGET|PANE``, ``guards|ENTRY``, ``graph|ENTRY|STAGE``, ``recompiles``, ``timings``, ``breaks``, ``kernels``.
+
+    Raises:
+        KeyError: there is no such part.
+    """
+    view, *arguments = key.split("|")
+    if view == "linked":
+        entry, target = arguments
+        return linked(session, entry, target)
+    if view == "text":
+        entry, target, pane = arguments
+        return pane_text(session, entry, target or default_target(session, session.compilation(entry)), pane)
+    if view in _BY_ENTRY:
+        return _BY_ENTRY[view](session, *arguments)
+    return _WHOLE[view](session)
+
+
+_BY_ENTRY = {"guards": guards, "graph": graph}
+_WHOLE = {"recompiles": recompiles, "timings": timings, "breaks": breaks, "kernels": kernels}
+
+
+def keys(session: Session) -> Iterator[str]:
+    """Every key that a page without a kernel needs, texts left out: those follow from the parts."""
+    yield from _WHOLE
+    for compilation in session.compilations:
+        yield f"guards|{compilation.id}"
+        yield f"linked|{compilation.id}|"
+        for target in targets_of(compilation)[1:]:
+            yield f"linked|{compilation.id}|{target}"
+        yield f"graph|{compilation.id}|"
+        for record in compilation.graphs[1:]:
+            yield f"graph|{compilation.id}|{record.stage}"
+
+
+def all_parts(session: Session) -> dict[str, Any]:
+    """All parts by key, for a page without a kernel."""
+    found = {key: part(session, key) for key in keys(session)}
+    for key, value in tuple(found.items()):
+        if key.startswith("linked|"):
+            _, entry, target = key.split("|")
+            missing = [p["id"] for p in value["panes"] if p["id"] not in value["texts"]]
+            found.update(
+                {f"text|{entry}|{target}|{pane}": part(session, f"text|{entry}|{target}|{pane}") for pane in missing}
+            )
+    return found
+
+
+def _entry(session: Session, compilation: CompilationRecord) -> dict[str, Any]:
+    frame = next((f for f in session.frames if f.id == compilation.frame), None)
+    inputs = ", ".join(f"{k} {v}" for k, v in (compilation.inputs or {}).items())
+    rejected = sum(is_entry(r.entry, compilation) for call in session.calls for r in call.rejections)
+    return {
+        "id": compilation.id,
+        "frame": compilation.frame,
+        "name": one_line(frame.name if frame else compilation.frame, 60),
+        "entry": compilation.id.rpartition("/")[2],
+        "inputs": one_line(inputs, 80),
+        "cause": one_line(compilation.cause, 200),
+        "kernels": len({k.id for k in compilation.kernels}),
+        "rejected": rejected,
+        "has_graph": has_graph(compilation),
+    }

@@ -1,0 +1,212 @@
+"""A graph laid out in ranks by depth, in linear time, with long edges cut into paired pins; and the same as an SVG picture."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from html import escape
+from typing import Any
+
+from engine.records.graph import GraphRecord, NodeRecord
+from engine.records.session import CompilationRecord, Session
+from notebook_ext.views import places
+from notebook_ext.views.text import clean, one_line, size
+
+WIDTH, HEIGHT = 168, 34
+GAP_X, GAP_Y = 22, 26
+LONG_EDGE = 4
+"""An edge that spans at least this many ranks is drawn as two pins with one name."""
+MAX_PER_RANK = 8
+"""Wider ranks (hundreds of parameters) wrap into several rows."""
+HUES = ("#666", "#0b63a5", "#b04500", "#00705a", "#8f3f78", "#735700", "#4b5966")
+
+
+@dataclass(frozen=True)
+class Box:
+    """One node's place, in pixels from the top left."""
+
+    node: NodeRecord
+    x: int
+    y: int
+    rank: int
+
+
+def layout(graph: GraphRecord) -> list[Box]:
+    """Places for all nodes: a node's rank is one more than its deepest input's; within a rank, nodes follow their inputs."""
+    nodes = {n.id: n for n in graph.nodes}
+    ranks = _ranks(graph.nodes, nodes)
+    by_rank: dict[int, list[NodeRecord]] = {}
+    for node in graph.nodes:
+        by_rank.setdefault(ranks[node.id], []).append(node)
+    columns: dict[str, float] = {}
+    boxes: list[Box] = []
+    y = 0
+    for rank in sorted(by_rank):
+        members = sorted(by_rank[rank], key=lambda n: _wanted(n, columns))
+        for start in range(0, len(members), MAX_PER_RANK):
+            for column, node in enumerate(members[start : start + MAX_PER_RANK]):
+                columns[node.id] = column
+                boxes.append(Box(node, column * (WIDTH + GAP_X), y, rank))
+            y += HEIGHT + GAP_Y
+    return boxes
+
+
+def _ranks(order: tuple[NodeRecord, ...], nodes: dict[str, NodeRecord]) -> dict[str, int]:
+    """Depth of each node. Inputs are pulled down to just above their first reader, so that parameters stand beside their use."""
+    ranks: dict[str, int] = {}
+    first_reader: dict[str, int] = {}
+    for node in order:
+        ranks[node.id] = 1 + max(
+            (ranks.get(i, 0) for i in node.inputs if i in nodes and nodes[i].op not in ("placeholder", "get_attr")),
+            default=0,
+        )
+        for i in node.inputs:
+            first_reader[i] = min(first_reader.get(i, ranks[node.id]), ranks[node.id])
+    for node in order:
+        if node.op in ("placeholder", "get_attr"):
+            ranks[node.id] = max(0, first_reader.get(node.id, 1) - 1)
+    return ranks
+
+
+def _wanted(node: NodeRecord, columns: dict[str, float]) -> float:
+    found = [columns[i] for i in node.inputs if i in columns]
+    return sum(found) / len(found) if found else float(MAX_PER_RANK)
+
+
+def graph(session: Session, compilation: str, stage: str = "") -> dict[str, Any]:
+    """One graph of a compilation with places for its nodes and edges; ``stages`` names those there are.
+
+    Raises:
+        KeyError: there is no such compilation.
+    """
+    record = session.compilation(compilation)
+    stages = [g.stage for g in record.graphs]
+    chosen = next((g for g in record.graphs if g.stage == stage), record.graphs[0] if record.graphs else None)
+    if chosen is None or not chosen.nodes:
+        why = (
+            "Only the text of this graph was recorded."
+            if chosen is not None and chosen.text
+            else "This compilation made no graph."
+        )
+        return {
+            "compilation": record.id,
+            "stage": stage,
+            "stages": stages,
+            "nodes": [],
+            "edges": [],
+            "pins": [],
+            "width": 0,
+            "height": 0,
+            "empty": why,
+        }
+    boxes = layout(chosen)
+    index = {b.node.id: i for i, b in enumerate(boxes)}
+    edges, pins = _edges(boxes, index)
+    return {
+        "compilation": record.id,
+        "stage": chosen.stage,
+        "stages": stages,
+        "nodes": _nodes(session, record, boxes),
+        "edges": edges,
+        "pins": pins,
+        "width": max(b.x for b in boxes) + WIDTH,
+        "height": max(b.y for b in boxes) + HEIGHT,
+        "box": [WIDTH, HEIGHT],
+        "empty": "",
+    }
+
+
+def _edges(boxes: list[Box], index: dict[str, int]) -> tuple[list[list[int]], list[list[int]]]:
+    edges, pins = [], []
+    for i, box in enumerate(boxes):
+        for source in dict.fromkeys(box.node.inputs):
+            if source in index:
+                j = index[source]
+                (pins if box.rank - boxes[j].rank >= LONG_EDGE else edges).append([j, i])
+    return edges, pins
+
+
+def _nodes(session: Session, record: CompilationRecord, boxes: list[Box]) -> list[dict[str, Any]]:
+    numbers = places.ordinals(session, record)
+    files = {f.id for f in session.files}
+    kernel_of = {node: k.id for k in record.kernels for node in k.fused_nodes}
+    found = []
+    for box in boxes:
+        node, span = box.node, places.places_of(box.node, files).span
+        found.append(
+            {
+                "id": node.id,
+                "name": one_line(node.name, 24),
+                "op": node.op,
+                "text": one_line(node.text, 300),
+                "type": type_text(node),
+                "bytes": size(node.bytes),
+                "module": one_line(node.module, 80),
+                "kernel": kernel_of.get(node.id, ""),
+                "line": span.line if span else 0,
+                "source": clean(places.source_line(session, span)),
+                "ordinal": numbers.of(span),
+                "x": box.x,
+                "y": box.y,
+            }
+        )
+    return found
+
+
+def type_text(node: NodeRecord) -> str:
+    """``f32[64, 128]``, or nothing for a value that is not a tensor."""
+    return one_line(f"{node.dtype}[{', '.join(node.shape)}]" if node.shape is not None else node.dtype, 40)
+
+
+def svg(session: Session, compilation: CompilationRecord, record: GraphRecord, limit: int = 120) -> str:
+    """The graph as a picture on a light ground: at most ``limit`` nodes, the rest counted in a last line."""
+    boxes = sorted(layout(record), key=lambda b: (b.y, b.x))
+    shown = boxes[:limit]
+    index = {b.node.id: i for i, b in enumerate(shown)}
+    numbers = places.ordinals(session, compilation)
+    files = {f.id for f in session.files}
+    edges, pins = _edges(shown, index)
+    width = max(b.x for b in shown) + WIDTH + 16
+    height = max(b.y for b in shown) + HEIGHT + 16 + (18 if len(boxes) > limit else 0)
+    parts = [
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="-8 -8 {width} {height}" width="{width}" height="{height}" font-family="sans-serif" font-size="11">',
+        f'<rect x="-8" y="-8" width="{width}" height="{height}" fill="#ffffff"/>',
+    ]
+    for j, i in edges:
+        a, b = shown[j], shown[i]
+        parts.append(f'<path d="{_curve(a, b)}" fill="none" stroke="#757575"/>')
+    for number, (j, i) in enumerate(pins, 1):
+        parts.append(_pin(shown[j].x + WIDTH - 30, shown[j].y + HEIGHT, number))
+        parts.append(_pin(shown[i].x + WIDTH - 30, shown[i].y - 12, number))
+    for box in shown:
+        parts.append(_node_svg(box, numbers.of(places.places_of(box.node, files).span)))
+    if len(boxes) > limit:
+        parts.append(f'<text x="0" y="{height - 14}" fill="#424242">{len(boxes) - limit} more nodes not drawn</text>')
+    return "".join([*parts, "</svg>"])
+
+
+def _curve(a: Box, b: Box) -> str:
+    x1, y1, x2, y2 = a.x + WIDTH // 2, a.y + HEIGHT, b.x + WIDTH // 2, b.y
+    if y2 <= y1:
+        return f"M{a.x + WIDTH} {a.y + HEIGHT // 2}L{b.x} {b.y + HEIGHT // 2}"
+    middle = (y1 + y2) // 2
+    return f"M{x1} {y1}C{x1} {middle} {x2} {middle} {x2} {y2}"
+
+
+def _pin(x: int, y: int, number: int) -> str:
+    return f'<rect x="{x}" y="{y}" width="28" height="12" rx="6" fill="#ffffff" stroke="#757575"/><text x="{x + 14}" y="{y + 9}" font-size="9" text-anchor="middle" fill="#212121">P{number}</text>'
+
+
+def _node_svg(box: Box, ordinal: int) -> str:
+    hue = HUES[(ordinal - 1) % 6 + 1] if ordinal else HUES[0]
+    fill = "#f3f3f3" if box.node.op in ("placeholder", "get_attr", "output") else "#ffffff"
+    badge = (
+        f'<rect x="{box.x + 5}" y="{box.y + 4}" width="16" height="13" rx="2" fill="{hue}"/><text x="{box.x + 13}" y="{box.y + 14}" font-size="9" font-weight="bold" text-anchor="middle" fill="#ffffff">{ordinal}</text>'
+        if ordinal
+        else ""
+    )
+    left = box.x + (26 if ordinal else 7)
+    return (
+        f'<rect x="{box.x}" y="{box.y}" width="{WIDTH}" height="{HEIGHT}" rx="2" fill="{fill}" stroke="#9e9e9e"/>{badge}'
+        f'<text x="{left}" y="{box.y + 14}" font-weight="bold" fill="#212121">{escape(one_line(box.node.name, 20))}</text>'
+        f'<text x="{box.x + 7}" y="{box.y + 28}" font-family="monospace" font-size="10" fill="#555555">{escape(one_line(type_text(box.node), 25))}</text>'
+    )

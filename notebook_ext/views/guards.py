@@ -1,0 +1,142 @@
+"""The guard tree of one cache entry, with verdicts for every call that it turned away."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from engine.records.guards import GuardRecord, Rejection
+from engine.records.session import CompilationRecord, Session
+from notebook_ext.views import places
+from notebook_ext.views.text import clean, one_line, plural
+
+
+@dataclass
+class _Branch:
+    """A value in the tree: the guards on it and the values below it, in executed order."""
+
+    label: str
+    guards: list[int] = field(default_factory=list)
+    below: dict[str, _Branch] = field(default_factory=dict)
+
+    def count(self) -> int:
+        return len(self.guards) + sum(b.count() for b in self.below.values())
+
+
+def guards(session: Session, compilation: str) -> dict[str, Any]:
+    """Guards in executed order, the tree over them, and one case for each call that this entry rejected.
+
+    ``tree`` is flat and in display order: ``guard`` is an index into ``guards`` (-1: a value), ``parent`` an index into ``tree`` (-1: top).
+
+    Raises:
+        KeyError: there is no such compilation.
+    """
+    record = session.compilation(compilation)
+    told = record.guards.guards if record.guards else ()
+    ordinals = places.ordinals(session, record)
+    return {
+        "compilation": record.id,
+        "guards": [_guard(session, ordinals, g) for g in told],
+        "tree": _tree(told),
+        "cases": [
+            _case(session, call.index, call.caller, call.inputs or {}, r, told)
+            for call in session.calls
+            for r in call.rejections
+            if is_entry(r.entry, record)
+        ],
+        "check": clean(record.guards.check_text) if record.guards else "",
+        "empty": "" if told else _why_empty(record),
+    }
+
+
+def is_entry(entry: str, record: CompilationRecord) -> bool:
+    """Whether an entry id names this compilation, with or without its frame."""
+    return entry in (record.id, record.id.rpartition("/")[2] if "/" not in entry else "")
+
+
+def _why_empty(record: CompilationRecord) -> str:
+    return (
+        "This entry has no guards: every call may use it."
+        if record.guards
+        else "No guards were recorded for this compilation."
+    )
+
+
+def _guard(session: Session, ordinals: places.Ordinals, guard: GuardRecord) -> dict[str, Any]:
+    return {
+        "id": guard.id,
+        "origin": clean(guard.origin),
+        "path": [clean(p) for p in guard.path],
+        "kind": clean(guard.kind),
+        "expected": clean(guard.expected),
+        "code": clean(guard.code),
+        "why": clean(guard.why),
+        "cost": guard.cost_ns,
+        "line": guard.span.line if guard.span else 0,
+        "place": places.place_name(session, guard.span),
+        "source": clean(places.source_line(session, guard.span)),
+        "ordinal": ordinals.of(guard.span),
+    }
+
+
+def _tree(told: tuple[GuardRecord, ...]) -> list[dict[str, Any]]:
+    root = _Branch("")
+    for i, guard in enumerate(told):
+        branch = root
+        for step in guard.path or (guard.origin,):
+            branch = branch.below.setdefault(step, _Branch(step))
+        branch.guards.append(i)
+    rows: list[dict[str, Any]] = []
+    for branch in root.below.values():
+        _flatten(branch, -1, 0, rows)
+    return rows
+
+
+def _flatten(branch: _Branch, parent: int, depth: int, rows: list[dict[str, Any]]) -> None:
+    label = branch.label
+    while not branch.guards and len(branch.below) == 1:
+        (branch,) = branch.below.values()
+        label += branch.label
+    me = len(rows)
+    count = branch.count()
+    if count == 1 and branch.guards:
+        rows.append({"guard": branch.guards[0], "parent": parent, "depth": depth, "label": clean(label), "count": ""})
+        return
+    rows.append({"guard": -1, "parent": parent, "depth": depth, "label": clean(label), "count": plural(count, "guard")})
+    rows.extend({"guard": i, "parent": me, "depth": depth + 1, "label": "", "count": ""} for i in branch.guards)
+    for below in branch.below.values():
+        _flatten(below, me, depth + 1, rows)
+
+
+def _case(
+    session: Session,
+    index: int,
+    caller: Any,
+    inputs: dict[str, str],
+    rejection: Rejection,
+    told: tuple[GuardRecord, ...],
+) -> dict[str, Any]:
+    numbers = {g.id: i for i, g in enumerate(told)}
+    verdicts = [["not reached", ""] for _ in told]
+    for result in rejection.results:
+        if result.guard in numbers:
+            verdicts[numbers[result.guard]] = [result.verdict, clean(result.actual)]
+    failed = numbers.get(rejection.guard, -1)
+    if failed >= 0 and not rejection.results:
+        verdicts[:failed] = [["pass", ""] for _ in range(failed)]
+    if failed >= 0:
+        verdicts[failed] = ["fail", clean(rejection.actual)]
+    place = places.place_name(session, caller)
+    return {
+        "call": index + 1,
+        "title": f"call {index + 1}" + (f", {place}" if place else ""),
+        "inputs": ", ".join(f"{clean(k)} {clean(v)}" for k, v in inputs.items()),
+        "failed": failed,
+        "verdicts": verdicts,
+        "sentence": one_line(rejection.sentence, 300),
+        "expected": clean(rejection.expected),
+        "actual": clean(rejection.actual),
+        "fixes": [
+            {"text": clean(f.text), "code": clean(f.code), "verified": clean(f.verified)} for f in rejection.fixes
+        ],
+    }

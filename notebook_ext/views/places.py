@@ -1,0 +1,147 @@
+"""Where records point in the user's source: which lines are shown, which are in use, and in which order of first use."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from engine.records.bytecode import SourceFile, Span
+from engine.records.graph import NodeRecord
+from engine.records.session import CompilationRecord, Session
+
+WHOLE_FILE = 400
+"""A file of at most this many lines is shown whole; of a longer one, what surrounds the lines in use."""
+AROUND = 8
+
+Place = tuple[str, int]
+"""File id and line number."""
+
+
+@dataclass(frozen=True)
+class SourceRow:
+    """One line of the source pane; ``line`` is 0 for a heading or a count of what was left out."""
+
+    text: str
+    file: str = ""
+    line: int = 0
+
+
+@dataclass(frozen=True)
+class NodePlaces:
+    """User places behind a graph node: the innermost line, its columns, and the lines that called it, outermost first."""
+
+    span: Span | None
+    callers: tuple[Span, ...] = ()
+
+
+@dataclass
+class Ordinals:
+    """Numbers for source lines in the order in which they are first used: a line's number and colour in every view."""
+
+    numbers: dict[Place, int] = field(default_factory=dict)
+
+    def add(self, span: Span) -> None:
+        """Give the span's line the next number if it has none."""
+        self.numbers.setdefault((span.file, span.line), len(self.numbers) + 1)
+
+    def of(self, span: Span | None) -> int:
+        """The number of the span's line, 0 where it has none."""
+        return self.numbers.get((span.file, span.line), 0) if span else 0
+
+
+def places_of(node: NodeRecord, files: Iterable[str]) -> NodePlaces:
+    """The places of a node that lie in known files."""
+    known = set(files)
+    spans = [s for s in node.stack if s.file in known]
+    if node.span is not None and node.span.file in known and (not spans or spans[-1] != node.span):
+        spans.append(node.span)
+    return NodePlaces(spans[-1], tuple(spans[:-1])) if spans else NodePlaces(None)
+
+
+def ordinals(session: Session, compilation: CompilationRecord) -> Ordinals:
+    """Numbers of the source lines that one compilation uses."""
+    found = Ordinals()
+    files = {f.id for f in session.files}
+    for graph in compilation.graphs:
+        for node in graph.nodes:
+            places = places_of(node, files)
+            for span in (*places.callers, *([places.span] if places.span else [])):
+                found.add(span)
+    return found
+
+
+def source_line(session: Session, span: Span | None) -> str:
+    """The text of the span's line without its indentation; empty where unknown."""
+    if span is None:
+        return ""
+    for file in session.files:
+        if file.id == span.file:
+            lines = file.text.splitlines()
+            index = span.line - file.first_line
+            return lines[index].strip() if 0 <= index < len(lines) else ""
+    return ""
+
+
+def snippet(session: Session, span: Span | None) -> str:
+    """The text under the span where its columns are known, else its whole line."""
+    if span is None:
+        return ""
+    for file in session.files:
+        if file.id == span.file:
+            lines = file.text.splitlines()
+            index = span.line - file.first_line
+            if not 0 <= index < len(lines):
+                return ""
+            line = lines[index]
+            if 0 <= span.column < span.end_column and span.end_line in (-1, span.line):
+                return line[span.column : span.end_column]
+            return line[max(span.column, 0) :].strip()
+    return ""
+
+
+def file_name(session: Session, id: str) -> str:
+    """What a person calls a file: its given name, else the last part of its path."""
+    for file in session.files:
+        if file.id == id:
+            return file.name
+    return id.replace("\\", "/").rsplit("/", 1)[-1]
+
+
+def place_name(session: Session, span: Span | None) -> str:
+    """``line 14`` where the session has one file, else ``line 14 of cell 3``; empty where unknown."""
+    if span is None:
+        return ""
+    return f"line {span.line}" if len(session.files) <= 1 else f"line {span.line} of {file_name(session, span.file)}"
+
+
+def source_rows(session: Session, used: set[Place], first: str) -> list[SourceRow]:
+    """Lines of the files that ``used`` points into, the file ``first`` before the others, headings between files."""
+    wanted = [f for f in session.files if any(file == f.id for file, _ in used)]
+    wanted.sort(key=lambda f: f.id != first)
+    rows: list[SourceRow] = []
+    for file in wanted:
+        if len(wanted) > 1:
+            rows.append(SourceRow(file.name))
+        rows.extend(_file_rows(file, {line for id, line in used if id == file.id}))
+    return rows
+
+
+def _file_rows(file: SourceFile, used: set[int]) -> list[SourceRow]:
+    lines = file.text.splitlines()
+    if len(lines) <= WHOLE_FILE:
+        return [SourceRow(text, file.id, file.first_line + i) for i, text in enumerate(lines)]
+    kept = {line + d for line in used for d in range(-AROUND, AROUND + 1)}
+    rows: list[SourceRow] = []
+    skipped = 0
+    for i, text in enumerate(lines):
+        line = file.first_line + i
+        if line not in kept:
+            skipped += 1
+            continue
+        if skipped:
+            rows.append(SourceRow(f"… {skipped:,} lines without a part in this compilation"))
+            skipped = 0
+        rows.append(SourceRow(text, file.id, line))
+    if skipped:
+        rows.append(SourceRow(f"… {skipped:,} lines without a part in this compilation"))
+    return rows

@@ -1,0 +1,113 @@
+"""Cache entries by calls: which entries were asked, in which order, which refused and why, and what it cost to compile another."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from engine.options import config
+from engine.records.guards import Rejection
+from engine.records.runtime import CallRecord
+from engine.records.session import CompilationRecord, FrameRecord, Session
+from notebook_ext.views import places
+from notebook_ext.views.summary import reason_words
+from notebook_ext.views.text import clean, one_line
+
+MAX_COLUMNS = 40
+"""Columns drawn for one frame; runs of equal hits share a column first, then the oldest are left out and counted."""
+
+
+def recompiles(session: Session) -> dict[str, Any]:
+    """One lane for each code object that was compiled or left to Python."""
+    return {
+        "lanes": [_lane(session, f) for f in session.frames if any(c.frame == f.id for c in session.compilations)],
+        "dropped": session.calls_dropped,
+    }
+
+
+def compile_seconds(compilation: CompilationRecord) -> float:
+    """How long a compilation took: its top-level stages added up."""
+    return sum(t.seconds for t in compilation.timings if not t.parent)
+
+
+def _lane(session: Session, frame: FrameRecord) -> dict[str, Any]:
+    entries = [c for c in session.compilations if c.frame == frame.id]
+    calls = [c for c in session.calls if c.frame == frame.id]
+    columns = _columns(session, frame, entries, calls)
+    return {
+        "frame": frame.id,
+        "name": one_line(frame.name, 80),
+        "role": frame.role,
+        "line": places.place_name(session, frame.resumes_after) if frame.resumes_after else f"line {frame.first_line}",
+        "limit": config.recompile_limit,
+        "entries": [_entry(e, columns) for e in entries],
+        "columns": columns[-MAX_COLUMNS:],
+        "cut": max(0, len(columns) - MAX_COLUMNS),
+        "calls": len(calls),
+        "hits": sum(c.outcome == "hit" for c in calls),
+        "seconds": sum(compile_seconds(e) for e in entries),
+    }
+
+
+def _entry(entry: CompilationRecord, columns: list[dict[str, Any]]) -> dict[str, Any]:
+    made = next((c["first"] for c in columns if c["outcome"] == "compiled" and c["entry"] == entry.id), 0)
+    inputs = ", ".join(f"{clean(k)} {clean(v)}" for k, v in (entry.inputs or {}).items())
+    return {
+        "id": entry.id,
+        "name": f"e{entry.id.rpartition('/')[2]}",
+        "inputs": inputs,
+        "cause": one_line(entry.cause, 300),
+        "from": made,
+        "seconds": compile_seconds(entry),
+    }
+
+
+def _columns(
+    session: Session, frame: FrameRecord, entries: list[CompilationRecord], calls: list[CallRecord]
+) -> list[dict[str, Any]]:
+    columns: list[dict[str, Any]] = []
+    for number, call in enumerate(calls, 1):
+        cells = _cells(call, entries)
+        last = columns[-1] if columns else None
+        inputs = ", ".join(f"{clean(k)} {clean(v)}" for k, v in (call.inputs or {}).items())
+        if last and call.outcome == "hit" == last["outcome"] and cells == last["cells"] and inputs == last["inputs"]:
+            last["last"] = number
+            continue
+        columns.append(
+            {
+                "first": number,
+                "last": number,
+                "outcome": call.outcome,
+                "entry": call.entry,
+                "inputs": inputs,
+                "caller": places.place_name(session, call.caller),
+                "cells": cells,
+                "rejections": [_rejection(session, r) for r in call.rejections],
+            }
+        )
+    return columns
+
+
+def _cells(call: CallRecord, entries: list[CompilationRecord]) -> dict[str, str]:
+    """What each entry said to one call: "rejected", "hit" or "compiled"; entries that were not asked are left out."""
+    ids = {e.id for e in entries} | {e.id.rpartition("/")[2] for e in entries}
+    cells = {a: "rejected" for a in (*call.asked, *(r.entry for r in call.rejections)) if a in ids}
+    if call.entry in ids:
+        cells[call.entry] = "hit" if call.outcome == "hit" else "compiled" if call.outcome == "compiled" else "rejected"
+    return cells
+
+
+def _rejection(session: Session, rejection: Rejection) -> dict[str, Any]:
+    return {
+        "entry": rejection.entry,
+        "guard": clean(rejection.guard),
+        "what": f"{one_line(rejection.origin, 60)} {one_line(rejection.kind, 30)}",
+        "expected": one_line(rejection.expected, 80),
+        "actual": one_line(rejection.actual, 80),
+        "short": reason_words(rejection),
+        "sentence": one_line(rejection.sentence, 300),
+        "place": places.place_name(session, rejection.span),
+        "source": clean(places.source_line(session, rejection.span)),
+        "fixes": [
+            {"text": clean(f.text), "code": clean(f.code), "verified": clean(f.verified)} for f in rejection.fixes
+        ],
+    }

@@ -1,0 +1,278 @@
+"""The summary: one honest line about a session, each fact naming the view that shows it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from engine.records.guards import Rejection
+from engine.records.kernels import KernelRecord
+from engine.records.session import CompilationRecord, FrameRecord, Session
+from engine.records.trace import BreakRecord
+from notebook_ext.views import places
+from notebook_ext.views.text import changed, one_line, plural, seconds
+
+Kind = Literal["text", "name", "link", "action"]
+
+
+@dataclass(frozen=True)
+class Item:
+    """One piece of the line. ``target`` is a view, with what to open in it after a ``|`` ("guards|0/0"); an action's target is its message."""
+
+    text: str
+    target: str = ""
+    kind: Kind = "text"
+
+    def to_dict(self) -> dict[str, str]:
+        """The item as JSON-able values."""
+        return {"text": self.text, "target": self.target, "kind": self.kind}
+
+
+@dataclass(frozen=True)
+class Summary:
+    """The line in pieces; ``remedies`` is filled when nothing was compiled, ``progress`` while something is at work."""
+
+    items: tuple[Item, ...]
+    remedies: tuple[str, ...] = ()
+    progress: str = ""
+    notes: tuple[str, ...] = field(default_factory=tuple)
+
+    @property
+    def text(self) -> str:
+        """The plain line, with ``[Verify]`` for an action, remedies and notes on lines of their own."""
+        line = "".join(f"[{i.text}]" if i.kind == "action" else i.text for i in self.items)
+        return "\n".join([line, *(f"  {r}" for r in self.remedies), *(f"  {n}" for n in self.notes)])
+
+    def __str__(self) -> str:
+        return self.text
+
+    def to_dict(self) -> dict[str, Any]:
+        """The summary as JSON-able values."""
+        return {
+            "items": [i.to_dict() for i in self.items],
+            "remedies": list(self.remedies),
+            "progress": self.progress,
+            "notes": list(self.notes),
+        }
+
+
+@dataclass(frozen=True)
+class Group:
+    """A root with everything compiled on its behalf: callees, resume functions."""
+
+    root: FrameRecord
+    frames: tuple[FrameRecord, ...]
+    compilations: tuple[CompilationRecord, ...]
+
+
+def summary(session: Session) -> Summary:
+    """What happened, in the order in which a person asks: graphs, breaks, recompiles, kernels, where they ran, whether checked, time."""
+    notes = tuple(one_line(n, 300) for n in session.notes)
+    progress = one_line(session.stage)
+    if not any(has_graph(c) for c in session.compilations):
+        return Summary(tuple(_nothing(session)), tuple(_remedies(session)), progress, notes)
+    items: list[Item] = []
+    if session.subject == "torch":
+        items.append(Item("stock torch.compile · "))
+    for i, group in enumerate(groups(session)):
+        items.extend([Item(" · ")] if i else [])
+        items.extend(_group_items(session, group))
+    items.extend(_kernel_items(session))
+    items.extend(_failure_items(session))
+    items.append(Item(f", {seconds(session.seconds)}", "", "text") if session.seconds else Item(""))
+    return Summary(tuple(i for i in items if i.text), (), progress, notes)
+
+
+def has_graph(compilation: CompilationRecord) -> bool:
+    """Whether the compilation made a graph that computes something."""
+    return any(n.op not in ("placeholder", "output", "get_attr") for g in compilation.graphs for n in g.nodes) or any(
+        g.text for g in compilation.graphs
+    )
+
+
+def groups(session: Session) -> list[Group]:
+    """Frames by the root they were compiled for, in the order of first call."""
+    frames = {f.id: f for f in session.frames}
+    of_root: dict[str, list[FrameRecord]] = {}
+    for frame in session.frames:
+        of_root.setdefault(_root(frame, frames).id, []).append(frame)
+    found = []
+    for id, members in of_root.items():
+        ids = {f.id for f in members}
+        found.append(Group(frames[id], tuple(members), tuple(c for c in session.compilations if c.frame in ids)))
+    return [g for g in found if g.compilations]
+
+
+def _root(frame: FrameRecord, frames: dict[str, FrameRecord]) -> FrameRecord:
+    seen = set()
+    while frame.parent in frames and frame.id not in seen:
+        seen.add(frame.id)
+        frame = frames[frame.parent]
+    return frame
+
+
+def breaks_of(compilations: tuple[CompilationRecord, ...]) -> list[tuple[CompilationRecord, BreakRecord]]:
+    """Distinct breaks, with the compilation that met each first."""
+    found: dict[tuple[Any, ...], tuple[CompilationRecord, BreakRecord]] = {}
+    for compilation in compilations:
+        for record in compilation.trace.breaks if compilation.trace else ():
+            place = (record.span.file, record.span.line, record.span.column) if record.span else record.what
+            found.setdefault((record.kind, record.skipped, place), (compilation, record))
+    return list(found.values())
+
+
+def recompiles_of(session: Session, group: Group) -> list[CompilationRecord]:
+    """Compilations after the first of their frame."""
+    seen: set[str] = set()
+    found = []
+    for compilation in group.compilations:
+        if compilation.frame in seen:
+            found.append(compilation)
+        seen.add(compilation.frame)
+    return found
+
+
+def last_rejection(session: Session, compilation: str) -> Rejection | None:
+    """Why the newest entry before this compilation did not serve the call that caused it."""
+    for call in session.calls:
+        if call.entry == compilation and call.outcome == "compiled" and call.rejections:
+            return call.rejections[-1]
+    return None
+
+
+def break_words(session: Session, record: BreakRecord) -> str:
+    """What broke the graph, as short as possible: the called name where a call broke it."""
+    text = places.snippet(session, record.span)
+    head = text.split("(", 1)[0].strip()
+    if "(" in text and head and all(part.isidentifier() for part in head.split(".")):
+        return head
+    return one_line(text or record.what or record.title, 40)
+
+
+def reason_words(rejection: Rejection) -> str:
+    """A rejection in its shortest true form: ``x.size(0) 4 -> 8``."""
+    return changed(rejection.origin, rejection.kind, rejection.expected, rejection.actual)
+
+
+def _group_items(session: Session, group: Group) -> Iterator[Item]:
+    yield Item(one_line(group.root.name, 60), f"linked|{group.compilations[0].id}", "name")
+    graphs = len({c.frame for c in group.compilations if has_graph(c)})
+    yield Item(": ")
+    yield Item(plural(graphs, "graph"), f"graph|{group.compilations[0].id}", "link")
+    yield from _break_items(session, group)
+    yield from _recompile_items(session, group)
+
+
+def _break_items(session: Session, group: Group) -> Iterator[Item]:
+    breaks = breaks_of(group.compilations)
+    if not breaks:
+        yield Item(", no breaks")
+        return
+    yield Item(", ")
+    yield Item(plural(len(breaks), "break"), f"breaks|{breaks[0][0].id}", "link")
+    first = breaks[0][1]
+    where = f"line {first.span.line}: " if first.span else ""
+    more = ", …" if len(breaks) > 1 else ""
+    yield Item(f" ({where}{break_words(session, first)}{more})")
+
+
+def _recompile_items(session: Session, group: Group) -> Iterator[Item]:
+    recompiles = recompiles_of(session, group)
+    if not recompiles:
+        return
+    yield Item(", ")
+    yield Item(plural(len(recompiles), "recompile"), f"recompiles|{recompiles[0].frame}", "link")
+    rejection = last_rejection(session, recompiles[0].id)
+    if rejection is None:
+        return
+    where = f"line {rejection.span.line}: " if rejection.span else ""
+    more = ", …" if len(recompiles) > 1 else ""
+    yield Item(" (")
+    yield Item(f"{where}{reason_words(rejection)}", f"guards|{rejection.entry}", "link")
+    yield Item(f"{more})")
+
+
+def _kernel_items(session: Session) -> Iterator[Item]:
+    kernels = [k for c in session.compilations for k in {k.id: k for k in c.kernels}.values()]
+    externs = sum(len(c.lowering.externs) for c in session.compilations if c.lowering)
+    if not kernels and not externs:
+        yield from _no_kernel_items(session)
+        return
+    target = next((c.lowering.target for c in session.compilations if c.lowering and c.lowering.target), session.target)
+    yield Item(", ")
+    yield Item(f"{plural(len(kernels), 'kernel')} for {one_line(target, 40)}", "kernels", "link")
+    if externs:
+        yield Item(f" and {plural(externs, 'ATen call')}")
+    if session.subject == "torch":
+        return
+    if session.device.startswith(("cuda", "hip")):
+        yield Item(f", run on {one_line(session.device, 20)}")
+    else:
+        yield Item(", not run here (results: ATen)")
+    yield from _check_items(kernels)
+
+
+def _no_kernel_items(session: Session) -> Iterator[Item]:
+    backends = {c.backend for c in session.compilations if c.backend} - {"triton"}
+    if backends and session.subject != "torch":
+        yield Item(f", backend {one_line(', '.join(sorted(backends)), 60)}")
+    yield Item(", no kernels")
+
+
+def _check_items(kernels: list[KernelRecord]) -> Iterator[Item]:
+    checked = [k.verify for k in kernels if k.verify is not None]
+    if not kernels:
+        return
+    if not checked:
+        yield Item(", not checked ")
+        yield Item("Verify", "verify", "action")
+        return
+    outcomes = [v.outcome for v in checked]
+    good = sum(o in ("equal", "close") for o in outcomes)
+    wrong, left = outcomes.count("different"), len(kernels) - good - outcomes.count("different")
+    errors = [v.max_error for v in checked if v.max_error is not None]
+    where = one_line(next((v.where for v in checked if v.where), ""), 40)
+    text = f"{good} of {len(kernels)} checked" if good < len(kernels) else "all checked"
+    text += f" in {where}" if where and good else ""
+    text += f" (largest difference {max(errors):.2g})" if errors else ""
+    text += f", {wrong} DIFFERENT from ATen" if wrong else ""
+    text += f", {left} not verifiable" if left else ""
+    yield Item(", ")
+    yield Item(text, "kernels", "link")
+
+
+def _failure_items(session: Session) -> Iterator[Item]:
+    failures = len(session.failures) + sum(len(c.failures) for c in session.compilations)
+    if failures:
+        yield Item(", ")
+        yield Item(plural(failures, "failure") + " of ours", "breaks", "link")
+
+
+def _nothing(session: Session) -> Iterator[Item]:
+    yield Item("Nothing was compiled", "breaks", "name")
+    frames = [f for f in session.frames if any(c.frame == f.id for c in session.compilations)]
+    if frames:
+        yield Item(f": {one_line(frames[0].name, 60)} ran as Python")
+        breaks = breaks_of(session.compilations)
+        if breaks:
+            yield Item(" (")
+            yield Item(_where(breaks[0][1]) + break_words(session, breaks[0][1]), "breaks", "link")
+            yield Item(")")
+    elif not session.skipped:
+        yield Item(": no function or module that computes with tensors was called")
+    if session.seconds:
+        yield Item(f", {seconds(session.seconds)}")
+
+
+def _where(record: BreakRecord) -> str:
+    return f"line {record.span.line}: " if record.span else ""
+
+
+def _remedies(session: Session) -> Iterator[str]:
+    for skipped in session.skipped:
+        yield f"{one_line(skipped.name, 60)}: {one_line(skipped.reason, 200)}. {one_line(skipped.remedy, 200)}".rstrip()
+    for _, record in breaks_of(session.compilations):
+        yield f"{one_line(record.title, 200)}. {one_line(record.remedies[0], 200) if record.remedies else ''}".rstrip()
+    if not session.skipped and not session.compilations:
+        yield "Call a function or an nn.Module in the cell, or name what to compile: %%compile NAME."

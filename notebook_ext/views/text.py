@@ -1,0 +1,88 @@
+"""How facts are worded for people: numbers with units, short forms, and untrusted text made harmless."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+
+_ANSI = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)?|[@-Z\\-_])")
+_CONTROL = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069\ufeff]")
+_UNIX_PATH = re.compile(r"(?<![\w.~/])/(?:[\w.+@-]+/)+([\w.+@-]+)")
+_WINDOWS_PATH = re.compile(r"(?<!\w)[A-Za-z]:[\\/](?:[^\\/\s\"'<>|:]+[\\/])+([^\\/\s\"'<>|:]+)")
+_ARRAY = re.compile(r"^[\[(](.*)[\])]$")
+
+
+def clean(text: str) -> str:
+    """Text without terminal escapes; other control and direction-changing characters become a visible mark. Newlines and tabs stay."""
+    return _CONTROL.sub("\ufffd", _ANSI.sub("", text.replace("\r\n", "\n")))
+
+
+def one_line(text: str, limit: int = 120) -> str:
+    """The text on one line, cut with an ellipsis when longer than ``limit`` characters."""
+    flat = " ".join(clean(text).split())
+    return flat if len(flat) <= limit else flat[: limit - 1].rstrip() + "…"
+
+
+def without_paths(text: str) -> str:
+    """Absolute paths shortened to their last part, so that nothing of this machine's layout is saved."""
+    return _WINDOWS_PATH.sub(r"…/\1", _UNIX_PATH.sub(r"…/\1", text))
+
+
+def plural(count: int, word: str) -> str:
+    """``1 graph``, ``2 graphs``, ``2 entries``."""
+    if count == 1:
+        return f"1 {word}"
+    return f"{count:,} {word[:-1]}ies" if word.endswith("y") and word[-2] not in "aeiou" else f"{count:,} {word}s"
+
+
+def seconds(value: float) -> str:
+    """A duration with a unit that leaves two or three digits."""
+    if value >= 10:
+        return f"{value:.0f} s"
+    if value >= 1:
+        return f"{value:.1f} s"
+    if value >= 0.01:
+        return f"{value * 1e3:.0f} ms"
+    return f"{value * 1e3:.2g} ms" if value >= 1e-3 else f"{value * 1e6:.0f} µs"
+
+
+def size(count: int | None) -> str:
+    """Bytes with a decimal unit; empty where unknown."""
+    if count is None:
+        return ""
+    value = float(count)
+    for unit in ("B", "kB", "MB", "GB"):
+        if value < 1000 or unit == "GB":
+            return f"{count} B" if unit == "B" else f"{value:.3g} {unit}"
+        value /= 1000
+    raise AssertionError
+
+
+def and_list(words: Iterable[str]) -> str:
+    """``a``, ``a and b``, ``a, b and c``."""
+    found = list(words)
+    return found[0] if len(found) == 1 else ", ".join(found[:-1]) + " and " + found[-1] if found else ""
+
+
+def origin_name(origin: str) -> str:
+    """What a person calls a value: ``L['x'].weight`` is ``x.weight``."""
+    return re.sub(r"\b[LGC]\['([^']*)'\]", r"\1", origin)
+
+
+def changed(origin: str, kind: str, expected: str, actual: str) -> str:
+    """A difference in its shortest true form: ``x.size(0) 4 -> 8`` where one size of a shape differs, else kind and both values."""
+    name = one_line(origin_name(origin), 60)
+    before, after = _items(expected), _items(actual)
+    if before is not None and after is not None and len(before) == len(after):
+        differing = [i for i, (a, b) in enumerate(zip(before, after, strict=True)) if a != b]
+        accessor = {"shape": "size", "size": "size", "sizes": "size", "stride": "stride", "strides": "stride"}.get(kind)
+        if len(differing) == 1 and accessor:
+            i = differing[0]
+            return f"{name}.{accessor}({i}) {before[i]} -> {after[i]}"
+    arrow = f"{one_line(expected, 40)} -> {one_line(actual, 40)}" if actual else one_line(expected, 40)
+    return f"{name} {kind}: {arrow}".strip()
+
+
+def _items(text: str) -> Sequence[str] | None:
+    found = _ARRAY.match(text.strip())
+    return [item.strip() for item in found.group(1).split(",")] if found else None

@@ -1,0 +1,85 @@
+"""Where the time went: the stages of each compilation as nested bars."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from engine.records.runtime import Timing
+from engine.records.session import CompilationRecord, Session
+from notebook_ext.views.text import one_line, seconds
+
+
+def timings(session: Session) -> dict[str, Any]:
+    """One row of bars for each compilation, on one clock; ``depth`` nests, ``share`` is of the compilation's own time."""
+    frames = {f.id: f.name for f in session.frames}
+    rows = [_row(c, frames.get(c.frame, "")) for c in session.compilations if c.timings]
+    return {
+        "rows": rows,
+        "end": max((b["start"] + b["seconds"] for r in rows for b in r["bars"]), default=0.0),
+        "totals": _totals(session),
+    }
+
+
+def _row(compilation: CompilationRecord, name: str) -> dict[str, Any]:
+    top = [t for t in compilation.timings if not t.parent]
+    whole = sum(t.seconds for t in top)
+    compiled = [t for k in compilation.kernels for t in k.targets]
+    return {
+        "compilation": compilation.id,
+        "name": one_line(name, 60),
+        "cause": one_line(compilation.cause, 200),
+        "seconds": whole,
+        "text": seconds(whole),
+        "after": sum(t.seconds for t in compiled),
+        "bars": [
+            _bar(t, compilation.timings, whole)
+            for t in sorted(compilation.timings, key=lambda t: (t.start, -t.seconds))
+        ],
+    }
+
+
+def _bar(timing: Timing, all_of_it: tuple[Timing, ...], whole: float) -> dict[str, Any]:
+    return {
+        "stage": one_line(timing.stage, 60),
+        "start": timing.start,
+        "seconds": timing.seconds,
+        "text": seconds(timing.seconds),
+        "share": round(timing.seconds / whole, 4) if whole else 0.0,
+        "depth": depth_of(timing, all_of_it),
+    }
+
+
+def depth_of(timing: Timing, all_of_it: tuple[Timing, ...]) -> int:
+    """How many stages of the same compilation it is nested in."""
+    parents = {t.stage: t.parent for t in all_of_it}
+    depth, parent = 0, timing.parent
+    while parent and depth < 8:
+        depth, parent = depth + 1, parents.get(parent, "")
+    return depth
+
+
+def own_seconds(compilation: CompilationRecord) -> dict[str, float]:
+    """Seconds by stage without the stages nested in it, so that they add up to the whole."""
+    found: dict[str, float] = {}
+    for timing in compilation.timings:
+        found[timing.stage] = found.get(timing.stage, 0.0) + timing.seconds
+        if timing.parent:
+            found[timing.parent] = found.get(timing.parent, 0.0) - timing.seconds
+    return {stage: max(0.0, value) for stage, value in found.items()}
+
+
+def _totals(session: Session) -> list[dict[str, Any]]:
+    totals: dict[str, float] = {}
+    for compilation in session.compilations:
+        for stage, value in own_seconds(compilation).items():
+            totals[stage] = totals.get(stage, 0.0) + value
+    whole = sum(totals.values())
+    return [
+        {
+            "stage": one_line(stage, 60),
+            "seconds": value,
+            "text": seconds(value),
+            "share": round(value / whole, 4) if whole else 0.0,
+        }
+        for stage, value in sorted(totals.items(), key=lambda kv: -kv[1])
+    ]

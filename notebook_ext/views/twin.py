@@ -1,0 +1,278 @@
+"""The static twin: what the widget shows, as HTML and as text that need no kernel, no script and no network."""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from html import escape
+
+from engine.records.session import CompilationRecord, Session
+from notebook_ext.views import places
+from notebook_ext.views.breaks import breaks
+from notebook_ext.views.graph import svg
+from notebook_ext.views.kernels import kernels
+from notebook_ext.views.recompiles import recompiles
+from notebook_ext.views.summary import groups, has_graph, summary
+from notebook_ext.views.text import clean, one_line, plural, seconds, without_paths
+from notebook_ext.views.timings import timings
+
+MAX_ROWS = 60
+"""Rows kept of one table."""
+MAX_NODES = 60
+"""Nodes kept of one picture."""
+MAX_LINES = 120
+"""Lines kept of one text."""
+
+CODE = "margin:4px 0;padding:6px 8px;background:#f7f7f7;color:#1f1f1f;border:1px solid #d0d0d0;overflow-x:auto;font:12px/17px monospace;white-space:pre"
+CELL = "padding:1px 10px 1px 0;text-align:left;vertical-align:top;border-bottom:1px solid rgba(128,128,128,.35)"
+HUES = ("#666666", "#0b63a5", "#b04500", "#00705a", "#8f3f78", "#735700", "#4b5966")
+
+
+@dataclass(frozen=True)
+class Section:
+    """One closed piece of the twin."""
+
+    title: str
+    html: str
+
+
+def static_html(session: Session, limit_kb: int = 100) -> str:
+    """The twin as one closed ``<details>``, at most ``limit_kb`` thousand bytes; sections that do not fit are counted.
+
+    Styles are inline and pictures are data URIs, so that viewers which drop scripts and style sheets still show it.
+    """
+    kept: list[str] = []
+    left_out: list[str] = []
+    room = limit_kb * 1000 - 800
+    for section in _sections(session):
+        text = _details(section.title, section.html)
+        size = len(text.encode())
+        if size > room:
+            left_out.append(section.title)
+            continue
+        room -= size
+        kept.append(text)
+    if left_out:
+        names = one_line(", ".join(left_out), 200)
+        kept.append(f"<p>Left out to stay below {limit_kb} kB: {_text(names)}.</p>")
+    size_kb = max(1, round(sum(len(k.encode()) for k in kept) / 1000))
+    return _details(f"Static copy: tables and pictures that need no kernel ({size_kb} kB)", "".join(kept))
+
+
+def summary_html(session: Session) -> str:
+    """The summary line as HTML, without buttons; remedies and notes below it."""
+    told = summary(session)
+    parts = []
+    for item in told.items:
+        if item.kind != "action":
+            parts.append(f"<b>{_text(item.text)}</b>" if item.kind == "name" else _text(item.text))
+    line = "".join(parts).replace(" ,", ",")
+    below = "".join(f"<div>{_text(t)}</div>" for t in (*told.remedies, *told.notes))
+    return f'<div style="margin:2px 0">{line}{below}</div>'
+
+
+def static_text(session: Session) -> str:
+    """The twin as plain text: the summary, then breaks, recompiles, kernels and times."""
+    lines = [summary(session).text]
+    for record in breaks(session)["breaks"]:
+        lines += ["", f"Break in {record['root']}, {record['place']}: {record['title']}"]
+        lines += [f"    {line}" for line in record["pointed"].splitlines()]
+        lines += [f"  {record['why']}"] if record["why"] else []
+        lines += [f"  - {remedy}" for remedy in record["remedies"]]
+    for lane in recompiles(session)["lanes"]:
+        for column in lane["columns"]:
+            if column["outcome"] != "hit" and column["rejections"]:
+                lines += ["", f"{lane['name']}, call {column['first']}: {column['outcome']}, because"]
+                lines += [f"  entry {r['entry']}: {r['sentence'] or r['short']}" for r in column["rejections"]]
+    rows = kernels(session)["rows"]
+    if rows:
+        lines += ["", "Kernels"]
+        lines += [
+            f"  {r['compilation']} {r['kernel']} {r['name']}: {', '.join(r['nodes'][:8])}" for r in rows[:MAX_ROWS]
+        ]
+        lines += [f"  … {len(rows) - MAX_ROWS} more"] if len(rows) > MAX_ROWS else []
+    totals = timings(session)["totals"]
+    if totals:
+        lines += ["", "Time by stage: " + ", ".join(f"{t['stage']} {t['text']}" for t in totals)]
+    return without_paths("\n".join(lines))
+
+
+def _sections(session: Session) -> Iterator[Section]:
+    yield from _break_sections(session)
+    yield from _recompile_sections(session)
+    yield from _source_sections(session)
+    yield from _kernel_sections(session)
+    for group in groups(session):
+        first = next((c for c in group.compilations if has_graph(c)), None)
+        if first is not None:
+            yield from _graph_sections(session, first)
+    for group in groups(session):
+        if group.compilations:
+            yield from _guard_sections(session, group.compilations[0])
+    yield from _timing_sections(session)
+    yield from _triton_sections(session)
+
+
+def _break_sections(session: Session) -> Iterator[Section]:
+    told = breaks(session)
+    if told["breaks"]:
+        body = "".join(
+            f"<p><b>{_text(b['root'])}, {_text(b['place'])}:</b> {_text(b['title'])}</p>{_code(b['pointed'])}<p>{_text(b['why'])}</p>"
+            + _list(b["remedies"])
+            for b in told["breaks"][:MAX_ROWS]
+        )
+        yield Section(f"Graph breaks ({len(told['breaks'])})", body + _cut(len(told["breaks"]), "break"))
+    if told["skipped"]:
+        rows = [[s["name"], s["reason"], s["remedy"]] for s in told["skipped"]]
+        yield Section(f"Not compiled ({len(rows)})", _table(["Name", "Why", "What to do"], rows))
+    if told["failures"]:
+        rows = [[f["compilation"], f["sentence"], f["fallback"]] for f in told["failures"]]
+        yield Section(f"Failures of ours ({len(rows)})", _table(["Entry", "What failed", "Instead"], rows))
+
+
+def _recompile_sections(session: Session) -> Iterator[Section]:
+    rows = []
+    for lane in recompiles(session)["lanes"]:
+        for column in lane["columns"]:
+            if column["outcome"] == "compiled":
+                why = "; ".join(f"{r['entry']} rejected: {r['short']}" for r in column["rejections"]) or "first call"
+                entry = next((e for e in lane["entries"] if e["id"] == column["entry"]), None)
+                cost = seconds(entry["seconds"]) if entry else ""
+                rows.append([lane["name"], f"{column['first']}", column["inputs"], why, cost])
+    if rows:
+        yield Section(f"Compilations ({len(rows)})", _table(["Function", "Call", "Inputs", "Why", "Time"], rows))
+
+
+def _source_sections(session: Session) -> Iterator[Section]:
+    for group in groups(session):
+        compilation = next((c for c in group.compilations if has_graph(c)), None)
+        if compilation is None:
+            continue
+        numbers = places.ordinals(session, compilation).numbers
+        rows = places.source_rows(session, set(numbers), group.root.file)
+        lines = []
+        for row in rows[:MAX_LINES]:
+            number = numbers.get((row.file, row.line), 0)
+            lines.append(f'{_badge(number)}<span style="color:#616161">{row.line or "":>5} </span>{_text(row.text)}')
+        if lines:
+            body = f'<pre style="{CODE}">' + "\n".join(lines) + "</pre>" + _cut(len(rows), "line", MAX_LINES)
+            yield Section(f"Source of {one_line(group.root.name, 60)}, lines numbered in order of use", body)
+
+
+def _kernel_sections(session: Session) -> Iterator[Section]:
+    rows = [
+        [
+            r["compilation"],
+            f"{r['kernel']} {r['name']}",
+            ", ".join(r["nodes"][:10]) + (" …" if len(r["nodes"]) > 10 else ""),
+            r["grid"],
+            r["bytes"],
+            "" if r["registers"] is None else str(r["registers"]),
+            "" if r["spills"] is None else str(r["spills"]),
+            r["check"],
+        ]
+        for r in kernels(session)["rows"]
+    ]
+    if rows:
+        heads = ["Entry", "Kernel", "Fused nodes", "Grid", "Bytes moved", "Registers", "Spills", "Checked"]
+        yield Section(f"Kernels ({len(rows)})", _table(heads, rows))
+
+
+def _graph_sections(session: Session, compilation: CompilationRecord) -> Iterator[Section]:
+    for record in compilation.graphs[:1]:
+        if record.nodes:
+            picture = base64.b64encode(svg(session, compilation, record, MAX_NODES).encode()).decode()
+            alt = f"{one_line(record.title, 40)} of entry {compilation.id}: {plural(len(record.nodes), 'node')}"
+            body = f'<img alt="{_attribute(alt)}" style="max-width:100%;background:#fff" src="data:image/svg+xml;base64,{picture}">'
+            yield Section(f"Graph of entry {compilation.id} ({plural(len(record.nodes), 'node')})", body)
+
+
+def _guard_sections(session: Session, compilation: CompilationRecord) -> Iterator[Section]:
+    told = compilation.guards.guards if compilation.guards else ()
+    if told:
+        rows = [
+            [str(i), g.origin, g.kind, one_line(g.expected, 60), places.place_name(session, g.span)]
+            for i, g in enumerate(told, 1)
+        ]
+        yield Section(
+            f"Guards of entry {compilation.id} ({len(told)})",
+            _table(["#", "Value", "Guard", "Expected", "Because of"], rows),
+        )
+
+
+def _timing_sections(session: Session) -> Iterator[Section]:
+    rows = [
+        [
+            r["compilation"],
+            r["name"],
+            r["text"],
+            ", ".join(f"{b['stage']} {b['text']}" for b in r["bars"] if b["depth"] <= 1),
+        ]
+        for r in timings(session)["rows"]
+    ]
+    if rows:
+        yield Section("Compile times", _table(["Entry", "Function", "Whole", "Stages"], rows))
+
+
+def _triton_sections(session: Session) -> Iterator[Section]:
+    seen: set[str] = set()
+    for compilation in session.compilations:
+        for kernel in compilation.kernels:
+            if kernel.text not in seen:
+                seen.add(kernel.text)
+                lines = clean(kernel.text).splitlines()
+                body = _highlighted("\n".join(lines[:MAX_LINES])) + _cut(len(lines), "line", MAX_LINES)
+                yield Section(f"Triton of {one_line(kernel.name, 60)} (entry {compilation.id})", body)
+
+
+def _highlighted(code: str) -> str:
+    """Python text with inline colours that read on the light ground; plain where Pygments is missing."""
+    try:
+        from pygments import highlight
+        from pygments.formatters import HtmlFormatter
+        from pygments.lexers import PythonLexer
+    except ImportError:
+        return _code(code)
+    formatter = HtmlFormatter(noclasses=True, nowrap=True, style="xcode")
+    return f'<pre style="{CODE}">{highlight(without_paths(code), PythonLexer(), formatter)}</pre>'
+
+
+def _text(text: str) -> str:
+    return escape(without_paths(clean(text)), quote=True)
+
+
+def _attribute(text: str) -> str:
+    return _text(one_line(text, 300))
+
+
+def _details(title: str, body: str) -> str:
+    return f'<details style="margin:2px 0 2px 4px"><summary style="cursor:pointer">{_text(title)}</summary>{body}</details>'
+
+
+def _code(text: str) -> str:
+    return f'<pre style="{CODE}">{_text(text)}</pre>' if text else ""
+
+
+def _list(texts: Iterable[str]) -> str:
+    items = "".join(f"<li>{_text(t)}</li>" for t in texts)
+    return f"<ul>{items}</ul>" if items else ""
+
+
+def _badge(number: int) -> str:
+    hue = HUES[(number - 1) % 6 + 1] if number else "transparent"
+    return f'<span style="background:{hue};color:#fff"><b>{number or "":>3}</b></span> '
+
+
+def _table(heads: list[str], rows: list[list[str]]) -> str:
+    head = "".join(f'<th style="{CELL}">{_text(h)}</th>' for h in heads)
+    body = "".join(
+        "<tr>" + "".join(f'<td style="{CELL}">{_text(c)}</td>' for c in row) + "</tr>" for row in rows[:MAX_ROWS]
+    )
+    return (
+        f'<table style="border-collapse:collapse;font-size:12px"><tr>{head}</tr>{body}</table>{_cut(len(rows), "row")}'
+    )
+
+
+def _cut(count: int, word: str, limit: int = MAX_ROWS) -> str:
+    return f"<p>{plural(count - limit, f'more {word}')} not kept.</p>" if count > limit else ""
