@@ -27,11 +27,13 @@ containers =
     engine
 layers =
     api
-    pipeline : observe
+    expect : pipeline : observe
+    afterwards
     {" | ".join(f"({stage})" for stage in STAGES)}
     (bytecode) : (graph)
     ir
     records : errors : options
+exhaustive = True
 
 [importlinter:contract:front]
 name = the engine knows nothing of the notebook
@@ -85,7 +87,9 @@ def test_the_contract_bites(tmp_path: pathlib.Path) -> None:
     for package, text in {
         "": "",
         "api": "",
+        "expect": "",
         "pipeline": "",
+        "afterwards": "",
         "observe": "",
         "trace": "import engine.guards\n",
         "guards": "",
@@ -136,7 +140,6 @@ def is_allowed_stock(file: str, module: str) -> bool:
     allowed = {
         # backend="inductor" hands a graph to Inductor.
         "engine/pipeline.py": ("torch._inductor",),
-        "engine/backends.py": ("torch._inductor",),
     }
     return is_under(module, allowed.get(file, ()))
 
@@ -157,7 +160,9 @@ def test_engine_imports_without_torch_or_notebook() -> None:
     assert ran.returncode == 0, ran.stderr
 
 
-@pytest.mark.parametrize("path", python_files("engine", "notebook_ext", "tests"), ids=lambda p: str(p.relative_to(ROOT)))
+@pytest.mark.parametrize(
+    "path", python_files("engine", "notebook_ext", "tests"), ids=lambda p: str(p.relative_to(ROOT))
+)
 def test_modules_open_with_a_sentence_and_leave_nothing_open(path: pathlib.Path) -> None:
     """Every module says what it is for, and none holds a note of work left over."""
     text = path.read_text(encoding="utf-8")

@@ -1,0 +1,315 @@
+"""Runs a program plainly and compiled, and tells every difference that a person could notice."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import random
+import types
+import warnings
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+
+from tests.programs import Call, Program, load, program_of
+
+SEED = 1234
+TOLERANCES = {
+    torch.float64: (1e-9, 1e-9),
+    torch.float32: (1e-5, 1e-5),
+    torch.float16: (1e-3, 1e-3),
+    torch.bfloat16: (1e-2, 1e-2),
+    torch.complex64: (1e-5, 1e-5),
+}
+PLAIN = (bool, int, str, bytes, type(None), torch.dtype, torch.device, torch.layout, torch.memory_format, range, slice)
+OPAQUE = (
+    types.FunctionType,
+    types.BuiltinFunctionType,
+    types.MethodType,
+    types.ModuleType,
+    types.CodeType,
+    classmethod,
+    staticmethod,
+    property,
+)
+
+
+@dataclass
+class Observation:
+    """What one run of a program left behind: per call the outcome, and everything reachable from its inputs and globals."""
+
+    outcomes: list[dict[str, Any]] = field(default_factory=list)
+    target: Any = None
+    globals: dict[str, Any] = field(default_factory=dict)
+    random: tuple[Any, ...] = ()
+    warned: list[str] = field(default_factory=list)
+
+
+@dataclass
+class Loaded:
+    """A program with globals of its own, ready to run: ``target`` is the plain function or module."""
+
+    program: Program
+    target: Any
+    module: types.ModuleType
+
+    def arguments(self, index: int) -> Call:
+        """Fresh arguments of one call; the same at every time of asking."""
+        torch.manual_seed(SEED + index)
+        made = self.program.calls[index]()
+        return made if isinstance(made, Call) else Call(made)
+
+
+def prepare(name: str, copy: str) -> Loaded:
+    """Load ``file.program`` under globals of its own and make its module, if it is one, from a fixed seed."""
+    stem, _, function = name.partition(".")
+    module = load(stem, copy)
+    program = program_of(getattr(module, function))
+    assert program is not None, name
+    target = program.target
+    if isinstance(target, type) and issubclass(target, torch.nn.Module):
+        torch.manual_seed(SEED)
+        target = target()
+    return Loaded(program, target, module)
+
+
+def observe(loaded: Loaded, run: Callable[..., Any], *, grad: bool = True) -> Observation:
+    """Make every call of the program through ``run`` and note what happened, with ``grad`` off if asked."""
+    seen = Observation(target=loaded.target)
+    torch.manual_seed(SEED)
+    random.seed(SEED)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        for index in range(len(loaded.program.calls)):
+            arguments = loaded.arguments(index)
+            torch.manual_seed(SEED)
+            seen.outcomes.append(observe_call(run, arguments, grad=grad))
+    seen.warned = [
+        f"{w.category.__name__}: {w.message}" for w in caught if w.category is UserWarning and "tests" in w.filename
+    ]
+    seen.globals = {k: v for k, v in vars(loaded.module).items() if not k.startswith("__")}
+    seen.random = (torch.get_rng_state(), random.getstate())
+    return seen
+
+
+def observe_call(run: Callable[..., Any], arguments: Call, *, grad: bool) -> dict[str, Any]:
+    """One call: its result or exception, the printed text, and the arguments as they are afterwards."""
+    printed = io.StringIO()
+    outcome: dict[str, Any] = {"args": arguments.args, "kwargs": dict(arguments.kwargs)}
+    with contextlib.redirect_stdout(printed), torch.set_grad_enabled(grad):
+        try:
+            outcome["result"] = run(*arguments.args, **arguments.kwargs)
+        except Exception as error:  # the user's own, to be compared
+            outcome["error"] = (type(error).__name__, str(error), type(error.__cause__).__name__)
+    outcome["printed"] = printed.getvalue()
+    outcome["grad mode"] = torch.is_grad_enabled()
+    outcome["differentiated"] = differentiate(outcome.get("result")) if grad else False
+    return outcome
+
+
+def differentiate(result: Any) -> bool:
+    """Run the backward of a weighted sum of all results that need one; gradients are then compared as part of the tensors."""
+    total: torch.Tensor | None = None
+    for position, tensor in enumerate(tensors_in(result)):
+        if tensor.requires_grad and tensor.grad_fn is not None and tensor.dtype.is_floating_point:
+            part = (tensor.double() * weights(tensor)).sum() * (position + 1)
+            total = part if total is None else total + part
+    if total is None:
+        return False
+    total.backward()
+    return True
+
+
+def weights(tensor: torch.Tensor) -> torch.Tensor:
+    """Different weights for all elements, so that swapped gradients show."""
+    return torch.linspace(-1.0, 2.0, max(tensor.numel(), 1), dtype=torch.float64).resize_(tensor.shape)
+
+
+def tensors_in(value: Any, seen: set[int] | None = None) -> Iterator[torch.Tensor]:
+    """Tensors in nested containers and in the attributes of plain objects."""
+    seen = set() if seen is None else seen
+    if id(value) in seen:
+        return
+    seen.add(id(value))
+    if isinstance(value, torch.Tensor):
+        yield value
+    elif isinstance(value, Mapping):
+        for item in value.values():
+            yield from tensors_in(item, seen)
+    elif isinstance(value, (list, tuple, set, frozenset)):
+        for item in value:
+            yield from tensors_in(item, seen)
+    elif hasattr(value, "__dict__") and not isinstance(value, (*OPAQUE, type)):
+        for item in vars(value).values():
+            yield from tensors_in(item, seen)
+
+
+class Comparison:
+    """A walk over two observations at once.
+
+    Two mutable objects correspond when the walk meets them in the same place; meeting one of them again beside another object is an
+    aliasing difference. Storages are compared the same way.
+    """
+
+    def __init__(self, tolerances: Mapping[torch.dtype, tuple[float, float]] | None = None) -> None:
+        self.tolerances = tolerances
+        self.differences: list[str] = []
+        self._pairs: dict[int, int] = {}
+        self._back: dict[int, int] = {}
+        self._storages: dict[int, int] = {}
+        self._storages_back: dict[int, int] = {}
+        self._alive: list[Any] = []
+
+    def differ(self, where: str, what: str) -> None:
+        """Note one difference."""
+        self.differences.append(f"{where}: {what}")
+
+    def observations(self, plain: Observation, compiled: Observation) -> list[str]:
+        """All differences between two runs."""
+        for index, (a, b) in enumerate(zip(plain.outcomes, compiled.outcomes, strict=True)):
+            self.values(a, b, f"call {index}")
+        if not isinstance(plain.target, OPAQUE):
+            self.values(plain.target, compiled.target, "target")
+        self.values(plain.globals, compiled.globals, "globals")
+        self.values(plain.warned, compiled.warned, "warnings")
+        self.values(plain.random, compiled.random, "random state")
+        return self.differences
+
+    def values(self, a: Any, b: Any, where: str) -> None:
+        """Compare two values of any kind."""
+        if isinstance(a, (*OPAQUE, Program)):
+            return
+        if type(a).__qualname__ != type(b).__qualname__:
+            self.differ(where, f"{type(a).__qualname__} became {type(b).__qualname__}")
+        elif isinstance(a, PLAIN):
+            if a != b:
+                self.differ(where, f"{a!r} became {b!r}")
+        elif isinstance(a, (float, complex)):
+            self.number(a, b, where)
+        elif isinstance(a, type):
+            self.classes(a, b, where)
+        elif not isinstance(a, (tuple, frozenset)) and self.is_known(a, b, where):
+            return
+        else:
+            self.contents(a, b, where)
+
+    def number(self, a: complex, b: complex, where: str) -> None:
+        """Compare two floats; equal to the last bit unless tolerances were given."""
+        rtol, atol = (0.0, 0.0) if self.tolerances is None else self.tolerances[torch.float32]
+        if a != b and not (a != a and b != b) and abs(a - b) > atol + rtol * abs(a):
+            self.differ(where, f"{a!r} became {b!r}")
+
+    def is_known(self, a: Any, b: Any, where: str) -> bool:
+        """Whether this pair was met before; notes a difference where only one of them was."""
+        known, back = self._pairs.get(id(a)), self._back.get(id(b))
+        if known is None and back is None:
+            self._pairs[id(a)], self._back[id(b)] = id(b), id(a)
+            self._alive += [a, b]
+            return False
+        if known != id(b) or back != id(a):
+            self.differ(
+                where, "is another object than before (identity)" if known else "is an object met before (identity)"
+            )
+        return True
+
+    def contents(self, a: Any, b: Any, where: str) -> None:
+        """Compare what two objects of one type hold."""
+        if isinstance(a, torch.Tensor):
+            self.tensors(a, b, where)
+        elif isinstance(a, Mapping):
+            self.mappings(a, b, where)
+        elif isinstance(a, (list, tuple)):
+            if len(a) != len(b):
+                self.differ(where, f"{len(a)} items became {len(b)}")
+            for index, (x, y) in enumerate(zip(a, b, strict=False)):
+                self.values(x, y, f"{where}[{index}]")
+        elif isinstance(a, (set, frozenset)):
+            if sorted(map(repr, a)) != sorted(map(repr, b)):
+                self.differ(where, f"{a!r} became {b!r}")
+        if hasattr(a, "__dict__") and not isinstance(a, torch.Tensor):
+            self.mappings(vars(a), vars(b), where, attribute=True)
+
+    def mappings(self, a: Mapping[Any, Any], b: Mapping[Any, Any], where: str, *, attribute: bool = False) -> None:
+        """Compare keys, their order, and values."""
+        if where.endswith("_hooks"):  # keyed by a number that counts up through the whole process
+            self.values(list(a.values()), list(b.values()), where)
+            return
+        if list(map(str, a)) != list(map(str, b)):
+            self.differ(where, f"keys {list(a)} became {list(b)}")
+        for (key, x), y in zip(a.items(), (b.get(key, None) for key in a), strict=True):
+            self.values(x, y, f"{where}.{key}" if attribute else f"{where}[{key!r}]")
+
+    def classes(self, a: type, b: type, where: str) -> None:
+        """Compare two classes by name and, for the program's own, by the plain values of their attributes."""
+        if a.__qualname__ != b.__qualname__:
+            self.differ(where, f"class {a.__qualname__} became {b.__qualname__}")
+        elif a.__module__.startswith("tests.programs") and not self.is_known(a, b, where):
+            own = {k: v for k, v in vars(a).items() if not k.startswith("__")}
+            self.mappings(own, {k: vars(b).get(k) for k in own}, where, attribute=True)
+
+    def tensors(self, a: torch.Tensor, b: torch.Tensor, where: str) -> None:
+        """Compare two tensors in everything that shows."""
+        for fact in ("dtype", "device", "shape", "layout", "requires_grad", "is_leaf"):
+            x, y = getattr(a, fact), getattr(b, fact)
+            if x != y:
+                self.differ(where, f"{fact} {x} became {y}")
+        if a.shape != b.shape or a.dtype != b.dtype:
+            return
+        if a.layout is torch.strided and a.numel() and a.stride() != b.stride():
+            self.differ(where, f"stride {a.stride()} became {b.stride()}")
+        self.storages(a, b, where)
+        self.elements(a.detach(), b.detach(), where)
+        if a.is_leaf and b.is_leaf and (a.grad is not None or b.grad is not None):
+            self.values(a.grad, b.grad, f"{where}.grad")
+        if isinstance(a, torch.nn.Parameter):
+            self.mappings(vars(a), vars(b), where, attribute=True)
+
+    def storages(self, a: torch.Tensor, b: torch.Tensor, where: str) -> None:
+        """Compare who shares memory with whom, and from where."""
+        if a.layout is not torch.strided or not a.numel():
+            return
+        x, y = a.untyped_storage().data_ptr(), b.untyped_storage().data_ptr()
+        self._alive += [a, b]
+        known, back = self._storages.get(x), self._storages_back.get(y)
+        if known is None and back is None:
+            self._storages[x], self._storages_back[y] = y, x
+        elif known != y or back != x:
+            self.differ(
+                where, "no longer shares memory" if known is not None else "shares memory that it did not share"
+            )
+        elif a.storage_offset() != b.storage_offset():
+            self.differ(where, f"storage offset {a.storage_offset()} became {b.storage_offset()}")
+
+    def elements(self, a: torch.Tensor, b: torch.Tensor, where: str) -> None:
+        """Compare the elements, to the last bit unless tolerances were given."""
+        if self.tolerances is None or not (a.dtype.is_floating_point or a.dtype.is_complex):
+            same = (
+                torch.equal(a.nan_to_num(nan=7.5e5), b.nan_to_num(nan=7.5e5))
+                if a.dtype.is_floating_point
+                else torch.equal(a, b)
+            )
+        else:
+            rtol, atol = self.tolerances.get(a.dtype, (0.0, 0.0))
+            same = torch.allclose(a, b, rtol=rtol, atol=atol, equal_nan=True)
+        if not same:
+            worst = (a.to(torch.complex128) - b.to(torch.complex128)).abs().nan_to_num().max().item()
+            self.differ(where, f"values differ by up to {worst:.3g}")
+
+
+def tolerances(program: Program) -> Mapping[torch.dtype, tuple[float, float]]:
+    """What a reordering backend may differ by, per dtype."""
+    if program.tolerance is None:
+        return TOLERANCES
+    return {dtype: (max(r, program.tolerance), max(a, program.tolerance)) for dtype, (r, a) in TOLERANCES.items()}
+
+
+def differences(
+    name: str, compile: Callable[[Any], Callable[..., Any]], *, exact: bool = True, grad: bool = True
+) -> list[str]:
+    """Run ``file.program`` plainly and through ``compile``; every difference as one line, none when they agree."""
+    plain, compiled = prepare(name, "plain"), prepare(name, "compiled")
+    expected = observe(plain, plain.target, grad=grad)
+    actual = observe(compiled, compile(compiled.target), grad=grad)
+    return Comparison(None if exact else tolerances(plain.program)).observations(expected, actual)

@@ -1,0 +1,96 @@
+"""Short user programs, one idea each: what every stage and every backend is tested with."""
+
+from __future__ import annotations
+
+import importlib.util
+import pathlib
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from types import MethodType, ModuleType
+from typing import Any
+
+FOLDER = pathlib.Path(__file__).parent
+
+
+@dataclass(frozen=True)
+class Call:
+    """Arguments of one call."""
+
+    args: tuple[Any, ...]
+    kwargs: Mapping[str, Any] = field(default_factory=dict)
+
+
+def call(*args: Any, **kwargs: Any) -> Call:
+    """Arguments of one call, keywords included."""
+    return Call(args, kwargs)
+
+
+@dataclass(frozen=True)
+class Program:
+    """One user program.
+
+    ``target`` is a function, or an ``nn.Module`` class that is made with a fixed seed. ``calls`` make the arguments of one call each: a
+    tuple, or ``call(...)``. ``breaks`` is the number of graph breaks that a good compiler needs. ``steady`` says that repeating the last
+    call needs no further compilation. ``skip`` maps a backend to the reason why the program makes no sense there.
+    """
+
+    target: Any
+    calls: tuple[Callable[[], Any], ...]
+    breaks: int = 0
+    steady: bool = True
+    skip: Mapping[str, str] = field(default_factory=dict)
+    tolerance: float | None = None
+
+
+def program(
+    *calls: Callable[[], Any],
+    breaks: int = 0,
+    steady: bool = True,
+    skip: Mapping[str, str] | None = None,
+    tolerance: float | None = None,
+) -> Callable[[Any], Any]:
+    """Mark a function or a module class as a program; see ``Program`` for the arguments."""
+
+    def mark(target: Any) -> Any:
+        made = Program(target, calls, breaks, steady, skip or {}, tolerance)
+        if isinstance(target, MethodType):
+            return made  # a bound method takes no attributes
+        target.__program__ = made
+        return target
+
+    return mark
+
+
+def load(stem: str, copy: str) -> ModuleType:
+    """Execute the program file ``stem`` again: a module of its own, so that two runs share no globals."""
+    name = f"tests.programs.{stem}__{copy}"
+    spec = importlib.util.spec_from_file_location(name, FOLDER / f"{stem}.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module
+    spec.loader.exec_module(module)
+    return module
+
+
+def programs_of(module: ModuleType) -> Iterator[tuple[str, Program]]:
+    """Names and programs of a program file, in the order they are written."""
+    for name, value in vars(module).items():
+        found = program_of(value)
+        if found is not None:
+            yield name, found
+
+
+def program_of(value: Any) -> Program | None:
+    """The program that a global of a program file is, if it is one (a subclass of a program is not)."""
+    if isinstance(value, Program):
+        return value
+    found = vars(value).get("__program__") if hasattr(value, "__dict__") else None
+    return found if isinstance(found, Program) and found.target is value else None
+
+
+def names() -> list[str]:
+    """All programs as ``file.program``."""
+    stems = sorted(path.stem for path in FOLDER.glob("*.py") if path.stem != "__init__")
+    return [f"{stem}.{name}" for stem in stems for name, _ in programs_of(load(stem, "listing"))]

@@ -1,0 +1,148 @@
+"""Exceptions: raised to the caller, caught inside, with else and finally, assertions."""
+
+import torch
+
+from tests.programs import program
+
+
+class TooWide(ValueError):
+    """A user's own exception."""
+
+    def __init__(self, width):
+        super().__init__(f"{width} is too wide")
+        self.width = width
+
+
+@program(lambda: (torch.randn(3), 2), lambda: (torch.randn(3), 20))
+def raises_own(x, width):
+    """A user's exception with its message."""
+    if width > 10:
+        raise TooWide(width)
+    return x * width
+
+
+@program(lambda: (torch.randn(3), torch.randn(4)))
+def shape_mismatch(x, y):
+    """PyTorch's own error, as plain PyTorch words it."""
+    return x + y
+
+
+@program(lambda: (torch.randn(3, 4), torch.randn(3, 4)))
+def matmul_mismatch(x, y):
+    """A product that does not fit."""
+    z = x + 1
+    return z @ y
+
+
+@program(lambda: (torch.randn(3),))
+def caught_inside(x):
+    """An exception raised by a helper and caught."""
+    try:
+        raise TooWide(3)
+    except TooWide as error:
+        return x * error.width, str(error)
+
+
+def lookup(table, key):
+    try:
+        return table[key]
+    except KeyError:
+        return None
+    else:
+        return 1
+    finally:
+        table["asked"] = key
+
+
+@program(lambda: (torch.randn(3),))
+def try_else_finally(x):
+    """Handlers, else and finally in a helper."""
+    table = {"a": 2}
+    found, missing = lookup(table, "a"), lookup(table, "b")
+    return x * found, missing, table
+
+
+@program(lambda: (torch.randn(3),))
+def raise_from(x):
+    """An exception with a cause reaches the caller."""
+    try:
+        {}["missing"]
+    except KeyError as error:
+        raise ValueError("no such setting") from error
+    return x
+
+
+@program(lambda: (torch.randn(3),), lambda: (torch.randn(4),))
+def assertion(x):
+    """A failing assertion on a shape reaches the caller."""
+    assert x.shape[0] == 3, f"expected 3, got {x.shape[0]}"
+    return x + 1
+
+
+@program(lambda: (torch.randn(3),))
+def nested_handlers(x):
+    """An exception that passes one handler and is caught by the next, then raised again."""
+    trail = []
+    try:
+        try:
+            trail.append("inner")
+            raise KeyError("k")
+        except IndexError:
+            trail.append("wrong")
+        finally:
+            trail.append("finally")
+    except LookupError as error:
+        trail.append(type(error).__name__)
+    return x, trail
+
+
+@program(lambda: (torch.randn(3), [1, 2]))
+def index_error(x, items):
+    """A builtin exception from plain Python."""
+    return x * items[5]
+
+
+@program(lambda: (torch.randn(3),))
+def type_error(x):
+    """A call with wrong arguments."""
+
+    def needs_two(a, b):
+        return a + b
+
+    return needs_two(x)
+
+
+@program(lambda: (torch.randn(3),))
+def attribute_error(x):
+    """An attribute that is not there."""
+    return x.no_such_method()
+
+
+@program(lambda: (torch.randn(3), 0))
+def zero_division(x, n):
+    """Division of plain numbers by zero."""
+    return x * (1 / n)
+
+
+@program(lambda: (torch.randn(3),))
+def raises_after_mutation(x):
+    """What happened before the exception stays."""
+    x.add_(1)
+    print("added")
+    raise RuntimeError("stop")
+
+
+@program(lambda: (torch.randn(3),), lambda: (torch.randn(3) * float("nan"),), breaks=1)
+def raises_on_data(x):
+    """An exception that depends on data."""
+    if torch.isnan(x).any():
+        raise ValueError("found NaN")
+    return x * 2
+
+
+@program(lambda: (torch.randn(3),))
+def unbound_local(x):
+    """A name read before it is assigned."""
+    if x.shape[0] == 99:
+        y = x
+    return y

@@ -1,0 +1,220 @@
+"""Calling: defaults, keywords, stars, closures, lambdas, recursion, decorators, generators."""
+
+import functools
+import operator
+
+import torch
+
+from tests.programs import call, program
+
+
+def affine(x, scale=2.0, *, shift=1.0):
+    return x * scale + shift
+
+
+@program(lambda: (torch.randn(3),))
+def inlined_call(x):
+    """A helper with defaults and keyword-only arguments is part of the graph."""
+    return affine(x), affine(x, 3.0), affine(x, shift=0.0), affine(scale=4.0, x=x)
+
+
+@program(lambda: call(torch.randn(3), scale=3), lambda: call(torch.randn(3)), lambda: call(x=torch.randn(3), scale=3))
+def keywords_of_the_root(x, scale=2, *, shift=0.5):
+    """The compiled function itself is called with keywords and defaults."""
+    return x * scale + shift
+
+
+@program(lambda: call(torch.randn(3), torch.randn(3), a=torch.randn(3), b=2))
+def star_arguments_of_the_root(x, *args, **kwargs):
+    """The compiled function takes any arguments."""
+    total = x
+    for arg in args:
+        total = total + arg
+    for name, value in kwargs.items():
+        total = total * value if name == "b" else total - value
+    return total, len(args), sorted(kwargs)
+
+
+@program(lambda: call(torch.randn(3), torch.randn(3), flag=True))
+def positional_only(x, y, /, *, flag=False):
+    """Positional-only and keyword-only parameters."""
+    return x - y if flag else x + y
+
+
+def gather_arguments(*args, **kwargs):
+    return args, kwargs
+
+
+@program(lambda: (torch.randn(3), torch.randn(3)))
+def star_calls(x, y):
+    """Calls with unpacked lists and dicts."""
+    pair = [x, y]
+    options = {"alpha": 2}
+    args, kwargs = gather_arguments(*pair, x, **options, beta=y)
+    return torch.add(*pair, **options), args, kwargs
+
+
+@program(lambda: (torch.randn(3),))
+def local_function(x):
+    """A function defined inside reads names of its enclosing one."""
+    scale = x.sum()
+
+    def scaled(y):
+        return y * scale
+
+    return scaled(x) + scaled(x + 1)
+
+
+@program(lambda: (torch.randn(3),))
+def nonlocal_counter(x):
+    """An inner function rebinds a name of its enclosing one."""
+    count = 0
+
+    def step(y):
+        nonlocal count
+        count += 1
+        return y + count
+
+    return step(step(step(x))), count
+
+
+@program(lambda: (torch.randn(3),))
+def lambdas(x):
+    """Lambdas in a list, with late and early binding."""
+    late = [lambda y: y * i for i in range(3)]
+    early = [lambda y, i=i: y * i for i in range(3)]
+    return [f(x) for f in late], [f(x) for f in early]
+
+
+def make_scaler():
+    scale = torch.full((3,), 2.5)
+    offset = 4
+
+    def scaler(x):
+        """A closure over a tensor and a number made elsewhere."""
+        return x * scale + offset
+
+    return scaler
+
+
+closure_over_tensor = program(lambda: (torch.randn(3),), lambda: (torch.randn(3),))(make_scaler())
+
+
+def make_counter():
+    count = 0
+
+    def counter(x):
+        """A closure that counts its own calls in a cell."""
+        nonlocal count
+        count += 1
+        return x + count
+
+    return counter
+
+
+counting_closure = program(lambda: (torch.randn(3),), lambda: (torch.randn(3),), steady=False)(make_counter())
+
+
+def power(x, n):
+    return x if n == 0 else x * power(x, n - 1)
+
+
+@program(lambda: (torch.randn(3),))
+def recursion(x):
+    """A function that calls itself, a known number of times."""
+    return power(x, 4)
+
+
+@program(lambda: (torch.randn(3),))
+def partials(x):
+    """functools.partial with positional and keyword arguments."""
+    double = functools.partial(affine, scale=2.0, shift=0.0)
+    add = functools.partial(torch.add, x)
+    return double(x), add(x), add(x, alpha=3)
+
+
+@program(lambda: (torch.randn(3),))
+def reduce_and_operator(x):
+    """functools.reduce and the operator module."""
+    parts = [x, x + 1, x + 2]
+    return functools.reduce(operator.add, parts), operator.mul(x, 2), operator.itemgetter(1)(parts), operator.neg(x)
+
+
+def doubled(function):
+    @functools.wraps(function)
+    def wrapper(*args, **kwargs):
+        return function(*args, **kwargs) * 2
+
+    return wrapper
+
+
+@doubled
+def plus_one(x):
+    return x + 1
+
+
+@program(lambda: (torch.randn(3),))
+def decorated_helper(x):
+    """A helper behind a wrapping decorator."""
+    return plus_one(x), plus_one.__name__
+
+
+@program(lambda: (torch.randn(3),))
+@doubled
+def decorated_root(x):
+    """The compiled function is itself behind a decorator."""
+    return x - 1
+
+
+def pieces(x, n):
+    for i in range(n):
+        yield x * i
+    yield x
+
+
+@program(lambda: (torch.randn(3),))
+def generator_helper(x):
+    """A generator function consumed by a loop and by list()."""
+    total = torch.zeros(3)
+    for piece in pieces(x, 3):
+        total = total + piece
+    return total, list(pieces(x, 2))
+
+
+@program(lambda: (torch.randn(3), torch.nn.functional.relu), lambda: (torch.randn(3), torch.sin))
+def function_argument(x, activation):
+    """A function as argument."""
+    return activation(x) + 1
+
+
+ACTIVATIONS = {"relu": torch.relu, "tanh": torch.tanh, "none": lambda x: x}
+
+
+@program(lambda: (torch.randn(3), "relu"), lambda: (torch.randn(3), "none"))
+def table_of_functions(x, name):
+    """Functions looked up in a global dict."""
+    return ACTIVATIONS[name](x)
+
+
+@program(lambda: (torch.randn(3),), lambda: (torch.randn(3),), steady=False)
+def mutable_default(x, seen=[]):
+    """A default list keeps what earlier calls put in."""
+    seen.append(len(seen))
+    return x + len(seen)
+
+
+@program(lambda: (torch.randn(3),))
+def returns_function(x):
+    """A function that returns a closure."""
+
+    def inner(y):
+        return x + y
+
+    return inner(x)
+
+
+@program(lambda: (torch.randn(3),))
+def getattr_by_name(x):
+    """Methods of tensors looked up by name, bound methods stored."""
+    method = x.add
+    return getattr(x, "sin")(), method(1), hasattr(x, "cos"), hasattr(x, "nothing"), getattr(x, "nothing", 3)

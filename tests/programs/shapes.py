@@ -1,0 +1,170 @@
+"""Views, reshapes, indexing, joining: everything that moves elements without computing on them."""
+
+import torch
+
+from tests.programs import program
+
+
+@program(lambda: (torch.randn(2, 3, 4),))
+def view_and_reshape(x):
+    """view, reshape and flatten, with inferred sizes."""
+    return x.view(6, 4), x.reshape(-1, 3), x.flatten(), x.flatten(1), x.view(2, -1)
+
+
+@program(lambda: (torch.randn(2, 3, 4),))
+def transposes(x):
+    """Transposed views keep their strides."""
+    return x.transpose(0, 2), x.permute(1, 2, 0), x.mT, x.movedim(0, -1), x[0].t(), x[0].T
+
+
+@program(lambda: (torch.randn(2, 3, 4),))
+def compute_on_transposed(x):
+    """Computing on a transposed view gives what PyTorch gives, strides included."""
+    return x.transpose(1, 2) + 1, x.permute(2, 0, 1) * x.permute(2, 0, 1), x.transpose(1, 2).contiguous()
+
+
+@program(lambda: (torch.randn(3, 1, 4), torch.randn(3, 1)))
+def squeeze_unsqueeze(x, y):
+    """Dimensions of size one come and go."""
+    return x.squeeze(1), y.unsqueeze(0), y[:, None], y[None], x.squeeze(), y[..., None]
+
+
+@program(lambda: (torch.randn(3, 1),))
+def expand_repeat(x):
+    """expand shares memory, repeat copies."""
+    return x.expand(3, 5), x.repeat(2, 3), x.expand(2, 3, 1), x.expand(3, 4) + 1, torch.broadcast_to(x, (2, 3, 4)) * 2
+
+
+@program(lambda: (torch.randn(6, 5),))
+def basic_slices(x):
+    """Slices with steps, negative bounds and Ellipsis."""
+    return x[1:3], x[:, ::2], x[-2:], x[..., -1], x[2], x[1:-1, 1:-1], x[0, 0], x[None, 0]
+
+
+@program(lambda: (torch.randn(6, 5), torch.tensor([0, 2, 4])))
+def index_tensors(x, i):
+    """Indexing by an index tensor, by a list, and by two at once."""
+    return x[i], x[:, i], x[[0, 1]], x[i, i], x[i[:, None], i]
+
+
+@program(lambda: (torch.randn(4, 4),), breaks=0, skip={})
+def boolean_mask_where(x):
+    """A mask used by where and masked_fill, whose shapes do not depend on data."""
+    mask = torch.ones(4, 4).tril().bool()
+    return x.masked_fill(~mask, float("-inf")), torch.where(mask, x, 0.0)
+
+
+@program(lambda: (torch.randn(6),), breaks=1)
+def boolean_mask_index(x):
+    """Indexing by a mask makes a shape that depends on data."""
+    y = x[x > 0]
+    return y * 2
+
+
+@program(lambda: (torch.randn(4, 6), torch.randint(0, 6, (4, 2))))
+def gather_and_select(x, i):
+    """gather, index_select, take_along_dim and narrow."""
+    return (
+        x.gather(1, i),
+        x.index_select(0, torch.tensor([1, 3])),
+        torch.take_along_dim(x, i, 1),
+        x.narrow(1, 2, 3),
+        x.select(1, 0),
+    )
+
+
+@program(lambda: (torch.randn(4, 6), torch.randint(0, 6, (4, 2))))
+def scatter_out_of_place(x, i):
+    """scatter, scatter_add and index_add into a new tensor."""
+    ones = torch.ones(4, 2)
+    return x.scatter(1, i, ones), x.scatter_add(1, i, ones), x.index_add(0, torch.tensor([0, 0]), torch.ones(2, 6))
+
+
+@program(lambda: (torch.randn(2, 3), torch.randn(2, 3)))
+def cat_and_stack(a, b):
+    """Joining tensors along old and new dimensions."""
+    return (
+        torch.cat([a, b]),
+        torch.cat((a, b), dim=1),
+        torch.stack([a, b], -1),
+        torch.vstack([a, b]),
+        torch.hstack([a, b]),
+    )
+
+
+@program(lambda: (torch.randn(6, 4),))
+def split_chunk_unbind(x):
+    """Splitting gives tuples of views."""
+    q, k = x.chunk(2)
+    a, b, c = x.split([1, 2, 3])
+    return q + k, a, b * c[:2], x.unbind(1), torch.split(x, 4)
+
+
+@program(lambda: (torch.randn(3, 4),))
+def shape_arithmetic(x):
+    """Sizes are numbers to compute with."""
+    rows, columns = x.shape
+    return x.view(columns, rows), x.size(0) * 2, x.numel(), x.dim(), len(x), x.shape, x.size(), x.shape[-1] ** -0.5 * x
+
+
+@program(lambda: (torch.randn(4, 4),))
+def triangles(x):
+    """tril, triu and diagonals."""
+    return x.tril(), x.triu(1), x.diagonal(), torch.diag(x[0])
+
+
+@program(lambda: (torch.randn(2, 5),))
+def flips_and_rolls(x):
+    """Reordering elements."""
+    return x.flip(1), x.roll(2, 1), torch.flip(x, [0, 1]), x.sort(dim=1), x.argsort(1), x.topk(2)
+
+
+@program(lambda: (torch.randn(2, 3, 4),))
+def einsum_and_bmm(x):
+    """Contractions written in several ways."""
+    return torch.einsum("bij,bkj->bik", x, x), torch.bmm(x, x.transpose(1, 2)), x @ x.mT, torch.matmul(x, torch.ones(4))
+
+
+@program(lambda: (torch.randn(2, 4, 4),))
+def pad_and_unfold(x):
+    """Padding with constants, sliding windows."""
+    return (
+        torch.nn.functional.pad(x, (1, 2), value=0.5),
+        x.unfold(1, 2, 1),
+        torch.nn.functional.pad(x, (1, 1, 1, 1), mode="reflect"),
+    )
+
+
+@program(lambda: (torch.randn(3, 4),), lambda: (torch.randn(4, 3).t(),))
+def strided_input(x):
+    """The same shape with another memory layout is another case."""
+    return x * 2, x.is_contiguous(), x.stride()
+
+
+@program(lambda: (torch.randn(8)[::2],))
+def sliced_input(x):
+    """An input that is a strided view of a larger tensor."""
+    return x + 1, x.view(4, 1), x[1:]
+
+
+@program(lambda: (torch.randn(2, 3, 8, 8).to(memory_format=torch.channels_last),))
+def channels_last(x):
+    """Memory formats survive elementwise work."""
+    return torch.relu(x) + 1, x.is_contiguous(memory_format=torch.channels_last), x.contiguous()
+
+
+@program(lambda: (torch.randn(3, 4),))
+def as_python_values(x):
+    """Facts about a tensor that are plain Python values."""
+    return (
+        x.dtype,
+        x.device,
+        x.is_floating_point(),
+        x.requires_grad,
+        x.ndim,
+        x.element_size(),
+        x.dtype.is_floating_point,
+        x.device.type,
+        x.layout,
+        x.is_cuda,
+    )

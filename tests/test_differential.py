@@ -1,0 +1,142 @@
+"""The differential harness itself: it accepts a faithful compiler and catches every unfaithful one."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import io
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+
+from tests.differential import differences
+from tests.programs import names
+
+
+@pytest.mark.parametrize("name", names())
+def test_plain_is_plain(name: str) -> None:
+    """A compiler that changes nothing shows no difference, for any program: programs are deterministic."""
+    assert differences(name, lambda target: target) == []
+
+
+def after(change: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    """A compiler that applies ``change`` to each result."""
+
+    def compile(target: Any) -> Any:
+        @functools.wraps(target)
+        def run(*args: Any, **kwargs: Any) -> Any:
+            return change(target(*args, **kwargs))
+
+        return run
+
+    return compile
+
+
+def around(manager: Callable[[], Any]) -> Callable[[Any], Any]:
+    """A compiler that runs each call inside ``manager()``."""
+
+    def compile(target: Any) -> Any:
+        def run(*args: Any, **kwargs: Any) -> Any:
+            with manager():
+                return target(*args, **kwargs)
+
+        return run
+
+    return compile
+
+
+def on_copies(target: Any) -> Any:
+    """A compiler that forgets to write mutations back."""
+
+    def run(*args: Any) -> Any:
+        return target(*(a.clone() if isinstance(a, torch.Tensor) else a for a in args))
+
+    return run
+
+
+def reworded(target: Any) -> Any:
+    """A compiler that changes the words of exceptions."""
+
+    def run(*args: Any) -> Any:
+        try:
+            return target(*args)
+        except Exception as error:
+            raise type(error)("something else") from error
+
+    return run
+
+
+def eats_random_numbers(target: Any) -> Any:
+    """A compiler that draws a random number of its own, after the call."""
+
+    def run(*args: Any) -> Any:
+        result = target(*args)
+        torch.rand(1)
+        return result
+
+    return run
+
+
+def runs_twice(target: Any) -> Any:
+    """A compiler that runs the user's code twice."""
+
+    def run(*args: Any) -> Any:
+        target(*args)
+        return target(*args)
+
+    return run
+
+
+def scales_gradient(target: Any) -> Any:
+    """A compiler whose values are right and whose gradients are not."""
+
+    def run(*args: Any) -> Any:
+        result = target(*args)
+        return result * 2 - (result.detach())
+
+    return run
+
+
+WRONG = {
+    "value": ("arithmetic.broadcast_add", after(lambda r: r + 1e-3), "values differ"),
+    "last bit": ("arithmetic.broadcast_add", after(lambda r: r * (1 + 1e-7)), "values differ"),
+    "dtype": ("arithmetic.broadcast_add", after(lambda r: r.double()), "dtype"),
+    "shape": ("arithmetic.broadcast_add", after(lambda r: r[None]), "shape"),
+    "stride": ("arithmetic.broadcast_add", after(lambda r: r.t().contiguous().t()), "stride"),
+    "type": ("arithmetic.plain_arguments", after(lambda r: (r,)), "became tuple"),
+    "number type": ("shapes.shape_arithmetic", after(lambda r: (*r[:1], float(r[1]), *r[2:])), "int became float"),
+    "tuple type": ("containers.named_tuples", after(lambda r: (tuple(r[0]), *r[1:])), "Pair became tuple"),
+    "key order": ("containers.dict_argument", after(lambda r: dict(reversed(r.items()))), "keys"),
+    "alias lost": ("side_effects.outputs_alias_each_other", after(lambda r: (r[0], r[1].clone(), *r[2:])), "shares memory"),
+    "alias of input lost": ("side_effects.output_is_view_of_input", after(lambda r: tuple(t.clone() for t in r)), "share"),
+    "alias made": ("arithmetic.clamp_where", after(lambda r: (r[0], r[1], r[1].view_as(r[1]))), "share"),
+    "identity lost": ("side_effects.output_is_input", after(lambda r: (r[0], r[1].view_as(r[1]), r[2])), "identity"),
+    "list identity lost": ("containers.shared_list", after(lambda r: (r[0], list(r[1]), r[2])), "identity"),
+    "mutation lost": ("side_effects.in_place_on_argument", on_copies, "args"),
+    "exception's words": ("exceptions.raises_own", reworded, "became"),
+    "exception swallowed": ("exceptions.index_error", around(lambda: contextlib.suppress(IndexError)), "became"),
+    "print swallowed": ("side_effects.prints_text", around(lambda: contextlib.redirect_stdout(io.StringIO())), "printed"),
+    "random state": ("side_effects.random_numbers", eats_random_numbers, "random state"),
+    "ran twice": ("side_effects.global_counter", runs_twice, "globals"),
+    "module ran twice": ("modules.CountsInBuffer", runs_twice, "steps"),
+    "gradient": ("training.gradient_of_product", scales_gradient, "grad"),
+    "gradient lost": ("training.gradient_of_product", after(lambda r: r.detach()), "requires_grad"),
+    "gradient made": ("training.no_grad_decorator", after(lambda r: r.requires_grad_()), "requires_grad"),
+    "grad mode": ("arithmetic.broadcast_add", after(lambda r: (torch.set_grad_enabled(False) and r) or r), "grad mode"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", WRONG)
+def test_wrong_compiler_is_caught(case: str) -> None:
+    """A compiler with one fault shows a difference that names it."""
+    name, compile, expected = WRONG[case]
+    found = differences(name, compile)
+    assert any(expected in line for line in found), found
+
+
+def test_rounding_passes_where_tolerated() -> None:
+    """With tolerances, a difference in the last bits passes and a real one does not."""
+    assert differences("arithmetic.broadcast_add", after(lambda r: r * (1 + 1e-7)), exact=False) == []
+    assert differences("arithmetic.broadcast_add", after(lambda r: r * (1 + 1e-2)), exact=False) != []
