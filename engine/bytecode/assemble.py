@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from bytecode import UNSET, Instr, Label
-from bytecode.instr import InstrLocation
+from bytecode import Instr, Label
+from bytecode.instr import UNSET, InstrLocation
 
 from engine.bytecode.opcodes import VERSION
 

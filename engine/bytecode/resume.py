@@ -7,8 +7,8 @@ import weakref
 from dataclasses import dataclass
 from types import CodeType
 
-from bytecode import Bytecode, CompilerFlags, FreeVar, Instr, Label
-from bytecode.instr import CellVar, InstrLocation, TryBegin, TryEnd
+from bytecode import Bytecode, CompilerFlags, Instr, Label
+from bytecode.instr import CellVar, FreeVar, InstrLocation, TryBegin, TryEnd
 
 
 NULL = "null"

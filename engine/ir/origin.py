@@ -10,7 +10,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 from torch._guards import GuardSource, Source
 
@@ -268,3 +268,89 @@ class TypeOf(Origin):
 
     def read(self, base: Any) -> Any:
         return type(base)
+
+
+class _Missing:
+    """What ``Maybe`` reads where there is nothing."""
+
+    def __repr__(self) -> str:
+        return "nothing"
+
+
+MISSING = _Missing()
+
+
+@dataclass(frozen=True)
+class Maybe(Origin):
+    """An entry of an object's own ``__dict__``, or ``MISSING``: an instance attribute may come to hide the class's."""
+
+    base: Origin
+    attribute: str
+
+    @property
+    def expr(self) -> str:
+        return f"{self.base.expr}.__dict__.get({self.attribute!r})"
+
+    def code(self, base: str, const: ConstName) -> str:
+        return f"{base}.__dict__.get({self.attribute!r}, {const(MISSING, 'MISSING')})"
+
+    def read(self, base: Any) -> Any:
+        return base.__dict__.get(self.attribute, MISSING)
+
+
+@dataclass(frozen=True)
+class MaybeGlobal(Origin):
+    """A global variable, or ``MISSING``: a global may come to hide a builtin."""
+
+    namespace: Namespace
+    variable: str
+
+    @property
+    def expr(self) -> str:
+        return f"G.get({self.variable!r})"
+
+    def code(self, base: str, const: ConstName) -> str:
+        return f"{const(self.namespace.values, 'G')}.get({self.variable!r}, {const(MISSING, 'MISSING')})"
+
+    def read(self, base: Scope) -> Any:
+        return self.namespace.values.get(self.variable, MISSING)
+
+
+@dataclass(frozen=True)
+class Hooks(Origin):
+    """A module's first table of hooks that is not empty, else an empty one: its length says whether calling the module runs hooks."""
+
+    base: Origin
+
+    TABLES: ClassVar[tuple[str, ...]] = ("_forward_pre_hooks", "_forward_hooks", "_backward_hooks", "_backward_pre_hooks")
+
+    @property
+    def expr(self) -> str:
+        return f"{self.base.expr}.<hooks>"
+
+    def code(self, base: str, const: ConstName) -> str:
+        return "(" + " or ".join(f"{base}.{table}" for table in self.TABLES) + ")"
+
+    def read(self, base: Any) -> Any:
+        found: Any = {}
+        for table in self.TABLES:
+            found = found or getattr(base, table)
+        return found
+
+
+@dataclass(frozen=True)
+class Key(Origin):
+    """The ``index``-th key of a dict, in its order: a key that is no constant."""
+
+    base: Origin
+    index: int
+
+    @property
+    def expr(self) -> str:
+        return f"list({self.base.expr})[{self.index}]"
+
+    def code(self, base: str, const: ConstName) -> str:
+        return f"list({base})[{self.index}]"
+
+    def read(self, base: Any) -> Any:
+        return list(base)[self.index]
