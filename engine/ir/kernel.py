@@ -8,6 +8,7 @@ from typing import Any, Literal
 
 import sympy
 import torch
+import torch.fx
 
 from engine.records.lowering import LoopOp, LoweringRecord
 
@@ -108,6 +109,9 @@ class Program:
     """One lowered graph. ``inputs`` name the graph's placeholders in order (buffers, or symbols for sizes); ``outputs`` are Refs or constants.
 
     ``symbols`` maps each sympy symbol's name to how to read it from the inputs: (input index, dimension), dimension -1 for an int input.
+    ``reference`` is the decomposed ATen graph that was lowered: same placeholders in the same order as ``inputs``, and every buffer that has
+    a node carries the node's name, so that verification can feed each kernel ATen's own values and compare what it writes. Buffers without
+    such a node are scratch. None: there is nothing to compare with.
     """
 
     target: str
@@ -117,6 +121,7 @@ class Program:
     outputs: tuple[Any, ...]
     symbols: Mapping[str, tuple[int, int]] = field(default_factory=dict)
     record: LoweringRecord = LoweringRecord(target="")
+    reference: torch.fx.GraphModule | None = field(default=None, compare=False, repr=False)
 
     @property
     def kernels(self) -> tuple[KernelSource, ...]:
