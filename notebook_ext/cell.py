@@ -1,0 +1,211 @@
+"""Runs one cell, once, in the user's namespace, with its top-level calls going through the roots."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from types import CodeType, FunctionType, MethodType
+from typing import Any
+
+import torch
+from IPython.core.displayhook import DisplayHook
+from IPython.core.error import UsageError
+from IPython.core.interactiveshell import InteractiveShell
+
+from engine.records.runtime import Skipped
+from engine.records.session import Session
+from engine.runtime.dispatch import is_dispatcher
+from notebook_ext import calls, cellframe
+from notebook_ext.roots import Roots, call_method
+from notebook_ext.subjects import Subject
+
+INTERACTIVITY = {"all", "last", "last_expr", "none", "last_expr_or_assign"}
+
+
+@dataclass(frozen=True)
+class Cell:
+    """A cell as Python: the file name that tracebacks and ``inspect.getsource`` know it by, and its statements."""
+
+    file: str
+    text: str
+    tree: ast.Module
+    silent: bool
+    """The last token is a semicolon: the last value is not displayed."""
+
+    @property
+    def bound(self) -> frozenset[str]:
+        """Names that the cell's top level binds."""
+        return frozenset(_bound(self.tree))
+
+
+def _bound(tree: ast.Module) -> set[str]:
+    names: set[str] = set()
+    for node in calls.top_level(tree):
+        if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
+            names.add(node.name)
+        elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+            names.add(node.id)
+        elif isinstance(node, (ast.Import, ast.ImportFrom)):
+            names.update(alias.asname or alias.name.partition(".")[0] for alias in node.names)
+    return names
+
+
+def parse(shell: InteractiveShell, body: str) -> Cell:
+    """Read a cell's body as IPython would, its own magics included.
+
+    Raises:
+        SyntaxError: the body is not Python.
+        UsageError: it awaits at its top level.
+    """
+    text = shell.transform_cell(body)
+    file = shell.compile.cache(text, cell_number(shell), raw_code=body)
+    tree = shell.transform_ast(shell.compile.ast_parse(text, filename=file))
+    if calls.awaits(tree):
+        raise UsageError(
+            "%%compile cannot run a cell that awaits at its top level: move the await into a cell of its own."
+        )
+    return Cell(file, text, tree, DisplayHook.semicolon_at_end_of_expression(text))
+
+
+def cell_number(shell: InteractiveShell) -> int:
+    """The number in the cell's prompt."""
+    result = shell.displayhook.exec_result
+    number = getattr(result, "execution_count", None)
+    return number if isinstance(number, int) else int(shell.execution_count)
+
+
+def run(shell: InteractiveShell, cell: Cell, subject: Subject, session: Session, names: tuple[str, ...]) -> Roots:
+    """Run the cell; what the user's code raises comes out as it is.
+
+    Roots are put back whatever happens.
+    """
+    roots = Roots(subject, session, shell.user_ns, cell.file, names)
+    roots.look_up_names()
+    try:
+        if names:
+            _Run(shell, cell, roots, cell.tree.body).all()
+        else:
+            _run_unnamed(shell, cell, subject, session, roots)
+    finally:
+        roots.finish()
+    return roots
+
+
+def _run_unnamed(shell: InteractiveShell, cell: Cell, subject: Subject, session: Session, roots: Roots) -> None:
+    statements = cell.tree.body
+    start = cellframe.setup_length(statements)
+    _Run(shell, cell, roots, statements[:start], is_end=start == len(statements)).all()
+    rest = statements[start:]
+    if not rest:
+        _tell_nothing(session, roots, "it only imports and defines", "Call a function or a module in the cell.")
+        return
+    verdict = cellframe.judge(rest, shell.user_ns, lambda value: is_root(value, shell.user_ns))
+    if verdict.can:
+        _run_as_frame(shell, cell, subject, rest)
+        roots.compiled.append("cell")
+        return
+    _Run(shell, cell, roots, rest).all()
+    if not verdict.has_roots:
+        _tell_nothing(
+            session,
+            roots,
+            verdict.why,
+            "Put the tensor code in a function and call it, or name what to compile: %%compile NAME",
+        )
+
+
+def _tell_nothing(session: Session, roots: Roots, why: str, remedy: str) -> None:
+    """The cell's body ran as Python, and that is all there was."""
+    if not roots.compiled and not session.compilations:
+        session.add_skipped(Skipped("cell", f"it ran as Python: {why}", remedy))
+
+
+def is_root(value: Any, namespace: dict[str, Any]) -> bool:
+    """Whether calling this value at a cell's top level makes it a root."""
+    if isinstance(value, torch.nn.Module):
+        return True
+    if isinstance(value, MethodType):
+        value = value.__func__
+    if not isinstance(value, FunctionType):
+        call = call_method(value)
+        return call is not None and call.__globals__ is namespace
+    inner: Any = value
+    while hasattr(inner, "__wrapped__"):
+        inner = inner.__wrapped__
+    return is_dispatcher(value) or getattr(inner, "__globals__", None) is namespace
+
+
+class _Run:
+    """Statements one after the other, as IPython runs them: each a module of its own, the last value displayed."""
+
+    def __init__(
+        self, shell: InteractiveShell, cell: Cell, roots: Roots, statements: Sequence[ast.stmt], *, is_end: bool = True
+    ) -> None:
+        self._shell = shell
+        self._cell = cell
+        self._roots = roots
+        self._statements = list(statements)
+        self._is_end = is_end
+        self._definitions = calls.called_names(cell.tree)
+
+    def all(self) -> None:
+        """Run them."""
+        for statement, mode in self._modes():
+            tree: ast.Module | ast.Interactive = calls.route(ast.Module([statement], []), self._definitions)
+            if mode == "single":
+                tree = ast.Interactive(tree.body)
+            execute(self._shell, calls.link(compile_tree(self._shell, self._cell, tree, mode), self._roots))
+            self._roots.look_up_names()
+
+    def _modes(self) -> list[tuple[ast.stmt, str]]:
+        interactivity = self._shell.ast_node_interactivity
+        if not self._statements or (not self._is_end and interactivity != "all"):
+            return [(s, "exec") for s in self._statements]
+        if interactivity == "last_expr_or_assign" and (name := _assigned_name(self._statements[-1])):
+            shown = ast.copy_location(ast.Expr(ast.Name(name, ast.Load())), self._statements[-1])
+            self._statements.append(ast.fix_missing_locations(shown))
+        if interactivity == "all":
+            modes = ["single"] * len(self._statements)
+        else:
+            is_shown = interactivity == "last" or (
+                interactivity != "none" and isinstance(self._statements[-1], ast.Expr)
+            )
+            modes = ["exec"] * (len(self._statements) - 1) + ["single" if is_shown else "exec"]
+        if self._cell.silent:
+            modes[-1] = "exec"
+        return list(zip(self._statements, modes, strict=True))
+
+
+def _assigned_name(statement: ast.stmt) -> str:
+    targets = statement.targets if isinstance(statement, ast.Assign) else [getattr(statement, "target", None)]
+    is_assignment = isinstance(statement, (ast.Assign, ast.AugAssign, ast.AnnAssign))
+    return targets[0].id if is_assignment and len(targets) == 1 and isinstance(targets[0], ast.Name) else ""
+
+
+def _run_as_frame(shell: InteractiveShell, cell: Cell, subject: Subject, statements: Sequence[ast.stmt]) -> None:
+    shows = not cell.silent and shell.ast_node_interactivity != "none" and isinstance(statements[-1], ast.Expr)
+    function = cellframe.cell_function(
+        statements,
+        returns_last=shows,
+        compile_module=lambda tree: compile_tree(shell, cell, tree, "exec"),
+        namespace=shell.user_ns,
+    )
+    value = subject.function(function, role="cell")()
+    if shows:
+        shell.displayhook(value)
+
+
+def compile_tree(shell: InteractiveShell, cell: Cell, tree: ast.AST, mode: str) -> CodeType:
+    """Compile with the shell's own future statements.
+
+    Raises:
+        SyntaxError: Python accepts the tree but not its meaning (``return`` outside a function).
+    """
+    compiler: Callable[..., CodeType] = shell.compile
+    return compiler(tree, cell.file, mode)
+
+
+def execute(shell: InteractiveShell, code: CodeType) -> None:
+    """Run code in the user's namespace."""
+    exec(code, shell.user_global_ns, shell.user_ns)

@@ -1,0 +1,287 @@
+"""``%%compile`` and its line magics: each parses, calls, displays."""
+
+from __future__ import annotations
+
+import argparse
+import ast
+import pathlib
+from types import FunctionType
+from typing import Any
+
+import torch
+from IPython.core.error import UsageError
+from IPython.core.interactiveshell import ExecutionResult, InteractiveShell
+from IPython.core.magic import Magics, cell_magic, line_magic, magics_class, no_var_expand
+from IPython.core.magic_arguments import magic_arguments
+
+from engine import api, errors
+from engine.records.base import RecordError
+from engine.records.session import Session
+from notebook_ext import answers, arguments, cell, display, roots, shadow
+from notebook_ext.cell import Cell
+from notebook_ext.drivers import driver_reason
+from notebook_ext.progress import Progress
+from notebook_ext.session import LAST, Sessions
+from notebook_ext.subjects import Choice, Subject, is_torch
+from notebook_ext.tracebacks import clean, passes_through
+
+COMPLETED = ("%%compile", "%compile")
+
+
+@magics_class
+class CompileMagics(Magics):
+    """The magics of one shell."""
+
+    shell: InteractiveShell
+
+    def __init__(self, shell: InteractiveShell) -> None:
+        super().__init__(shell)
+        self.sessions = Sessions(shell)
+
+    @no_var_expand
+    @magic_arguments()
+    @arguments.options
+    @cell_magic("compile")  # type: ignore[arg-type]
+    def compile_cell(self, line: str, body: str) -> None:
+        """Run the cell once, with the functions and modules that it calls compiled, and show what the compiler did.
+
+        Without NAMES, what is compiled are the nn.Modules and the notebook's own functions that the top level of the cell calls. A function that
+        itself calls backward() or an optimizer's step() runs as Python; the modules and losses that it calls are compiled. When the cell calls
+        none of these but computes with tensors, the cell itself is compiled.
+        """
+        given = arguments.read(self.compile_cell, line, "%%compile")
+        choice, names = arguments.choice(given), tuple(given.names)
+        subject = self._subject(choice, keep=given.keep)
+        try:
+            parsed = cell.parse(self.shell, body)
+        except (SyntaxError, ValueError, OverflowError) as error:
+            self.shell.showsyntaxerror()
+            self._fail(error)
+            return
+        roots.check_names(names, self.shell.user_ns, parsed.bound)
+        self._run(given, subject, parsed, names)
+
+    def _subject(self, choice: Choice, *, keep: bool) -> Subject:
+        shadow.refuse_shadow()
+        try:
+            return self.sessions.subject(choice, keep=keep)
+        except errors.EngineError as error:
+            raise UsageError(str(error)) from None
+
+    def _run(self, given: argparse.Namespace, subject: Subject, parsed: Cell, names: tuple[str, ...]) -> None:
+        failure: BaseException | None = None
+        with subject.recording() as session:
+            self.sessions.bind(session, given.output)
+            with Progress(self.shell, session):
+                try:
+                    cell.run(self.shell, parsed, subject, session, names)
+                except BaseException as error:
+                    failure = error
+                else:
+                    self._verify(given, session)
+        if failure is not None:
+            self._show_error(failure, parsed, session)
+        self._finish(given, session, failure)
+        if failure is not None:
+            self._fail(failure)
+
+    def _finish(self, given: argparse.Namespace, session: Session, failure: BaseException | None) -> None:
+        if given.save:
+            path = session.save(pathlib.Path(given.save).expanduser())
+            session.add_note(f"Saved as {path.name}; the file holds the source code of the cell.")
+        if not isinstance(failure, SystemExit):
+            display.show(self.shell, session, static=not given.no_static)
+
+    def _verify(self, given: argparse.Namespace, session: Session) -> None:
+        if given.verify and not is_torch(given.backend):
+            api.verify(session)
+
+    def _show_error(self, error: BaseException, parsed: Cell, session: Session) -> None:
+        """The user's own traceback, as if the cell had run without us."""
+        if isinstance(error, KeyboardInterrupt) and session.stage:
+            session.add_note(
+                "Interrupted while compiling: nothing half-made was kept, and the next call compiles anew."
+            )
+            session.set_stage("")
+        if isinstance(error, SystemExit):
+            return
+        is_syntax = isinstance(error, SyntaxError) and not passes_through(error, parsed.file)
+        try:
+            raise error  # what prints tracebacks of exception groups asks for the exception being handled
+        except BaseException:
+            tb = clean(error, parsed.file)
+            if is_syntax:
+                self.shell.showsyntaxerror()
+            else:
+                self.shell.showtraceback((type(error), error, tb), tb_offset=0)
+
+    def _fail(self, error: BaseException) -> None:
+        """Let the cell count as failed without its error being shown a second time."""
+        result = self.shell.displayhook.exec_result
+        if isinstance(error, SystemExit) or not (isinstance(result, ExecutionResult) and is_cell_magic(result)):
+            raise error
+        result.error_in_exec = error
+
+        def remember(_: object = None) -> None:
+            self.shell.events.unregister("post_run_cell", remember)
+            self.shell.last_execution_succeeded = False
+
+        self.shell.events.register("post_run_cell", remember)
+
+    # Line magics.
+
+    @no_var_expand
+    @line_magic("compile")  # type: ignore[arg-type]
+    def compile_line(self, line: str) -> Any:
+        """``%compile NAME``: keep a function or module compiled from now on. ``%compile EXPR``: run one expression as ``%%compile`` would.
+
+        Options of ``%%compile`` may stand before it.
+        """
+        flags, text = arguments.leading_options(line)
+        if not text:
+            raise UsageError("%compile needs a function, a module or an expression: %compile model, or %compile f(x).")
+        given = arguments.read(self.compile_cell, flags, "%compile")
+        subject = self._subject(arguments.choice(given), keep=given.keep)
+        tree = expression(text)
+        if isinstance(tree, (ast.Name, ast.Attribute, ast.Subscript)):
+            self._keep(text, subject)
+            return None
+        return self._run_expression(given, subject, text)
+
+    def _keep(self, text: str, subject: Subject) -> None:
+        value = self._evaluate(text)
+        if problem := roots.not_a_root(value):
+            raise UsageError(f"{text!r} cannot be compiled: {problem}.")
+        if isinstance(value, torch.nn.Module):
+            subject.attach(value)
+        elif isinstance(value, FunctionType) and text.isidentifier():
+            if kind := roots.not_compilable(value):
+                raise UsageError(f"{text!r} cannot be compiled: it is {kind}, and those run as Python.")
+            if why := driver_reason(value, lambda f: f.__globals__ is self.shell.user_ns):
+                raise UsageError(
+                    f"{text!r} runs as Python because {why}: compile the modules and losses that it calls."
+                )
+            self.shell.user_ns[text] = roots.made(subject, value)
+        else:
+            raise UsageError(
+                f"%compile keeps modules, and functions that have a name of their own here: give {text!r} a name first."
+            )
+        print(f"{text} is compiled from now on; its calls in %%compile --keep cells are recorded.")
+
+    def _run_expression(self, given: argparse.Namespace, subject: Subject, text: str) -> Any:
+        name = "_compile_value"
+        parsed = cell.parse(self.shell, f"{name} = ({text})")
+        try:
+            self._run(given, subject, parsed, ())
+            return self.shell.user_ns.get(name)
+        finally:
+            self.shell.user_ns.pop(name, None)
+
+    @no_var_expand
+    @line_magic
+    def explore(self, line: str) -> None:
+        """``%explore``: show the last session again. ``%explore FILE`` or ``%explore NAME``: show a saved session, or one bound to a name."""
+        display.explore(self.shell, self._session(line.strip()))
+
+    @no_var_expand
+    @line_magic
+    def guards(self, line: str) -> None:
+        """``%guards f``: all guards of f's cache entries. ``%guards f(x, 2)``: which entry that call would use, and why others would not; runs nothing."""
+        tree = expression(line)
+        if isinstance(tree, ast.Call):
+            value = self._callable(ast.unparse(tree.func))
+            positional, keywords = self._evaluate(f"(lambda *a, **k: (a, k))({_inside(tree)})")
+            print(answers.call_text(value, positional, keywords))
+        else:
+            print(answers.guards_text(self._callable(line)))
+
+    @no_var_expand
+    @line_magic
+    def recompiles(self, line: str) -> None:
+        """``%recompiles f``: why f was compiled more than once in the last recorded cell."""
+        print(answers.recompiles_text(self._session(""), self._callable(line)))
+
+    @no_var_expand
+    @line_magic
+    def kernels(self, line: str) -> None:
+        """``%kernels f``: the kernels of f in the last recorded cell, as Triton text."""
+        print(answers.kernels_text(self._session(""), self._callable(line)))
+
+    def _session(self, text: str) -> Session:
+        if not text:
+            if self.sessions.last is None:
+                raise UsageError("Nothing is recorded yet: run a %%compile cell first.")
+            return self.sessions.last
+        named = self.shell.user_ns.get(text)
+        if isinstance(named, Session):
+            return named
+        path = pathlib.Path(text.strip("\"'")).expanduser()
+        if not path.is_file():
+            raise UsageError(f"{text!r} is neither a session bound to a name nor a saved session's file.")
+        try:
+            return Session.load(path)
+        except RecordError as error:
+            raise UsageError(str(error)) from None
+
+    def _callable(self, text: str) -> Any:
+        if not text.strip():
+            raise UsageError("Name a compiled function or module.")
+        value = self._evaluate(text)
+        if problem := roots.not_a_root(value):
+            raise UsageError(f"{text.strip()!r} is not something that was compiled: {problem}.")
+        return value
+
+    def _evaluate(self, text: str) -> Any:
+        try:
+            return eval(text.strip(), self.shell.user_global_ns, self.shell.user_ns)
+        except Exception as error:
+            raise UsageError(f"{text.strip()!r} cannot be evaluated: {type(error).__name__}: {error}") from None
+
+
+def expression(text: str) -> ast.expr:
+    """Parse one expression.
+
+    Raises:
+        UsageError: it is none.
+    """
+    try:
+        return ast.parse(text.strip(), mode="eval").body
+    except SyntaxError as error:
+        raise UsageError(f"{text.strip()!r} is not a Python expression: {error.msg}.") from None
+
+
+def _inside(call: ast.Call) -> str:
+    return ", ".join(
+        [
+            *map(ast.unparse, call.args),
+            *(f"{k.arg}={ast.unparse(k.value)}" if k.arg else f"**{ast.unparse(k.value)}" for k in call.keywords),
+        ]
+    )
+
+
+def is_cell_magic(result: ExecutionResult) -> bool:
+    """Whether the cell that runs is one whose whole body belongs to a cell magic, so that nothing of it comes after."""
+    raw = getattr(result.info, "raw_cell", "") or ""
+    return raw.lstrip().startswith("%%")
+
+
+def register(shell: InteractiveShell) -> None:
+    """Add the magics and their completion to a shell."""
+    shell.register_magics(CompileMagics(shell))
+    complete = arguments.completer(shell)
+    for key in COMPLETED:
+        shell.strdispatchers["complete_command"].strs.pop(key, None)
+        shell.set_hook("complete_command", lambda _, event: complete(event), str_key=key)
+
+
+def unregister(shell: InteractiveShell) -> None:
+    """Remove what ``register`` added, and the name of the last session."""
+    manager = shell.magics_manager
+    for kind, names in CompileMagics.magics.items():
+        for name in names:
+            manager.magics[kind].pop(name, None)
+    manager.registry.pop(CompileMagics.__name__, None)
+    for key in COMPLETED:
+        shell.strdispatchers["complete_command"].strs.pop(key, None)
+    shell.user_ns.pop(LAST, None)
+    shell.user_ns_hidden.pop(LAST, None)

@@ -1,0 +1,138 @@
+"""A line that says what is being compiled once it takes long, with a Cancel button, gone when the cell is done."""
+
+from __future__ import annotations
+
+import _thread
+import contextvars
+import sys
+import threading
+import time
+from typing import Any, Protocol, Self
+
+from IPython.core.interactiveshell import InteractiveShell
+from IPython.display import display
+
+from engine.records.session import Session
+from notebook_ext.display import has_widgets
+
+AFTER = 0.7
+"""Seconds of compiling before the line appears: it must be there within one second."""
+EVERY = 0.15
+
+
+class Line(Protocol):
+    """A way of showing one changing line."""
+
+    def say(self, text: str) -> None:
+        """Show this text in place of the last."""
+        ...
+
+    def close(self) -> None:
+        """Leave nothing behind."""
+        ...
+
+
+class Progress:
+    """Watches a session's stage from a thread while the cell runs in another."""
+
+    def __init__(self, shell: InteractiveShell, session: Session) -> None:
+        self._shell = shell
+        self._session = session
+        self._over = threading.Event()
+        # A display sent from a thread belongs to the cell only if it carries the cell's message context.
+        self._thread = threading.Thread(target=contextvars.copy_context().run, args=(self._watch,), daemon=True)
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._over.set()
+        self._thread.join(2.0)
+
+    def _watch(self) -> None:
+        since: float | None = None
+        line: Line | None = None
+        try:
+            while not self._over.wait(EVERY):
+                stage = self._session.stage
+                now = time.monotonic()
+                since = None if not stage and line is None else since or now
+                if since is not None and now - since >= AFTER:
+                    line = line or open_line(self._shell)
+                    line.say(sentence(self._session, stage, now - since))
+        finally:
+            if line is not None:
+                line.close()
+
+
+def sentence(session: Session, stage: str, seconds: float) -> str:
+    """``Compiling GPT.forward: lowering, 3 s``; between compilations, that the cell is running."""
+    word, _, compilation = stage.partition(" ")
+    frame = compilation.partition("/")[0]
+    name = next((f.name for f in session.frames if f.id == frame), "")
+    if not word:
+        return f"Running the cell, {seconds:.0f} s"
+    verb = "Checking" if word == "verify" else "Compiling"
+    doing = "" if word in {"compile", "verify"} else f": {word}"
+    return f"{verb} {name or 'the cell'}{doing}, {seconds:.0f} s"
+
+
+def open_line(shell: InteractiveShell) -> Line:
+    """The best line that this shell can show."""
+    if has_widgets(shell):
+        return WidgetLine(shell)
+    return TerminalLine()
+
+
+class WidgetLine:
+    """The line and its button as widgets. Their output is emptied at the end, so that a saved notebook keeps no dead view."""
+
+    def __init__(self, shell: InteractiveShell) -> None:
+        import ipywidgets
+
+        self._label = ipywidgets.Label()
+        self._button = ipywidgets.Button(description="Cancel", tooltip="Interrupt the cell", layout={"width": "auto"})
+        self._button.on_click(lambda _: interrupt())
+        can_cancel = getattr(getattr(shell, "kernel", None), "_supports_kernel_subshells", False)
+        self._hint = "" if can_cancel else " (interrupt the kernel to cancel)"
+        self._box = ipywidgets.HBox([self._label, self._button] if can_cancel else [self._label])
+        self._handle: Any = None
+
+    def say(self, text: str) -> None:
+        """Show the text."""
+        self._label.value = text + self._hint
+        if self._handle is None:
+            self._handle = display(self._box, display_id=True)
+
+    def close(self) -> None:
+        """Empty the output, then drop the widgets."""
+        if self._handle is not None:
+            self._handle.update({"text/plain": ""}, raw=True)
+        for widget in (self._button, self._label, self._box):
+            widget.close()
+
+
+class TerminalLine:
+    """One line on standard error, where that is a terminal."""
+
+    def __init__(self) -> None:
+        self._width = 0
+
+    def say(self, text: str) -> None:
+        """Show the text."""
+        if sys.stderr.isatty():
+            sys.stderr.write(f"\r{text}{' ' * (self._width - len(text))}")
+            sys.stderr.flush()
+            self._width = len(text)
+
+    def close(self) -> None:
+        """Blank the line."""
+        if self._width:
+            sys.stderr.write(f"\r{' ' * self._width}\r")
+            sys.stderr.flush()
+
+
+def interrupt() -> None:
+    """What Ctrl-C does, from any thread."""
+    _thread.interrupt_main()

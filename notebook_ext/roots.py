@@ -1,0 +1,337 @@
+"""Decides which objects a cell compiles, and puts compiled ones in their place while the cell runs."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import os
+import pathlib
+import sysconfig
+import weakref
+from collections.abc import Iterator, MutableMapping
+from types import BuiltinFunctionType, FunctionType, MethodType, MethodWrapperType, ModuleType
+from typing import Any
+
+import torch
+from IPython.core.error import UsageError
+
+from engine.ir.marks import is_disabled
+from engine.records.runtime import Skipped
+from engine.records.session import Session
+from engine.runtime.dispatch import is_dispatcher, original
+from notebook_ext.drivers import driver_reason, routed
+from notebook_ext.subjects import Subject, Undo
+
+PLAIN = (type, BuiltinFunctionType, MethodWrapperType)
+LIBRARIES = tuple(
+    os.path.realpath(sysconfig.get_path(name)) + os.sep for name in ("stdlib", "platstdlib", "purelib", "platlib")
+)
+REACH = 50_000
+"""Values looked at when searching a notebook for its modules."""
+OPTIMIZED = "_torchdynamo_orig_callable"
+
+MADE: weakref.WeakSet[Any] = weakref.WeakSet()
+"""Dispatchers that some cell made: another cell gives them a cache of its own. Those a person made with ``engine.compile`` are left alone."""
+
+
+class Roots:
+    """The hook behind a cell's calls (see ``calls``). With ``names``, only those are compiled; else modules and notebook functions."""
+
+    def __init__(
+        self,
+        subject: Subject,
+        session: Session,
+        namespace: MutableMapping[str, Any],
+        file: str,
+        names: tuple[str, ...] = (),
+    ) -> None:
+        self._subject = subject
+        self._session = session
+        self._namespace = namespace
+        self._file = file
+        self._names = names
+        self._older: weakref.WeakSet[torch.nn.Module] = weakref.WeakSet(modules_in(namespace))
+        self._decided: dict[int, tuple[Any, Any]] = {}
+        self._attached: dict[int, tuple[torch.nn.Module, Undo]] = {}
+        self._functions: dict[int, tuple[FunctionType, Any]] = {}
+        self._rebound: dict[str, tuple[Any, Any]] = {}
+        self._named: list[Any] = []
+        self.compiled: list[str] = []
+        """Names of the roots, in the order they were met."""
+        self.drivers: list[str] = []
+        self._is_over = False
+
+    # What the rewritten cell calls.
+
+    def callee(self, called: Any) -> Any:
+        """What to call in place of ``called``: the same thing, compiled where it is a root."""
+        if isinstance(called, PLAIN) or self._is_over:
+            return called
+        if isinstance(called, MethodType):
+            return self._method(called)
+        known = self._decided.get(id(called))
+        if known is not None:
+            return known[1]
+        answer = self._decide(called)
+        self._decided[id(called)] = (called, answer)
+        return answer
+
+    def defined(self, function: Any) -> Any:
+        """What to bind for a function that the cell just defined and calls: compiled from the start, so that its name means one object."""
+        return (
+            self.callee(function) if isinstance(function, FunctionType) and not self._is_driver(function) else function
+        )
+
+    def _decide(self, called: Any) -> Any:
+        if self._names and not self._is_named(called):
+            return self._in_driver(called)
+        if isinstance(called, torch.nn.Module):
+            self._module(called)
+            return called
+        if isinstance(called, FunctionType):
+            return self._function(called)
+        if isinstance(called, functools.partial):
+            inner = self.callee(called.func)
+            return called if inner is called.func else functools.partial(inner, *called.args, **called.keywords)
+        call = call_method(called)
+        if call is not None and self._is_notebook(call):
+            return MethodType(self._function(call), called)
+        return called
+
+    def _in_driver(self, called: Any) -> Any:
+        """With names given: a driver still runs with its calls looked at, everything else as it is."""
+        if isinstance(called, FunctionType) and self._is_notebook(called) and self._is_driver(called):
+            return routed(original(called), self.callee)
+        return called
+
+    def _method(self, method: MethodType) -> Any:
+        function, owner = method.__func__, method.__self__
+        if not isinstance(function, FunctionType) or isinstance(owner, type):
+            return method
+        if self._names and not self._is_named(method):
+            return method
+        if self._is_notebook(function) or self._names:
+            compiled = self._function(function)
+            return method if compiled is function else MethodType(compiled, owner)
+        if isinstance(owner, torch.nn.Module) and not hasattr(torch.nn.Module, function.__name__):
+            # A library model's own entry (``model.generate(...)``): what it calls is the model.
+            self._module(owner)
+        return method
+
+    # Modules.
+
+    def _module(self, module: torch.nn.Module) -> None:
+        if id(module) in self._attached:
+            return
+        name = type(module).__name__
+        if isinstance(module, torch.jit.ScriptModule):
+            self._skip(
+                name,
+                "it is a TorchScript module, which has no Python code to trace",
+                "Call the Python module it was scripted from.",
+            )
+        elif name == "OptimizedModule":
+            self._skip(name, "torch.compile wraps it already", "Call the module that was given to torch.compile.")
+        elif is_disabled(type(module).forward):
+            self._skip(name, "its forward is marked as not to be compiled", "Remove the disable mark.")
+        else:
+            self._attached[id(module)] = (module, self._subject.attach(module))
+            self.compiled.append(name)
+
+    # Functions.
+
+    def _function(self, function: FunctionType) -> Any:
+        known = self._functions.get(id(function))
+        if known is None:
+            known = self._functions[id(function)] = (function, self._choose(function))
+        return known[1]
+
+    def _choose(self, function: FunctionType) -> Any:
+        inner = original(function) if function in MADE else function
+        name = inner.__qualname__
+        if is_dispatcher(inner):
+            self.compiled.append(name)
+            return inner
+        if not self._names and not self._is_notebook(inner):
+            self._tell_other_file(inner)
+            return function
+        if OPTIMIZED in vars(inner):
+            self._skip(name, "torch.compile wraps it already", "Call the function that was given to torch.compile.")
+            return function
+        if is_disabled(inner):
+            self._skip(name, "it is marked as not to be compiled", "Remove the disable mark.")
+            return function
+        if kind := not_compilable(inner):
+            self._skip(
+                name,
+                f"it is {kind}, and those run as Python",
+                "Move the tensor code into a plain function that it calls.",
+            )
+            return function
+        if why := driver_reason(inner, self._is_notebook):
+            self.drivers.append(name)
+            self._skip(name, f"runs as Python because {why}: the modules and losses that it calls are compiled instead")
+            return routed(inner, self.callee)
+        compiled = made(self._subject, inner)
+        self.compiled.append(name)
+        return compiled
+
+    def _is_driver(self, function: FunctionType) -> bool:
+        inner = inspect.unwrap(function)
+        return isinstance(inner, FunctionType) and bool(driver_reason(inner, self._is_notebook))
+
+    def _is_notebook(self, function: FunctionType) -> bool:
+        inner = inspect.unwrap(function)
+        return getattr(inner, "__globals__", None) is self._namespace
+
+    def _tell_other_file(self, function: FunctionType) -> None:
+        file = pathlib.Path(function.__code__.co_filename).resolve()
+        if str(file).startswith(LIBRARIES) or not file.is_file():
+            return
+        path = f"{function.__module__}.{function.__qualname__}"
+        self._skip(path, f"it is defined in {file.name}, not in the notebook", f"Name it: %%compile {path}")
+
+    def _skip(self, name: str, reason: str, remedy: str = "") -> None:
+        self._session.add_skipped(Skipped(name, reason, remedy))
+
+    # Names that were given.
+
+    def look_up_names(self) -> None:
+        """Compile what the given names mean now; called before the cell and after each of its statements."""
+        for name in self._names:
+            found, value = look_up(self._namespace, name)
+            if not found or any(value is n for n in self._named):
+                continue
+            if problem := not_a_root(value):
+                self._skip(name, problem)
+                continue
+            self._named.append(value)
+            if isinstance(value, torch.nn.Module):
+                self._module(value)
+            elif isinstance(value, FunctionType) and "." not in name:
+                self._rebind(name, value)
+
+    def _rebind(self, name: str, function: FunctionType) -> None:
+        compiled = self._function(function)
+        if compiled is function or self._is_driver(function):
+            return
+        self._namespace[name] = compiled
+        self._named.append(compiled)
+        if function.__code__.co_filename != self._file:
+            self._rebound[name] = (function, compiled)
+
+    def _is_named(self, called: Any) -> bool:
+        if isinstance(called, MethodType):
+            return any(isinstance(n, MethodType) and n == called for n in self._named)
+        return any(n is called for n in self._named)
+
+    # After the cell.
+
+    def finish(self) -> None:
+        """Functions and modules made in the cell stay compiled; older ones go back to what they were."""
+        for module, undo in self._attached.values():
+            if module in self._older:
+                undo()
+        for name, (function, compiled) in self._rebound.items():
+            if self._namespace.get(name) is compiled:
+                self._namespace[name] = function
+        for function, compiled in self._functions.values():
+            made_here = function.__code__.co_filename == self._file
+            if made_here and compiled in MADE and self._namespace.get(function.__name__) is function:
+                self._namespace[function.__name__] = compiled
+        # A generator that the cell left behind may still ask: it gets what it names, and keeps nothing alive here.
+        self._is_over = True
+        for kept in (self._decided, self._attached, self._functions, self._rebound, self._named):
+            kept.clear()
+
+
+def made(subject: Subject, function: FunctionType) -> Any:
+    """A compiled function, remembered as one that a cell made."""
+    compiled = subject.function(function)
+    MADE.add(compiled)
+    return compiled
+
+
+def modules_in(namespace: MutableMapping[str, Any]) -> Iterator[torch.nn.Module]:
+    """Modules that a notebook's names reach, through containers and through instances of its own classes.
+
+    One that is missed (held by a library only) counts as made in the cell, and so merely stays compiled after it.
+    """
+    seen: set[int] = set()
+    waiting = list(namespace.values())
+    while waiting and len(seen) < REACH:
+        value = waiting.pop()
+        if id(value) in seen:
+            continue
+        seen.add(id(value))
+        if isinstance(value, torch.nn.Module):
+            yield from value.modules()
+        elif isinstance(value, dict):
+            waiting += value.values()
+        elif isinstance(value, (list, tuple, set)):
+            waiting += value
+        elif type(value).__module__ == "__main__" and not isinstance(value, type):
+            waiting += vars(value).values() if hasattr(value, "__dict__") else ()
+
+
+def look_up(namespace: MutableMapping[str, Any], name: str) -> tuple[bool, Any]:
+    """Whether a dotted name can be read, and its value."""
+    head, *rest = name.split(".")
+    if head not in namespace:
+        return False, None
+    value = namespace[head]
+    for part in rest:
+        if not hasattr(value, part):
+            return False, None
+        value = getattr(value, part)
+    return True, value
+
+
+def call_method(value: Any) -> FunctionType | None:
+    """The Python function behind calling an instance; None where there is none."""
+    found = inspect.getattr_static(type(value), "__call__", None)
+    return found if isinstance(found, FunctionType) and not isinstance(value, type) else None
+
+
+def not_a_root(value: Any) -> str:
+    """Why a value cannot be compiled, in words; empty when it can."""
+    if isinstance(value, (torch.nn.Module, FunctionType, functools.partial)):
+        return ""
+    if isinstance(value, MethodType):
+        return "" if isinstance(value.__func__, FunctionType) else "it is a method written in C"
+    if isinstance(value, type):
+        return "it is a class: make an instance and name that"
+    if isinstance(value, ModuleType):
+        return "it is a Python module: name a function in it"
+    if isinstance(value, BuiltinFunctionType):
+        return "it is a built-in function, which has no Python code to trace"
+    if call_method(value) is not None:
+        return ""
+    return f"it is of type {type(value).__name__}, not a function or an nn.Module"
+
+
+def not_compilable(function: FunctionType) -> str:
+    """What kind of function this is, where its kind is not compiled; empty for plain functions."""
+    inner = inspect.unwrap(function)
+    if inspect.iscoroutinefunction(inner) or inspect.isasyncgenfunction(inner):
+        return "an async function"
+    return "a generator" if inspect.isgeneratorfunction(inner) else ""
+
+
+def check_names(names: tuple[str, ...], namespace: MutableMapping[str, Any], bound: frozenset[str]) -> None:
+    """Check names given to a magic before anything runs; ``bound`` are names that the cell itself binds.
+
+    Raises:
+        UsageError: a name means nothing, or nothing that can be compiled.
+    """
+    for name in names:
+        head = name.partition(".")[0]
+        if head in bound:
+            continue
+        found, value = look_up(namespace, name)
+        if not found:
+            raise UsageError(
+                f"There is no {name!r} here: name a function or an nn.Module that exists, or that this cell defines."
+            )
+        if problem := not_a_root(value):
+            raise UsageError(f"{name!r} cannot be compiled: {problem}.")

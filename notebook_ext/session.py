@@ -1,0 +1,42 @@
+"""What a shell keeps between cells: the last session, and compilers whose caches ``--keep`` continues."""
+
+from __future__ import annotations
+
+from IPython.core.interactiveshell import InteractiveShell
+
+from engine.records.session import Session
+from notebook_ext.subjects import Choice, Subject, subject
+
+LAST = "_compile"
+"""The name that the last session is bound to."""
+
+
+class Sessions:
+    """Sessions of one shell."""
+
+    def __init__(self, shell: InteractiveShell) -> None:
+        self._shell = shell
+        self._subjects: dict[Choice, Subject] = {}
+
+    def subject(self, choice: Choice, *, keep: bool) -> Subject:
+        """A compiler for a cell: a new one whose cache is empty, or with ``keep`` the one that the last cell with this choice used.
+
+        Raises:
+            UsageError: an unknown backend or target.
+        """
+        if not keep or choice not in self._subjects:
+            self._subjects[choice] = subject(choice)
+        return self._subjects[choice]
+
+    def bind(self, session: Session, name: str = "") -> None:
+        """Bind a session to ``_compile``, and to ``name`` if given."""
+        self._shell.user_ns[LAST] = session
+        self._shell.user_ns_hidden[LAST] = session
+        if name:
+            self._shell.user_ns[name] = session
+
+    @property
+    def last(self) -> Session | None:
+        """The session of the last cell; None before the first."""
+        found = self._shell.user_ns.get(LAST)
+        return found if isinstance(found, Session) else None

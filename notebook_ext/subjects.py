@@ -1,0 +1,158 @@
+"""The two compilers that a cell can run under: this engine, and stock torch.compile as it is observed."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable
+from dataclasses import dataclass
+from types import FunctionType
+from typing import Any, Protocol
+
+import torch
+from IPython.core.error import UsageError
+
+from engine import api, errors
+from engine.options import Options
+from engine.pipeline import Pipeline
+from engine.records.session import Session
+from engine.runtime.dispatch import dispatcher, original
+from engine.runtime.modules import attach, attached_to, detach
+
+TORCH_BACKENDS = ("inductor", "eager", "aot_eager")
+
+Undo = Callable[[], None]
+
+
+@dataclass(frozen=True)
+class Choice:
+    """What the magic's arguments chose about compiling; equal choices can share a cache (``--keep``)."""
+
+    backend: str = "triton"
+    target: str | None = None
+    dynamic: bool | None = None
+    fullgraph: bool = False
+    level: str = "standard"
+
+
+class Subject(Protocol):
+    """A compiler, as the roots of a cell need it."""
+
+    def recording(self) -> contextlib.AbstractContextManager[Session]:
+        """Open a session that records what happens inside."""
+        ...
+
+    def function(self, function: FunctionType, role: str = "root") -> Callable[..., Any]:
+        """A compiled function with the same signature, name and source."""
+        ...
+
+    def attach(self, module: torch.nn.Module) -> Undo:
+        """Compile a module in place; the result puts back what was there before."""
+        ...
+
+
+class Engine:
+    """This engine, with a cache of its own: its compiled functions start empty."""
+
+    def __init__(self, choice: Choice) -> None:
+        self.choice = choice
+        self._pipeline = Pipeline(_options(choice))
+
+    def recording(self) -> contextlib.AbstractContextManager[Session]:
+        """``engine.record`` for the chosen level and target."""
+        return api.record(self.choice.level, target=self.choice.target)
+
+    def function(self, function: FunctionType, role: str = "root") -> Callable[..., Any]:
+        """A dispatcher."""
+        return dispatcher(function, self._pipeline, role=role)
+
+    def attach(self, module: torch.nn.Module) -> Undo:
+        """Attach to this engine; a module that was attached before goes back to its earlier compiler on undo."""
+        before = attached_to(module)
+        attach(module, self._pipeline)
+
+        def undo() -> None:
+            detach(module)
+            if before is not None:
+                attach(module, before)
+
+        return undo
+
+
+class Torch:
+    """Stock ``torch.compile``, observed."""
+
+    def __init__(self, choice: Choice) -> None:
+        self.choice = choice
+        self._backend = torch_backend(choice.backend)
+
+    def recording(self) -> contextlib.AbstractContextManager[Session]:
+        """``engine.observe_torch``."""
+        from engine.observe.torch_live import observe_torch
+
+        return observe_torch()
+
+    def function(self, function: FunctionType, role: str = "root") -> Callable[..., Any]:
+        """What ``torch.compile`` makes of the function."""
+        del role
+        compiled: Callable[..., Any] = torch.compile(
+            original(function), backend=self._backend, dynamic=self.choice.dynamic, fullgraph=self.choice.fullgraph
+        )
+        return compiled
+
+    def attach(self, module: torch.nn.Module) -> Undo:
+        """``module.compile()``, which changes neither class nor state."""
+        ours = attached_to(module)
+        if ours is not None:
+            detach(module)
+        before = module._compiled_call_impl
+        module.compile(backend=self._backend, dynamic=self.choice.dynamic, fullgraph=self.choice.fullgraph)
+
+        def undo() -> None:
+            module._compiled_call_impl = before
+            if ours is not None:
+                attach(module, ours)
+
+        return undo
+
+
+def subject(choice: Choice) -> Subject:
+    """The compiler for a choice.
+
+    Raises:
+        UsageError: an unknown backend or target.
+    """
+    return Torch(choice) if is_torch(choice.backend) else Engine(choice)
+
+
+def is_torch(backend: str) -> bool:
+    """Whether a ``--backend`` asks for stock torch.compile."""
+    return backend == "torch" or backend.startswith("torch:")
+
+
+def torch_backend(backend: str) -> str:
+    """The part after ``torch:``; inductor by default.
+
+    Raises:
+        UsageError: torch.compile has no such backend.
+    """
+    name = backend.partition(":")[2] or "inductor"
+    if name not in TORCH_BACKENDS:
+        known = ", ".join(f"torch:{b}" for b in TORCH_BACKENDS)
+        raise UsageError(f"There is no backend {backend!r}: choose one of {known}.")
+    return name
+
+
+def backends() -> tuple[str, ...]:
+    """What ``--backend`` takes."""
+    return (*api.list_backends(), "torch", *(f"torch:{b}" for b in TORCH_BACKENDS))
+
+
+def _options(choice: Choice) -> Options:
+    if choice.backend not in api.list_backends():
+        raise UsageError(f"There is no backend {choice.backend!r}: choose one of {', '.join(backends())}.")
+    try:
+        return api.make_options(
+            choice.backend, fullgraph=choice.fullgraph, dynamic=choice.dynamic, target=choice.target
+        )
+    except errors.EngineError as error:
+        raise UsageError(str(error)) from None

@@ -1,0 +1,96 @@
+"""Takes the compiler's own frames out of an exception, so that a person sees the traceback that plain Python would have shown."""
+
+from __future__ import annotations
+
+import os
+import pathlib
+from types import TracebackType
+
+HOME = pathlib.Path(__file__).resolve().parent.parent
+OURS = (str(HOME / "engine") + os.sep, str(HOME / "notebook_ext") + os.sep)
+GENERATED = ("<engine", "<eval_with_key>")
+"""File names of code that is generated while compiling: guard checks, dispatchers, graphs."""
+
+
+def clean(error: BaseException, cell: str) -> TracebackType | None:
+    """Strip frames of ours from ``error`` and from the exceptions it came from; returns its traceback, which begins in the file ``cell``.
+
+    An exception that never passed through the cell is a failure of ours and keeps all its frames.
+    """
+    seen: set[int] = set()
+    waiting: list[BaseException | None] = [error]
+    while waiting:
+        current = waiting.pop()
+        if current is None or id(current) in seen:
+            continue
+        seen.add(id(current))
+        _forget_internal_context(current)
+        waiting += [current.__cause__, current.__context__]
+        if isinstance(current, BaseExceptionGroup):
+            waiting += current.exceptions
+        current.__traceback__ = _without_ours(_from_cell(current.__traceback__, cell))
+    return error.__traceback__
+
+
+def passes_through(error: BaseException, cell: str) -> bool:
+    """Whether a frame of the cell is on the exception's traceback."""
+    tb = error.__traceback__
+    while tb is not None:
+        if tb.tb_frame.f_code.co_filename == cell:
+            return True
+        tb = tb.tb_next
+    return False
+
+
+def _from_cell(tb: TracebackType | None, cell: str) -> TracebackType | None:
+    start = tb
+    while start is not None and start.tb_frame.f_code.co_filename != cell:
+        start = start.tb_next
+    return start or tb
+
+
+def _without_ours(tb: TracebackType | None) -> TracebackType | None:
+    """The chain without frames of ours, nor those of torch that ours called: plain Python would not have been there."""
+    kept: list[TracebackType] = []
+    after_ours = False
+    link = tb
+    while link is not None:
+        file = link.tb_frame.f_code.co_filename
+        if is_ours(file):
+            after_ours = True
+        elif not (after_ours and _is_torch(file)):
+            after_ours = False
+            kept.append(link)
+        link = link.tb_next
+    if not kept:
+        return tb
+    chain: TracebackType | None = None
+    for link in reversed(kept):
+        chain = TracebackType(chain, link.tb_frame, link.tb_lasti, link.tb_lineno)
+    return chain
+
+
+def _forget_internal_context(error: BaseException) -> None:
+    """Unchain exceptions that were raised and handled inside the compiler while the user's code waited."""
+    while (
+        error.__context__ is not None and error.__context__ is not error.__cause__ and _is_internal(error.__context__)
+    ):
+        error.__context__ = error.__context__.__context__
+
+
+def _is_internal(error: BaseException) -> bool:
+    files = []
+    link = error.__traceback__
+    while link is not None:
+        files.append(link.tb_frame.f_code.co_filename)
+        link = link.tb_next
+    return bool(files) and is_ours(files[0]) and all(is_ours(f) or _is_torch(f) for f in files)
+
+
+def is_ours(file: str) -> bool:
+    """Whether a code object's file name is the compiler's, or of code that it generated."""
+    return file.startswith(OURS) or file.startswith(GENERATED)
+
+
+def _is_torch(file: str) -> bool:
+    return f"{os.sep}site-packages{os.sep}torch{os.sep}" in file
