@@ -14,12 +14,14 @@ class LineLink(Record):
 
     ``triton_line`` is the line of the kernel's Triton text (0: none); ``library`` the chain of library functions it was inlined
     through, outermost first (``standard.py:282 softmax``); ``label`` says why there is no Triton line ("generated: prologue").
+    ``ptx_line`` is the line of the PTX listing that a SASS line was assembled from (0: none, or another listing).
     """
 
     line: int
     triton_line: int = 0
     library: tuple[str, ...] = ()
     label: str = ""
+    ptx_line: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,3 +96,5 @@ class KernelRecord(Record):
     """Ids of the ATen nodes that went into it."""
     targets: tuple[TargetRecord, ...] = ()
     verify: VerifyRecord | None = None
+    language: str = "triton"
+    """What ``text`` is written in: "triton", or "cpp" where Inductor was observed on a CPU."""

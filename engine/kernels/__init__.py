@@ -1,0 +1,1 @@
+"""Kernels: text out of loops, and what each target's compiler makes of it."""

@@ -1,0 +1,98 @@
+"""Link every line of a listing to the line of the Triton text that it came from, or say why there is none."""
+
+from __future__ import annotations
+
+import ast
+import functools
+import importlib.util
+import pathlib
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping
+
+from engine.ir.binary import Unit
+from engine.kernels import locations
+from engine.kernels.locations import Chain, Frame, Place
+from engine.records.kernels import LineLink, Listing
+
+READERS: Mapping[str, Callable[[str], Iterator[Place]]] = {
+    "ttir": locations.mlir,
+    "ttgir": locations.mlir,
+    "llir": locations.llvm,
+    "ptx": locations.ptx,
+    "amdgcn": locations.amdgcn,
+}
+
+LABELS: tuple[tuple[str, str], ...] = (
+    (r"NOP\b|s_nop\b|s_code_end\b", "generated: padding"),
+    (r"(bar\.|barrier\.|BAR\.|s_barrier\b)", "generated: barrier"),
+    (r"(ret;|EXIT\b|s_endpgm\b|ret void)", "generated: return"),
+    (r"(ld\.param|U?LDC\b|s_load_dword|S2U?R\b)", "generated: prologue"),
+    (r"(s_waitcnt\b|DEPBAR\b|cp\.async\.wait)", "generated: wait"),
+    (r"(bra\b|BRA\b|BSSY\b|BSYNC\b|WARPSYNC|CALL\b|RET\b|s_c?branch|s_setpc|s_swappc|br )", "generated: control flow"),
+    (r"(s_\w+ exec,|s_\w+saveexec)", "generated: control flow"),
+    (r"(%\S+ = )?arith\.constant", "generated: constant"),
+)
+"""Why an instruction has no Triton line, by what its text starts with (predicates aside)."""
+MOVED = "generated: moved or merged by the optimiser, which gave it line 0"
+NO_LOCATION = "generated: no line in the debug information"
+
+
+def listing(stage: str, text: str, unit: Unit) -> Listing:
+    """The record of one listing, every instruction linked to ``unit``'s text or labelled."""
+    return counted(stage, text, (link(place, unit) for place in READERS[stage](text)))
+
+
+def counted(stage: str, text: str, links: Iterable[LineLink]) -> Listing:
+    """A listing with one link an instruction, and how many have a line or a label."""
+    links = tuple(links)
+    linked = sum(1 for link in links if link.triton_line)
+    labelled = sum(1 for link in links if not link.triton_line and link.label)
+    return Listing(stage, text, links, len(links), linked, labelled)
+
+
+def link(place: Place, unit: Unit) -> LineLink:
+    """Where one instruction came from: the outermost frame inside the kernel's text is its line, the inner ones its library chain."""
+    own = max((i for i, frame in enumerate(place.chain) if frame.file == unit.file and frame.line), default=None)
+    if own is None:
+        label = label_of(place.text)
+        is_moved = label == NO_LOCATION and any(frame.line == 0 for frame in place.chain)
+        return LineLink(place.line, library=_library(place.chain, unit), label=MOVED if is_moved else label)
+    return LineLink(place.line, place.chain[own].line, _library(place.chain[:own], unit))
+
+
+def label_of(code: str) -> str:
+    """Why an instruction of this text has no Triton line."""
+    code = re.sub(r"^@!?U?%?\w+\s+", "", code)
+    return next((label for pattern, label in LABELS if re.match(pattern, code)), NO_LOCATION)
+
+
+def _library(chain: Chain, unit: Unit) -> tuple[str, ...]:
+    """Frames as people read them, outermost first: ``standard.py:191 max``."""
+    return tuple(_described(frame, unit) for frame in reversed(chain) if frame.file and frame.line)
+
+
+def _described(frame: Frame, unit: Unit) -> str:
+    text = unit.text if frame.file == unit.file else _library_text(frame.file)
+    function = next((name for first, last, name in _functions(text) if first <= frame.line <= last), "")
+    return f"{frame.file}:{frame.line} {function}".rstrip()
+
+
+@functools.cache
+def _library_text(file: str) -> str:
+    """The text of one of Triton's library files by base name; empty when there is none."""
+    found = importlib.util.find_spec("triton")
+    for folder in (found.submodule_search_locations or ()) if found else ():
+        for path in sorted((pathlib.Path(folder) / "language").rglob(file)):
+            return path.read_text(encoding="utf-8", errors="replace")
+    return ""
+
+
+@functools.lru_cache(maxsize=256)
+def _functions(text: str) -> tuple[tuple[int, int, str], ...]:
+    """(first line, last line, name) of the functions of a module, innermost first."""
+    try:
+        tree = ast.parse(text)
+    except SyntaxError:
+        return ()
+    found = [(n.lineno, n.end_lineno or n.lineno, n.name) for n in ast.walk(tree) if isinstance(n, ast.FunctionDef)]
+    return tuple(sorted(found, key=lambda f: f[1] - f[0]))

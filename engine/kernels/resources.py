@@ -1,0 +1,96 @@
+"""What a compiled kernel takes of its target's registers, shared memory and warps, and how many warps that leaves room for.
+
+The device facts are from the CUDA C++ Programming Guide ("Compute Capabilities", technical specifications per capability), NVIDIA's
+occupancy calculator (allocation units), and AMD's CDNA3 ISA guide with the MI300 tuning guide (VGPR and LDS sizes, waves a SIMD).
+"""
+
+from __future__ import annotations
+
+import pathlib
+import re
+import subprocess
+import tempfile
+from dataclasses import dataclass
+from typing import Any
+
+from engine.records.kernels import Resources
+
+
+@dataclass(frozen=True)
+class Facts:
+    """One multiprocessor (AMD: compute unit). Registers are 32-bit; memory in bytes.
+
+    ``register_unit`` is the allocation step in registers a warp; ``shared_reserved`` is what the system takes of each block's share.
+    """
+
+    warps: int
+    blocks: int
+    registers: int
+    register_unit: int
+    shared: int
+    shared_unit: int
+    shared_reserved: int
+    warp_size: int = 32
+    pools: int = 4
+    """Warps live in this many schedulers, each with its share of the registers."""
+
+
+FACTS = {
+    "cuda:80": Facts(64, 32, 65536, 256, 164 * 1024, 128, 1024),
+    "cuda:89": Facts(48, 24, 65536, 256, 100 * 1024, 128, 1024),
+    "cuda:90": Facts(64, 32, 65536, 256, 228 * 1024, 128, 1024),
+    "cuda:100": Facts(64, 32, 65536, 256, 228 * 1024, 128, 1024),
+    "hip:gfx942": Facts(32, 32, 4 * 512 * 64, 8 * 64, 64 * 1024, 512, 0, warp_size=64),
+}
+
+
+def resources(target: str, kernel: Any) -> Resources:
+    """What ``kernel`` (a Triton ``CompiledKernel``) uses on ``target``."""
+    metadata = kernel.metadata
+    registers, spills = _amd_use(kernel.asm["amdgcn"]) if "amdgcn" in kernel.asm else _cuda_use(kernel.asm["cubin"])
+    shared, warps = int(metadata.shared), int(metadata.num_warps)
+    return Resources(registers, spills, shared, warps, occupancy(target, registers, shared, warps))
+
+
+def occupancy(target: str, registers: int | None, shared: int, warps: int) -> float | None:
+    """Warps that fit on one multiprocessor as a fraction of the most it holds; None where the target or the registers are unknown."""
+    facts = FACTS.get(target)
+    if facts is None or registers is None:
+        return None
+    per_warp = _up(max(registers, 1) * facts.warp_size, facts.register_unit)
+    by_registers = facts.pools * (facts.registers // facts.pools // per_warp)
+    per_block = _up(shared + facts.shared_reserved, facts.shared_unit)
+    by_shared = facts.shared // per_block if per_block else facts.blocks
+    blocks = min(facts.blocks, facts.warps // warps, by_registers // warps, by_shared)
+    return blocks * warps / facts.warps
+
+
+def _up(value: int, unit: int) -> int:
+    return -(-value // unit) * unit
+
+
+def _cuda_use(cubin: bytes) -> tuple[int | None, int | None]:
+    """Registers a thread, and spilled 32-bit words a thread (its local memory: Triton's code has no other use for it)."""
+    from triton import knobs
+
+    with tempfile.TemporaryDirectory() as folder:
+        path = pathlib.Path(folder) / "kernel.cubin"
+        path.write_bytes(cubin)
+        command = [str(knobs.nvidia.cuobjdump.path), "--dump-resource-usage", str(path)]
+        told = subprocess.run(command, check=False, capture_output=True, text=True, timeout=60).stdout
+    found = re.search(r"REG:(\d+) STACK:(\d+) .*?LOCAL:(\d+)", told)
+    if not found:
+        return None, None
+    return int(found[1]), max(int(found[2]), int(found[3])) // 4
+
+
+def _amd_use(text: str) -> tuple[int | None, int | None]:
+    """Vector registers a lane (accumulation registers are part of the same file), and spilled registers."""
+
+    def told(key: str) -> int | None:
+        found = re.search(rf"\.{key}:\s+(\d+)", text)
+        return int(found[1]) if found else None
+
+    vector, vector_spills, scalar_spills = told("vgpr_count"), told("vgpr_spill_count"), told("sgpr_spill_count")
+    spills = None if vector_spills is None else vector_spills + (scalar_spills or 0)
+    return vector, spills

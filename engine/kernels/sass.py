@@ -1,0 +1,238 @@
+"""Disassemble cubins, and join each SASS instruction to the PTX line that ptxas made it from.
+
+nvdisasm takes a fifth of a second to start, whatever it is given: the code of many kernels goes through it in one run, as raw
+instructions, and the line table is read here. ptxas writes two: ``.debug_line`` (source files, no chain of inlined calls) and
+``.nv_debug_line_sass``, which names lines of the PTX text. Through the second, SASS inherits the whole chain that PTX carries.
+"""
+
+from __future__ import annotations
+
+import functools
+import pathlib
+import re
+import struct
+import subprocess
+import sys
+import tempfile
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from engine.kernels.provenance import NO_LOCATION, counted, label_of
+from engine.records.kernels import LineLink, Listing
+
+_INSTRUCTION = re.compile(r"\s*/\*([0-9a-f]{4,})\*/\s*(.*?)\s*;?\s*$")
+_BRANCH = re.compile(r"^((?:@!?U?P\w+ )?(?:BRA|BSSY|CALL|RET|WARPSYNC|JMP)\b.*?)\b0x([0-9a-f]+)$")
+_STEP = 16
+"""Bytes an instruction, on every architecture since Volta."""
+
+
+@dataclass(frozen=True)
+class Code:
+    """What a cubin says of its kernel: the instructions, and the PTX line of each address where it changes."""
+
+    text: bytes
+    ptx_lines: tuple[tuple[int, int], ...]
+
+
+def disassemble(cubins: Sequence[bytes], architecture: int, ptx: Sequence[Listing]) -> tuple[Listing, ...]:
+    """SASS of each cubin with its links; ``ptx`` are the listings they were assembled from.
+
+    Raises:
+        subprocess.SubprocessError: nvdisasm failed.
+        ValueError: a cubin is not what was expected.
+    """
+    codes = [code_of(cubin) for cubin in cubins]
+    raw = b"".join(code.text for code in codes)
+    instructions = _disassembled(raw, architecture)
+    listings: list[Listing] = []
+    base = 0
+    for code, source in zip(codes, ptx, strict=True):
+        end = base + len(code.text)
+        own = [(address - base, text) for address, text in instructions if base <= address < end]
+        listings.append(_listing(own, base, code, source))
+        base = end
+    return tuple(listings)
+
+
+def _disassembled(raw: bytes, architecture: int) -> list[tuple[int, str]]:
+    with tempfile.TemporaryDirectory() as folder:
+        path = pathlib.Path(folder) / "code.bin"
+        path.write_bytes(raw)
+        suffix = "a" if architecture >= 90 else ""
+        command = [_nvdisasm(), "-b", f"SM{architecture}{suffix}", str(path)]
+        text = subprocess.run(command, check=True, capture_output=True, text=True, timeout=120).stdout
+    found = (_INSTRUCTION.match(line) for line in text.splitlines())
+    return [(int(m[1], 16), m[2]) for m in found if m]
+
+
+@functools.cache
+def _nvdisasm() -> str:
+    from triton import knobs
+
+    return str(knobs.nvidia.nvdisasm.path)
+
+
+def _listing(instructions: list[tuple[int, str]], base: int, code: Code, ptx: Listing) -> Listing:
+    """Text and links of one kernel; branch targets become labels."""
+    branches = {address: m for address, text in instructions if (m := _BRANCH.match(text))}
+    starts = {address for address, _ in instructions}
+    targets = sorted({t for m in branches.values() if (t := int(m[2], 16) - base) in starts})
+    labels = {target: f".L_{number}" for number, target in enumerate(targets)}
+    by_line = {link.line: link for link in ptx.links}
+    ptx_line = _ptx_lines(code, instructions)
+    lines: list[str] = []
+    links: list[LineLink] = []
+    for address, text in instructions:
+        if address in labels:
+            lines.append(f"{labels[address]}:")
+        if branch := branches.get(address):
+            target = int(branch[2], 16) - base
+            text = f"{branch[1]}{labels.get(target, hex(target))}"
+        lines.append(f"  /*{address:04x}*/ {text};")
+        links.append(_link(len(lines), text, by_line, ptx_line.get(address, 0)))
+    return counted("sass", "\n".join(lines) + "\n", links)
+
+
+def _link(line: int, text: str, by_line: dict[int, LineLink], ptx_line: int) -> LineLink:
+    """The PTX line's own link, on this line. NOPs behind the code carry the line of whatever stood before them: they are padding."""
+    if text.startswith("NOP"):
+        return LineLink(line, label=label_of(text))
+    source = by_line.get(ptx_line)
+    if source is not None:
+        return replace(source, line=line, ptx_line=ptx_line)
+    # The opening brace and declarations of a PTX function: ptxas's own set-up.
+    label = "generated: prologue" if ptx_line else label_of(text)
+    return LineLink(line, label=label or NO_LOCATION, ptx_line=ptx_line)
+
+
+def _ptx_lines(code: Code, instructions: list[tuple[int, str]]) -> dict[int, int]:
+    rows = sorted(code.ptx_lines)
+    found: dict[int, int] = {}
+    at = -1
+    for address, _ in instructions:
+        while at + 1 < len(rows) and rows[at + 1][0] <= address:
+            at += 1
+        if at >= 0:
+            found[address] = rows[at][1]
+    return found
+
+
+# ---- the cubin (ELF64, little endian) -----------------------------------------------------------------------------
+
+
+def code_of(cubin: bytes) -> Code:
+    """The code and the PTX line table of a cubin that holds one kernel.
+
+    Raises:
+        ValueError: it is not an ELF file, or holds no code.
+    """
+    sections = _sections(cubin)
+    texts = [data for name, data in sections if name.startswith(".text.")]
+    if not texts:
+        raise ValueError("The cubin holds no code.")
+    tables = [data for name, data in sections if name == ".nv_debug_line_sass"]
+    # With several functions the table's addresses are relative to one or another of them: then it is of no use here.
+    rows = _line_rows(tables[0]) if tables and len(texts) == 1 else ()
+    return Code(b"".join(texts), rows)
+
+
+def _sections(elf: bytes) -> list[tuple[str, bytes]]:
+    if elf[:4] != b"\x7fELF":
+        raise ValueError("The cubin is not an ELF file.")
+    (table,) = struct.unpack_from("<Q", elf, 0x28)
+    size, count, names_index = struct.unpack_from("<HHH", elf, 0x3A)
+    headers = [struct.unpack_from("<IIQQQQ", elf, table + i * size) for i in range(count)]
+    names = headers[names_index][4]
+    found: list[tuple[str, bytes]] = []
+    for name, kind, _, _, offset, length in headers:
+        end = elf.index(b"\0", names + name)
+        has_bytes = kind != 8  # SHT_NOBITS
+        found.append((elf[names + name : end].decode(), elf[offset : offset + length] if has_bytes else b""))
+    return found
+
+
+class _Reader:
+    """Bytes read in order."""
+
+    def __init__(self, data: bytes, at: int) -> None:
+        self.data, self.at = data, at
+
+    def take(self, form: str) -> int:
+        """One little-endian number in ``struct``'s notation."""
+        (value,) = struct.unpack_from(f"<{form}", self.data, self.at)
+        self.at += struct.calcsize(form)
+        return int(value)
+
+    def leb(self, *, signed: bool = False) -> int:
+        """One LEB128 number."""
+        value = shift = 0
+        while True:
+            byte = self.take("B")
+            value |= (byte & 0x7F) << shift
+            shift += 7
+            if not byte & 0x80:
+                break
+        return value - (1 << shift) if signed and byte & 0x40 else value
+
+
+def _line_rows(table: bytes) -> tuple[tuple[int, int], ...]:
+    """Run a DWARF 2 line program: (address, line) where the line changes."""
+    rows: list[tuple[int, int]] = []
+    unit = 0
+    while unit + 10 < len(table):
+        read = _Reader(table, unit)
+        end = unit + 4 + read.take("I")
+        read.take("H")
+        program = read.take("I")
+        program += read.at
+        step = read.take("B")
+        read.take("B")
+        line_base, line_range, opcode_base = read.take("b"), read.take("B"), read.take("B")
+        operands = [read.take("B") for _ in range(opcode_base - 1)]
+        read.at = program
+        rows.extend(_run(read, min(end, len(table)), step, line_base, line_range, operands))
+        unit = end
+    return tuple(rows)
+
+
+def _run(
+    read: _Reader, end: int, step: int, line_base: int, line_range: int, operands: list[int]
+) -> list[tuple[int, int]]:
+    rows: list[tuple[int, int]] = []
+    address, line = 0, 1
+    while read.at < end:
+        opcode = read.take("B")
+        if opcode > len(operands):
+            opcode -= len(operands) + 1
+            address += opcode // line_range * step
+            line += line_base + opcode % line_range
+            rows.append((address, line))
+        elif opcode == 0:
+            address, line = _extended(read, address, line)
+        elif opcode == 1:
+            rows.append((address, line))
+        elif opcode == 2:
+            address += read.leb() * step
+        elif opcode == 3:
+            line += read.leb(signed=True)
+        elif opcode == 8:
+            address += (255 - len(operands) - 1) // line_range * step
+        elif opcode == 9:
+            address += read.take("H")
+        else:
+            for _ in range(operands[opcode - 1]):
+                read.leb()
+    return rows
+
+
+def _extended(read: _Reader, address: int, line: int) -> tuple[int, int]:
+    """An extended opcode: end of sequence and set address matter, NVIDIA's own are stepped over."""
+    length = read.leb()
+    end = read.at + length
+    kind = read.take("B") if length else 0
+    if kind == 1:
+        address, line = 0, 1
+    elif kind == 2:
+        address = read.take("Q" if length > 8 else "I")
+    read.at = end
+    return address, line

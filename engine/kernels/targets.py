@@ -1,0 +1,206 @@
+"""Compile a kernel for a named target, on any machine: no GPU is needed to see its PTX, SASS or AMDGCN."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.util
+import io
+import itertools
+import re
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from types import MappingProxyType
+from typing import Any
+
+from engine.errors import UnknownTarget
+from engine.ir.binary import Unit, build, unit_of
+from engine.ir.kernel import KernelSource
+from engine.kernels.provenance import listing
+from engine.kernels.resources import resources
+from engine.kernels.sass import disassemble
+from engine.records.kernels import TargetRecord
+
+
+@dataclass(frozen=True)
+class Target:
+    """A kind of GPU. ``architecture`` is Triton's: a compute capability without its dot, or AMD's name; ``gpus`` are well-known ones."""
+
+    name: str
+    backend: str
+    architecture: int | str
+    warp_size: int
+    gpus: str
+
+
+TARGETS: Mapping[str, Target] = MappingProxyType(
+    {
+        t.name: t
+        for t in (
+            Target("cuda:80", "cuda", 80, 32, "A100"),
+            Target("cuda:89", "cuda", 89, 32, "RTX 4090, L4, L40"),
+            Target("cuda:90", "cuda", 90, 32, "H100, H200"),
+            Target("cuda:100", "cuda", 100, 32, "B200, GB200"),
+            Target("hip:gfx942", "hip", "gfx942", 64, "MI300"),
+        )
+    }
+)
+DEFAULT = "cuda:90"
+STAGES = ("ttir", "ttgir", "llir", "ptx", "amdgcn")
+"""Listings in the order of the way through; SASS is disassembled from the binary afterwards."""
+
+
+def parse_target(text: str) -> Target:
+    """The target of this name.
+
+    Raises:
+        UnknownTarget: there is none.
+    """
+    target = TARGETS.get(text) if isinstance(text, str) else None
+    if target is None:
+        raise UnknownTarget(text, tuple(TARGETS))
+    return target
+
+
+def default_target() -> str:
+    """The newest known target that the GPU at hand is compatible with; ``cuda:90`` without a GPU."""
+    import torch
+
+    if not torch.cuda.is_available():
+        return DEFAULT
+    if torch.version.hip is not None:
+        return "hip:gfx942"
+    major, minor = torch.cuda.get_device_capability()
+    fitting = [t for t in TARGETS.values() if t.backend == "cuda" and int(t.architecture) <= major * 10 + minor]
+    return max(fitting, key=lambda t: int(t.architecture)).name if fitting else DEFAULT
+
+
+def compile_kernel(source: KernelSource, target: str) -> TargetRecord:
+    """Compile one kernel for one target, with every listing linked to its text. Failures are told in the record's ``error``.
+
+    Raises:
+        UnknownTarget: there is no such target.
+    """
+    return with_sass([compile_unit(unit_of(source), target)])[0]
+
+
+# ---- in two steps, for many kernels at once -----------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Compiled:
+    """A kernel with every listing but SASS, and the binary (empty unless it is a cubin) that SASS is read from."""
+
+    record: TargetRecord
+    cubin: bytes = b""
+
+
+def compile_unit(unit: Unit, target: str) -> Compiled:
+    """Compile one unit for one target. Failures are told in the record's ``error``.
+
+    Raises:
+        UnknownTarget: there is no such target.
+    """
+    wanted = parse_target(target)
+    if missing := missing_triton():
+        return Compiled(TargetRecord(target, error=missing))
+    started = time.perf_counter()
+    try:
+        # Triton prints the whole PTX when ptxas rejects it.
+        with contextlib.redirect_stdout(io.StringIO()):
+            kernel = _build(unit, wanted)
+        seconds = time.perf_counter() - started
+        listings = tuple(listing(s, shown(kernel.asm[s]), unit) for s in STAGES if s in kernel.asm)
+        record = TargetRecord(target, listings, resources(target, kernel), seconds)
+    except Exception as error:
+        return Compiled(TargetRecord(target, seconds=time.perf_counter() - started, error=_sentence(unit, target, error)))
+    return Compiled(record, kernel.asm.get("cubin", b""))
+
+
+def _build(unit: Unit, target: Target) -> Any:
+    """Triton's kernel with all its listings: a disk cache that was filled with binaries only is passed over."""
+    from triton import knobs
+
+    where = (target.backend, target.architecture, target.warp_size)
+    kernel = build(unit, where)
+    if "ttgir" in kernel.asm and ("ptx" in kernel.asm or "amdgcn" in kernel.asm):
+        return kernel
+    with knobs.compilation.scope():
+        knobs.compilation.always_compile = True
+        knobs.compilation.store_binary_only = False
+        return build(unit, where)
+
+
+def with_sass(compiled: Sequence[Compiled]) -> tuple[TargetRecord, ...]:
+    """The records with SASS added where there is a cubin. One disassembler run per target serves all."""
+    records = {i: c.record for i, c in enumerate(compiled)}
+    order = sorted((i for i, c in enumerate(compiled) if c.cubin), key=lambda i: compiled[i].record.target)
+    for target, group in itertools.groupby(order, key=lambda i: compiled[i].record.target):
+        records.update(_sass_of(target, {i: compiled[i] for i in group}))
+    return tuple(records[i] for i in range(len(compiled)))
+
+
+def _sass_of(target: str, group: dict[int, Compiled]) -> dict[int, TargetRecord]:
+    ptx = [next(x for x in c.record.listings if x.stage == "ptx") for c in group.values()]
+    try:
+        found = disassemble([c.cubin for c in group.values()], int(parse_target(target).architecture), ptx)
+    except Exception as error:
+        reason = f"The SASS of this kernel could not be read: {error}"
+        return {i: replace(c.record, error=reason) for i, c in group.items()}
+    return {
+        i: replace(c.record, listings=(*c.record.listings, sass))
+        for (i, c), sass in zip(group.items(), found, strict=True)
+    }
+
+
+# ---- what people see ----------------------------------------------------------------------------------------------
+
+
+def missing_triton() -> str:
+    """Why nothing can be compiled here, in one sentence with the remedy; empty where Triton is installed."""
+    if importlib.util.find_spec("triton") is not None:
+        return ""
+    if sys.platform.startswith("linux"):
+        return "PTX and SASS need Triton, which is not installed: pip install triton."
+    return "PTX and SASS need Linux: Triton has no package for this system (on Windows, use WSL2)."
+
+
+_PATH = re.compile(r'"(/[^"\n]*)"')
+_DEBUG = re.compile(r'\s*\.section\s+"?\.debug')
+_SECTION = re.compile(r"\s*\.(section|text|amdgpu_metadata)\b")
+
+
+def shown(text: str) -> str:
+    """A listing without what is of this machine only (folders) or unreadable (debug tables as bytes). Lines keep their numbers up to there."""
+    lines: list[str] = []
+    in_debug = False
+    for line in text.splitlines():
+        if _SECTION.match(line):
+            in_debug = bool(_DEBUG.match(line))
+        if not in_debug:
+            lines.append(_PATH.sub(lambda m: f'"{_without_folder(m[1])}"', line) if '"/' in line else line)
+    return "\n".join(lines) + "\n"
+
+
+def _without_folder(path: str) -> str:
+    """Triton's own files from its package on, others by their name: ``triton/language/standard.py``."""
+    _, package, inside = f"{path}/".rpartition("/triton/")
+    return f"triton/{inside}".rstrip("/") if package else path.rstrip("/").rpartition("/")[2]
+
+
+def _sentence(unit: Unit, target: str, error: Exception) -> str:
+    """One sentence on why Triton could not compile a kernel, with the line of its text where Triton says."""
+    cause: BaseException = error
+    while cause.__cause__ is not None:
+        cause = cause.__cause__
+    line = getattr(getattr(error, "node", None), "lineno", None)
+    message = getattr(error, "error_message", None) or str(cause) or type(cause).__name__
+    told = [part.strip() for part in str(message).strip().splitlines() if part.strip()]
+    at = f" at line {line}" if line else ""
+    return f"Triton could not compile {unit.name} for {target}{at}: {_first_telling(told)}"
+
+
+def _first_telling(lines: list[str]) -> str:
+    is_telling: Callable[[str], bool] = lambda text: "error" in text.lower()  # noqa: E731
+    return next(filter(is_telling, lines), lines[0] if lines else "it gave no reason")
