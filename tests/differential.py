@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import cmath
 import contextlib
 import io
 import random
@@ -198,7 +199,7 @@ class Comparison:
     def number(self, a: complex, b: complex, where: str) -> None:
         """Compare two floats; equal to the last bit unless tolerances were given."""
         rtol, atol = (0.0, 0.0) if self.tolerances is None else self.tolerances[torch.float32]
-        if a != b and not (a != a and b != b) and abs(a - b) > atol + rtol * abs(a):
+        if a != b and not (cmath.isnan(a) and cmath.isnan(b)) and abs(a - b) > atol + rtol * abs(a):
             self.differ(where, f"{a!r} became {b!r}")
 
     def is_known(self, a: Any, b: Any, where: str) -> bool:
@@ -225,9 +226,8 @@ class Comparison:
                 self.differ(where, f"{len(a)} items became {len(b)}")
             for index, (x, y) in enumerate(zip(a, b, strict=False)):
                 self.values(x, y, f"{where}[{index}]")
-        elif isinstance(a, (set, frozenset)):
-            if sorted(map(repr, a)) != sorted(map(repr, b)):
-                self.differ(where, f"{a!r} became {b!r}")
+        elif isinstance(a, (set, frozenset)) and sorted(map(repr, a)) != sorted(map(repr, b)):
+            self.differ(where, f"{a!r} became {b!r}")
         if hasattr(a, "__dict__") and not isinstance(a, torch.Tensor):
             self.mappings(vars(a), vars(b), where, attribute=True)
 

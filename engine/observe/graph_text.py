@@ -1,0 +1,118 @@
+"""Reads the Python text in which torch tells a graph back into nodes: names, types, inputs and the user's lines."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable, Iterator
+
+from engine.records.bytecode import Span
+from engine.records.graph import GraphRecord, NodeRecord
+
+DTYPES = {
+    "f64": ("float64", 8), "f32": ("float32", 4), "f16": ("float16", 2), "bf16": ("bfloat16", 2), "i64": ("int64", 8), "i32": ("int32", 4),
+    "i16": ("int16", 2), "i8": ("int8", 1), "u8": ("uint8", 1), "u16": ("uint16", 2), "u32": ("uint32", 4), "u64": ("uint64", 8),
+    "b8": ("bool", 1), "c64": ("complex64", 8), "c128": ("complex128", 16), "c32": ("complex32", 4),
+    "f8e4m3fn": ("float8_e4m3fn", 1), "f8e5m2": ("float8_e5m2", 1), "f8e4m3fnuz": ("float8_e4m3fnuz", 1), "f8e5m2fnuz": ("float8_e5m2fnuz", 1),
+}  # fmt: skip
+
+_TYPE = re.compile(r"(?P<dtype>[a-z]+\d\w*)\[(?P<shape>[^\]]*)\](?:\[(?P<stride>[^\]]*)\])?(?P<device>[a-z]*[:\d]*)")
+_HEAD = re.compile(r"^    def forward\(self(?P<inputs>.*)\):\s*$")
+_INPUT = re.compile(r"(?P<name>\w+)\s*:\s*\"(?P<type>[^\"]*)\"")
+_STATEMENT = re.compile(r"^        (?P<name>\w+)(?:: \"(?P<type>[^\"]*)\")? = (?P<code>.*)$")
+_WHERE = re.compile(r"^        # File: (?P<file>.*):(?P<line>\d+) in (?P<function>.*?), code: ?(?P<code>.*)$")
+_CALLEE = re.compile(r"^([A-Za-z_][\w.]*)\(")
+_NAME = re.compile(r"(?<![\w.\"'])[A-Za-z_]\w*")
+_FREED = re.compile(r";\s+\w+( = \w+)* = None\s*$")
+
+
+def read_graph(text: str, stage: str, prefix: str, compilation: str, title: str) -> GraphRecord:
+    """A graph record with the text as told and, as far as the text can be read, its nodes.
+
+    ``prefix`` opens the node ids and must tell the graphs of one compilation apart ("fx", "aten", "backward"). A text in a form that is not known gives a record without nodes.
+    """
+    nodes: dict[str, NodeRecord] = {}
+
+    def node_id(name: str) -> str:
+        return f"{prefix}:{compilation}:{name}"
+
+    for node in _nodes(text, node_id, nodes):
+        nodes[node.name] = node
+    return GraphRecord(f"{stage}:{compilation}", stage, title, tuple(nodes.values()), text)
+
+
+def _nodes(text: str, node_id: Callable[[str], str], known: dict[str, NodeRecord]) -> Iterator[NodeRecord]:
+    lines = text.splitlines()
+    body = _body_start(lines)
+    for match in _INPUT.finditer(" ".join(lines[:body])):
+        yield _node(node_id, match["name"], "placeholder", match["name"], match["name"], match["type"], (), None)
+    span: Span | None = None
+    for line in lines[body:]:
+        where = _WHERE.match(line)
+        if where:
+            span = Span(where["file"], int(where["line"]))
+        elif line.startswith("        # No stacktrace"):
+            span = None
+        elif line.startswith("        return"):
+            inputs = _inputs(_rest(lines, line), known)
+            yield _node(node_id, "output", "output", "output", line.strip(), "", inputs, None)
+            return
+        elif statement := _STATEMENT.match(line):
+            code = _FREED.sub("", statement["code"])
+            if code in known and code == statement["name"].replace("l_", "L_", 1):
+                known[statement["name"]] = known.pop(
+                    code
+                )  # dynamo names each input twice; the second name is the one used
+                continue
+            callee = _CALLEE.match(code)
+            target = callee[1] if callee else code
+            op = "call_function" if callee and "." in target else "call"
+            yield _node(
+                node_id, statement["name"], op, target, f"{statement['name']} = {code}", statement["type"] or "", _inputs(code, known), span
+            )  # fmt: skip
+
+
+def _body_start(lines: list[str]) -> int:
+    """Index of the first line after ``def forward(...):``, which may be spread over several lines."""
+    for index, line in enumerate(lines):
+        if _HEAD.match(line):
+            return index + 1
+        if line.rstrip() == "    ):":
+            return index + 1
+    return len(lines)
+
+
+def _rest(lines: list[str], line: str) -> str:
+    return "\n".join(lines[lines.index(line) :])
+
+
+def _inputs(code: str, known: dict[str, NodeRecord]) -> tuple[str, ...]:
+    found = dict.fromkeys(name for name in _NAME.findall(code) if name in known)
+    return tuple(known[name].id for name in found)
+
+
+def _node(
+    node_id: Callable[[str], str], name: str, op: str, target: str, text: str, type_text: str, inputs: tuple[str, ...], span: Span | None
+) -> NodeRecord:  # fmt: skip
+    shape, stride, dtype, device, size = read_type(type_text)
+    stack = () if span is None else (span,)
+    return NodeRecord(
+        node_id(name), name, op, target, text, inputs, shape, stride, dtype, device, size, span=span, stack=stack,
+        note="" if span is not None or op in ("placeholder", "output") else "torch's trace names no line of yours for it",
+    )  # fmt: skip
+
+
+def read_type(text: str) -> tuple[tuple[str, ...] | None, tuple[str, ...] | None, str, str, int | None]:
+    """Shape, stride, dtype, device and bytes out of ``f32[2, 4][4, 1]cpu``; None where the value is no tensor."""
+    match = _TYPE.search(text)
+    if match is None or match["dtype"] not in DTYPES:
+        return None, None, "", "", None
+    dtype, width = DTYPES[match["dtype"]]
+    shape = _numbers(match["shape"])
+    stride = None if match["stride"] is None else _numbers(match["stride"])
+    size = math.prod(map(int, shape)) * width if all(s.isdigit() for s in shape) else None
+    return shape, stride, dtype, match["device"], size
+
+
+def _numbers(text: str) -> tuple[str, ...]:
+    return tuple(part.strip() for part in text.split(",") if part.strip())

@@ -1,0 +1,187 @@
+"""Reads torch's messages: graph-break reports, recompile reasons and printed guard trees."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import re
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+from engine.records.bytecode import Span
+from engine.records.guards import GuardRecord, GuardsRecord, Rejection
+from engine.records.trace import BreakRecord
+
+_FRAME = re.compile(r'^  File "(?P<file>.+)", line (?P<line>\d+), in (?P<name>.+)$', re.MULTILINE)
+_TITLE = re.compile(r"Graph Break Reason: (?P<text>.*?)(?=\n  Explanation:|\nUser code traceback:|\Z)", re.DOTALL)
+_SECTION = re.compile(r"^  (?P<name>Explanation|Hint|Developer debug context): ?", re.MULTILINE)
+_COMMENT = re.compile(r"\s+# (?P<comment>.*)$")
+_PLACE = re.compile(r"#? ?(?P<file>[^#\s]\S*):(?P<line>\d+) in (?P<name>[\w<>.]+)")
+_SIZE = re.compile(
+    r"tensor '(?P<name>.+)' (?P<what>size|stride) mismatch at index (?P<dim>\d+)\. expected (?P<expected>.+), actual (?P<actual>.+)"
+)
+_TENSOR = re.compile(
+    r"tensor '(?P<name>.+)' (?P<what>.+?)\.? expected (?P<expected>.+?)[,.] (?:actual|but got) (?P<actual>.+)"
+)
+_EQUALS = re.compile(r"^(?P<left>.+?) == (?P<expected>.+)$")
+_GUARD = re.compile(r"^(?P<bars>(?:\| )*)\+- (?P<kind>\w+): ?(?P<rest>.*)$")
+_SOURCE = re.compile(r"source=(?P<source>.+?), accessed_by=(?P<by>.+)$")
+
+Resolve = Callable[[str], str | None]
+"""Finds the whole path of a user's file of which torch printed only the end; None for other files."""
+
+
+def read_break(text: str) -> BreakRecord:
+    """A graph-break report as a record: its title, what it was about, why, hints, and the user's lines outermost first."""
+    report, _, traceback = text.partition("User code traceback:")
+    user, _, _ = traceback.partition("\nTraceback (most recent call last):")
+    title, context = _break_title(report)
+    sections = _sections(report)
+    stack = tuple(Span(m["file"], int(m["line"])) for m in _FRAME.finditer(user))
+    what = sections.get("Developer debug context", [""])[0]
+    return BreakRecord(
+        kind=_slug(title),
+        title=title,
+        what=what or context,
+        why=sections.get("Explanation", [""])[0],
+        remedies=tuple(sections.get("Hint", [])),
+        span=stack[-1] if stack else None,
+        stack=stack,
+    )
+
+
+def _break_title(report: str) -> tuple[str, str]:
+    """The reason in one line; torch puts the place before it, with a colon, when the break happened in a call."""
+    match = _TITLE.search(report)
+    if match is None:
+        first = report.strip().splitlines()
+        return (first[0] if first else "graph break"), ""
+    lines = [line.strip() for line in match["text"].strip().splitlines() if line.strip()]
+    return (lines[-1], lines[0]) if len(lines) > 1 and lines[0].endswith(":") else (lines[0], "")
+
+
+def _sections(report: str) -> dict[str, list[str]]:
+    found: dict[str, list[str]] = {}
+    marks = list(_SECTION.finditer(report))
+    for mark, following in itertools.zip_longest(marks, marks[1:]):
+        body = report[mark.end() : following.start() if following else None]
+        body = body.split("\n For more details about this graph break")[0]
+        found.setdefault(mark["name"], []).append("\n".join(line.strip() for line in body.strip().splitlines()).strip())
+    return found
+
+
+def _slug(title: str) -> str:
+    return "-".join(re.findall(r"[a-z0-9]+", title.lower()))[:60] or "graph-break"
+
+
+def read_recompile_reasons(text: str, resolve: Resolve) -> tuple[Rejection, ...]:
+    """Why earlier entries did not serve a call. torch writes a JSON list for several reasons, and the bare text for one."""
+    try:
+        reasons = json.loads(text)
+    except ValueError:
+        reasons = [text]
+    if not isinstance(reasons, list):
+        reasons = [text]
+    return tuple(_rejection(str(reason), resolve) for reason in reasons)
+
+
+def _rejection(text: str, resolve: Resolve) -> Rejection:
+    entry, _, rest = text.partition(": ")
+    if not re.fullmatch(r"\d+/\d+", entry):
+        entry, rest = "", text
+    head = rest.splitlines()[0] if rest else ""
+    code = _COMMENT.sub("", head) if "  #" in head else head
+    frames = list(_FRAME.finditer(rest))
+    span = Span(frames[-1]["file"], int(frames[-1]["line"])) if frames else _place(head, resolve)
+    origin, kind, expected, actual = _facts(code.strip())
+    return Rejection(entry, "", origin, kind, expected, actual, _sentence(code.strip(), origin, expected, actual), span)
+
+
+def _facts(code: str) -> tuple[str, str, str, str]:
+    """Origin, kind, expected and actual out of a reason, as far as it says."""
+    if match := _SIZE.search(code):
+        return (
+            f"L[{match['name']!r}]",
+            f"tensor {match['what']}",
+            f"{match['expected']} in dimension {match['dim']}",
+            match["actual"],
+        )
+    if match := _TENSOR.search(code):
+        return f"L[{match['name']!r}]", f"tensor {match['what']}", match["expected"], match["actual"]
+    if match := _EQUALS.match(code):
+        left = match["left"]
+        return (f"L[{left!r}]" if left.isidentifier() else left), "equal", match["expected"], ""
+    return code, "guard", "", ""
+
+
+def _sentence(code: str, origin: str, expected: str, actual: str) -> str:
+    if expected and actual:
+        return f"{origin} was expected to be {expected}, and is {actual}."
+    if expected:
+        return f"{origin} was expected to be {expected}, and is something else."
+    return f"{code} does not hold any more."
+
+
+def _place(text: str, resolve: Resolve) -> Span | None:
+    for place in reversed(list(_PLACE.finditer(text))):
+        file = resolve(place["file"])
+        if file is not None:
+            return Span(file, int(place["line"]))
+    return None
+
+
+@dataclass(frozen=True, slots=True)
+class _Manager:
+    """A node of the printed guard tree: a value, and the steps from the root to it."""
+
+    source: str
+    path: tuple[str, ...]
+
+
+def read_guards(text: str, resolve: Resolve) -> GuardsRecord:
+    """A printed guard tree as a flat list in the printed order, which is the order of checking."""
+    return GuardsRecord(tuple(_guards(text, resolve)), text.strip())
+
+
+def _guards(text: str, resolve: Resolve) -> Iterator[GuardRecord]:
+    managers: list[_Manager] = []
+    count = 0
+    for line in text.splitlines():
+        match = _GUARD.match(line)
+        if match is None:
+            continue
+        depth = len(match["bars"]) // 2
+        del managers[depth:]
+        parent = managers[-1] if managers else _Manager("", ())
+        source = _SOURCE.search(match["rest"])
+        if "Manager" in match["kind"] and source:
+            managers += [parent] * (depth - len(managers))
+            managers.append(_child(parent, source["source"]))
+            continue
+        yield _leaf(f"g{count}", parent, match["kind"], match["rest"], resolve)
+        count += 1
+
+
+def _child(parent: _Manager, source: str) -> _Manager:
+    if source.endswith(".__dict__"):  # a step of the check, not of the user's expression
+        return parent
+    step = source.removeprefix(parent.source) if parent.source and source.startswith(parent.source) else source
+    return _Manager(source, (*parent.path, step))
+
+
+def _leaf(id: str, parent: _Manager, kind: str, rest: str, resolve: Resolve) -> GuardRecord:
+    code, _, comment = rest.partition("  #")
+    why = _PLACE.sub("", comment).strip(" #").split("  #")[0].strip()
+    return GuardRecord(
+        id, parent.source, parent.path, kind, _expected(code.strip()), code.strip(), f"read by: {why}" if why else "", _place(rest, resolve)
+    )  # fmt: skip
+
+
+def _expected(code: str) -> str:
+    if code.startswith("check_tensor("):
+        return re.sub(r"^check_tensor\([^,]+, \w+, DispatchKeySet\([^)]*\), (.*)\)$", r"\1", code)
+    if (match := _EQUALS.match(code)) and "(" not in match["expected"]:
+        return match["expected"]
+    if "type=" in code:
+        return code.partition("type=")[2]
+    return code
