@@ -11,6 +11,21 @@ from engine.records.session import Session
 _session: ContextVar[Session | None] = ContextVar("engine_session", default=None)
 
 
+attention: list[object] = []
+"""Not empty while a session records, or a frame is compiled, anywhere in the process: dispatch then takes its careful path."""
+
+
+@contextlib.contextmanager
+def paying_attention() -> Iterator[None]:
+    """Make dispatch take its careful path, in every thread, for as long as this lasts."""
+    token = object()
+    attention.append(token)
+    try:
+        yield
+    finally:
+        attention.remove(token)
+
+
 def current_session() -> Session | None:
     """The innermost session that records in this thread, or None."""
     return _session.get()
@@ -21,6 +36,7 @@ def recording(session: Session | None) -> Iterator[Session | None]:
     """Make ``session`` the one that stages' drivers add to (None: record nothing)."""
     token = _session.set(session)
     try:
-        yield session
+        with contextlib.nullcontext() if session is None else paying_attention():
+            yield session
     finally:
         _session.reset(token)

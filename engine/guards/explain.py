@@ -1,0 +1,91 @@
+"""The explaining walk: every guard of an entry evaluated in executed order against one call, moving no state."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from engine.guards.read import Read, Reader
+from engine.ir.guard import Guard
+from engine.ir.origin import Origin, Scope
+from engine.records.guards import GuardResult, Verdict
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One guard evaluated: ``holds`` is None where that could not be known without running the user's code."""
+
+    guard: Guard
+    holds: bool | None
+    read: Read
+    others: tuple[Any, ...] = ()
+
+    def actual(self) -> str:
+        """What the value is, in the guard's terms."""
+        if not self.read.ok:
+            return self.read.problem
+        try:
+            return self.guard.actual_text(self.read.value, self.others)
+        except Exception as error:
+            return f"unreadable ({type(error).__name__})"
+
+
+def guard_id(index: int) -> str:
+    """A guard's id from its place in executed order."""
+    return f"g{index}"
+
+
+def holds(ordered: Sequence[Guard], scope: Scope) -> bool:
+    """Whether all guards hold: what the generated check says, found by walking; stops at the first that does not."""
+    reader = Reader(scope)
+    return all(_find(guard, reader, set()).holds for guard in ordered)
+
+
+def findings(ordered: Sequence[Guard], scope: Scope) -> tuple[Finding, ...]:
+    """All guards evaluated. Past a failed guard values are read without running code, as the check would not have come so far."""
+    reader = Reader(scope)
+    failed: set[Origin] = set()
+    found = []
+    for guard in ordered:
+        finding = _find(guard, reader, failed)
+        if not finding.holds:
+            failed.add(guard.origin)
+        found.append(finding)
+    return tuple(found)
+
+
+def _find(guard: Guard, reader: Reader, failed: set[Origin]) -> Finding:
+    reads = [reader.read(o, doubtful=bool(failed) and not failed.isdisjoint(o.chain()[:-1])) for o in guard.origins]
+    bad = next((r for r in reads if not r.ok), None)
+    if bad is not None:
+        return Finding(guard, False if bad.is_safe else None, bad)
+    value, *others = (r.value for r in reads)
+    try:
+        verdict = bool(guard.test(value, tuple(others)))
+    except Exception:
+        verdict = False
+    return Finding(guard, verdict, reads[0], tuple(others))
+
+
+def explain(ordered: Sequence[Guard], scope: Scope) -> tuple[GuardResult, ...]:
+    """Each guard's verdict in executed order: pass up to the first fail, then what would pass or fail had the check gone on."""
+    return results(findings(ordered, scope))
+
+
+def results(found: Sequence[Finding]) -> tuple[GuardResult, ...]:
+    """Findings as records; their ids are the guards' places in executed order."""
+    told = []
+    has_failed = False
+    for index, finding in enumerate(found):
+        told.append(GuardResult(guard_id(index), _verdict(finding.holds, has_failed), finding.actual()))
+        has_failed = has_failed or not finding.holds
+    return tuple(told)
+
+
+def _verdict(verdict: bool | None, hypothetical: bool) -> Verdict:
+    if not hypothetical:
+        return "pass" if verdict else "fail"
+    if verdict is None:
+        return "not reached"
+    return "would pass" if verdict else "would fail"

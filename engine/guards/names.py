@@ -1,0 +1,90 @@
+"""Names of generated check functions: parameters, locals for shared prefixes, and the objects that the text refers to."""
+
+from __future__ import annotations
+
+import keyword
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+from engine.ir.origin import Local, Origin
+
+CELLS = "__cells__"
+"""The check's first parameter: the closure cells of the function being called."""
+
+
+class Names:
+    """Hands out names that do not clash, and keeps the namespace of the generated text."""
+
+    def __init__(self, parameters: tuple[str, ...]) -> None:
+        self.namespace: dict[str, Any] = {}
+        self._taken: set[str] = {CELLS, *keyword.kwlist}
+        self._next: defaultdict[str, int] = defaultdict(int)
+        self._by_id: dict[int, str] = {}
+        self.parameters: dict[str, str] = {}
+        for parameter in parameters:
+            self.parameters[parameter] = self.fresh(parameter if parameter.isidentifier() else "argument")
+
+    def fresh(self, wanted: str) -> str:
+        """``wanted``, or with a number behind it when that is taken."""
+        name = wanted
+        while name in self._taken:
+            self._next[wanted] += 1
+            name = f"{wanted}_{self._next[wanted]}"
+        self._taken.add(name)
+        return name
+
+    def const(self, held: object, wanted: str) -> str:
+        """The name of an object in the namespace (``ir.origin.ConstName``); one name for one object."""
+        name = self._by_id.get(id(held))
+        if name is None:
+            name = self._by_id[id(held)] = self.fresh(wanted)
+            self.namespace[name] = held
+        return name
+
+
+class Reads:
+    """Texts that read origins; one that is read more than once goes into a local first."""
+
+    def __init__(self, names: Names, origins: Iterable[Origin]) -> None:
+        self._names = names
+        self._texts: dict[Origin, str] = {}
+        self._uses: Counter[Origin] = Counter()
+        self._local_names = (f"_{i}" for i in range(1, 10_000_000))
+        seen: set[Origin] = set()
+        for origin in origins:
+            self._uses[origin] += 1
+            _count_parents(origin, seen, self._uses)
+
+    def text(self, origin: Origin, lines: list[str]) -> str:
+        """Text that reads the origin; assignments that must come before it are appended to ``lines``."""
+        found = self._texts.get(origin)
+        if found is not None:
+            return found
+        for link in self._unread(origin):
+            self._texts[link] = self._read(link, lines)
+        return self._texts[origin]
+
+    def _unread(self, origin: Origin) -> Iterator[Origin]:
+        return (link for link in origin.chain() if link not in self._texts)
+
+    def _read(self, origin: Origin, lines: list[str]) -> str:
+        if isinstance(origin, Local):
+            return self._names.parameters[origin.variable]
+        base = "" if origin.parent is None else self._texts[origin.parent]
+        text = origin.code(base, self._names.const)
+        if self._uses[origin] < 2 or text.isidentifier():
+            return text
+        local = self._names.fresh(next(self._local_names))
+        lines.append(f"{local} = {text}")
+        return local
+
+
+def _count_parents(origin: Origin, seen: set[Origin], uses: Counter[Origin]) -> None:
+    while origin not in seen:
+        seen.add(origin)
+        parent = origin.parent
+        if parent is None:
+            return
+        uses[parent] += 1
+        origin = parent

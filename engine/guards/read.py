@@ -1,0 +1,122 @@
+"""Reading guarded values for the explaining walk: as the check reads them, or, past a failed guard, without running any code of the user's."""
+
+from __future__ import annotations
+
+import types
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from engine.ir import exact
+from engine.ir.origin import Attr, CellOf, Item, Member, Origin, Scope, TypeOf
+
+
+@dataclass(frozen=True)
+class Read:
+    """What reading an origin gave: a value, or why there is none. ``is_safe`` is False when reading might have run the user's code and so was not done."""
+
+    value: Any = None
+    problem: str = ""
+    is_safe: bool = True
+
+    @property
+    def ok(self) -> bool:
+        """Whether there is a value."""
+        return not self.problem
+
+
+class Unsafe(Exception):
+    """The value cannot be read without running code of the user's."""
+
+
+class Reader:
+    """Reads origins against one scope, each once."""
+
+    def __init__(self, scope: Scope) -> None:
+        self._scope = scope
+        self._seen: dict[tuple[Origin, bool], Read] = {}
+
+    def read(self, origin: Origin, doubtful: bool = False) -> Read:
+        """The value of an origin; ``doubtful`` says that a guard on the way to it has failed, so that its type is not as expected."""
+        key = (origin, doubtful)
+        found = self._seen.get(key)
+        if found is None:
+            found = self._seen[key] = self._read(origin, doubtful)
+        return found
+
+    def _read(self, origin: Origin, doubtful: bool) -> Read:
+        parent = origin.parent
+        base: Any = self._scope
+        if parent is not None:
+            above = self.read(parent, doubtful)
+            if not above.ok:
+                return above
+            base = above.value
+        try:
+            return Read(read_static(origin, base) if doubtful and parent is not None else origin.read(base))
+        except Unsafe as error:
+            return Read(problem=str(error), is_safe=False)
+        except Exception as error:
+            return Read(problem=problem_of(error))
+
+
+def problem_of(error: Exception) -> str:
+    """Why a read failed, in a few words."""
+    if isinstance(error, KeyError):
+        return f"missing: no {exact.describe(error.args[0])}" if error.args else "missing"
+    if isinstance(error, (AttributeError, IndexError)):
+        return f"missing ({type(error).__name__})"
+    return f"unreadable ({type(error).__name__})"
+
+
+def read_static(origin: Origin, base: Any) -> Any:
+    """Read one step without running any code of the user's.
+
+    Raises:
+        Unsafe: that cannot be known.
+        KeyError, IndexError, AttributeError, TypeError: the step leads nowhere.
+    """
+    reader = _STATIC.get(type(origin))
+    if reader is None:
+        raise Unsafe(f"not read: {type(base).__name__} is of another type than expected")
+    return reader(origin, base)
+
+
+def _attr(origin: Attr, base: Any) -> Any:
+    found = exact.static_attribute(base, origin.attribute)
+    if found is exact.MISSING:
+        raise AttributeError(origin.attribute)
+    in_class = any(exact.class_dict(c).get(origin.attribute) is found for c in exact.mro_of(type(base)))
+    if in_class and hasattr(type(found), "__get__") and type(found) is not types.FunctionType:
+        raise Unsafe(f"not read: {origin.attribute} is computed by {type(base).__name__}")
+    return types.MethodType(found, base) if in_class and type(found) is types.FunctionType else found
+
+
+def _item(origin: Item, base: Any) -> Any:
+    if type(base) not in (list, tuple, dict, torch.Size, types.MappingProxyType):
+        raise Unsafe(f"not read: {type(base).__name__} may compute its items")
+    if type(base) is dict and type(origin.key) not in (int, str, bool, bytes, float, type(None)):
+        raise Unsafe("not read: comparing keys may run code")
+    return base[origin.key]
+
+
+def _member(origin: Member, base: Any) -> Any:
+    table = exact.instance_dict(base)[origin.table]
+    if not isinstance(table, dict):
+        raise TypeError(type(table).__name__)
+    return dict.__getitem__(table, origin.member)
+
+
+def _cell(origin: CellOf, base: Any) -> Any:
+    if type(base) is not types.FunctionType:
+        raise TypeError(type(base).__name__)
+    return origin.read(base)
+
+
+def _type(origin: TypeOf, base: Any) -> Any:
+    return type(base)
+
+
+_STATIC: dict[type, Callable[[Any, Any], Any]] = {Attr: _attr, Item: _item, Member: _member, CellOf: _cell, TypeOf: _type}

@@ -1,0 +1,126 @@
+"""The seam to torch's C helpers: many tensors, and plain global state, compared in one call. Optional, and never the last word.
+
+A helper's "yes" means that every guard it stands for holds; its "no" means nothing, because it also refuses what guards allow (one
+tensor twice, another thread count). After a "no" the guards are checked one by one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+
+from engine.ir.guard import GlobalState, Guard, TypeIs
+from engine.ir.origin import Origin
+from engine.ir.tensor_guard import PLAIN_TENSORS, DimensionsAre, DispatchKeys, Facet, LayoutIs, ShapeIs, StrideIs
+
+Sizes = tuple[int | None, ...]
+
+_helpers: Any = getattr(getattr(torch._C, "_dynamo", None), "guards", None)
+HAS_HELPERS = hasattr(_helpers, "TensorGuards") and hasattr(_helpers, "GlobalStateGuard")
+"""Whether this torch has both helpers."""
+
+STATE_GUARDS = frozenset(("grad_mode", "autocast", "torch_function_enabled", "default_dtype", "deterministic", "deterministic_warn_only"))
+"""Pieces of global state that the state helper compares."""
+IMPLIED_BY_TENSORS = frozenset((("inference_mode", False), ("dispatch_modes", ()), ("functorch", None)))
+"""Global state that shows in the dispatch keys of any tensor that autograd may see, with which the tensor helper compares."""
+
+
+def batchable(in_order: Sequence[Guard]) -> dict[Origin, tuple[Facet, ...]]:
+    """Origins whose tensors the helper can check, with their facets: plain strided tensors all of whose facets are guarded."""
+    facets: dict[Origin, list[Facet]] = {}
+    for guard in in_order:
+        if isinstance(guard, Facet):
+            facets.setdefault(guard.origin, []).append(guard)
+    plain = {g.origin for g in in_order if isinstance(g, TypeIs) and g.type in PLAIN_TENSORS}
+    others = {g.origin for g in in_order if not isinstance(g, (Facet, TypeIs, GlobalState))}
+    return {o: tuple(found) for o, found in facets.items() if o in plain and o not in others and _is_whole(found)}
+
+
+def _is_whole(found: list[Facet]) -> bool:
+    kinds = [type(f) for f in found]
+    if len(set(kinds)) != len(kinds):
+        return False
+    is_strided = any(isinstance(f, LayoutIs) and f.layout is torch.strided for f in found)
+    is_dense = any(isinstance(f, DispatchKeys) and "Nested" not in f.keys and "Sparse" not in f.keys for f in found)
+    return is_strided and is_dense and any(isinstance(f, DimensionsAre) for f in found)
+
+
+def keys_tell_modes(in_order: Sequence[Guard], tensors: dict[Origin, tuple[Facet, ...]]) -> bool:
+    """Whether one of the batched tensors has autograd keys, so that modes change its effective keys."""
+    return any(isinstance(f, DispatchKeys) and "Autograd" in f.keys for found in tensors.values() for f in found)
+
+
+def never(*values: Any) -> bool:
+    """Stands for a helper that has learned nothing yet."""
+    return False
+
+
+def state_helper() -> Callable[[], bool]:
+    """Compares plain global state with what it is now."""
+    check: Callable[[], bool] = _helpers.GlobalStateGuard().check
+    return check
+
+
+def tensor_helper(values: Sequence[Any], facets: Sequence[tuple[Facet, ...]]) -> Callable[..., bool] | None:
+    """Compares tensors with these, which have just passed their guards; None where effective dispatch keys would not tell them apart."""
+    if torch.is_inference_mode_enabled():
+        # torch.is_inference would run a torch-function mode's code.
+        return None if torch._C._len_torch_function_stack() else _inference_helper(values, facets)
+    excluded: Any = torch._C._dispatch_tls_local_exclude_set()
+    if any(excluded.has(key) for key in _AUTOGRAD_KEYS):
+        return None
+    return _layers(values, facets)
+
+
+_AUTOGRAD_KEYS = tuple(getattr(torch._C.DispatchKey, name) for name in ("AutogradCPU", "AutogradCUDA"))
+
+
+def _inference_helper(values: Sequence[Any], facets: Sequence[tuple[Facet, ...]]) -> Callable[..., bool]:
+    """In inference mode effective keys hide which tensors were made in it, so that is asked too."""
+    check = _layers(values, facets)
+    expected = [torch.is_inference(v) for v in values]
+
+    def check_both(*found: Any) -> bool:
+        return check(*found) and list(map(torch.is_inference, found)) == expected
+
+    return check_both
+
+
+def _layers(values: Sequence[Any], facets: Sequence[tuple[Facet, ...]]) -> Callable[..., bool]:
+    """One helper; several when a tensor appears more than once, which a single helper refuses."""
+    layers: list[list[int]] = []
+    count: dict[int, int] = {}
+    for index, value in enumerate(values):
+        layer = count[id(value)] = count.get(id(value), -1) + 1
+        if layer == len(layers):
+            layers.append([])
+        layers[layer].append(index)
+    checks = [(_one([values[i] for i in layer], [facets[i] for i in layer]), layer) for layer in layers]
+    if len(checks) == 1:
+        return checks[0][0]
+
+    def check_layers(*found: Any) -> bool:
+        return all(check(*[found[i] for i in layer]) for check, layer in checks)
+
+    return check_layers
+
+
+def _one(values: Sequence[Any], facets: Sequence[tuple[Facet, ...]]) -> Callable[..., bool]:
+    sizes = [list(_sizes(found)) for found in facets]
+    strides = [list(_strides(found)) for found in facets]
+    check: Callable[..., bool] = _helpers.TensorGuards(*values, dynamic_dims_sizes=sizes, dynamic_dims_strides=strides).check
+    return check
+
+
+def _sizes(found: tuple[Facet, ...]) -> Sizes:
+    return next((f.sizes for f in found if isinstance(f, ShapeIs)), (None,) * _dimensions(found))
+
+
+def _strides(found: tuple[Facet, ...]) -> Sizes:
+    return next((f.strides for f in found if isinstance(f, StrideIs)), (None,) * _dimensions(found))
+
+
+def _dimensions(found: tuple[Facet, ...]) -> int:
+    return next(f.count for f in found if isinstance(f, DimensionsAre))

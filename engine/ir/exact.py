@@ -1,0 +1,225 @@
+"""Questions about values that run no code of the user's: exact equality, length, keys, attributes, short descriptions."""
+
+from __future__ import annotations
+
+import collections
+import enum
+import math
+import operator
+import types
+from collections.abc import Iterable
+from typing import Any
+
+import torch
+
+MISSING = object()
+"""Stands for an attribute that is not there."""
+
+SINGLETONS: tuple[type, ...] = (type(None), bool, type(Ellipsis), type(NotImplemented), torch.dtype, torch.layout, torch.memory_format)
+"""Types whose values are compared by identity because equal means same."""
+
+_LENGTHS: dict[type, Any] = {
+    t: t.__len__ for t in (dict, list, tuple, set, frozenset, str, bytes, bytearray, range, collections.deque, types.MappingProxyType)
+}
+_TYPE_MRO: Any = type.__dict__["__mro__"]
+_TYPE_DICT: Any = type.__dict__["__dict__"]
+
+
+def mro_of(cls: type) -> tuple[type, ...]:
+    """The method resolution order, whatever the metaclass says of it."""
+    found: tuple[type, ...] = _TYPE_MRO.__get__(cls)
+    return found
+
+
+def class_dict(cls: type) -> types.MappingProxyType[str, Any]:
+    """The class's own namespace, whatever the metaclass says of it."""
+    found: types.MappingProxyType[str, Any] = _TYPE_DICT.__get__(cls)
+    return found
+
+
+def builtin_base(cls: type, bases: Iterable[type]) -> type | None:
+    """The first class in ``cls``'s MRO that is one of ``bases``."""
+    wanted = set(bases)
+    return next((c for c in mro_of(cls) if c in wanted), None)
+
+
+def same(value: Any, expected: Any) -> bool:
+    """Same type and equal value: True is not 1, 1 is not 1.0, 0.0 is not -0.0, NaN is NaN; anything unknown goes by identity."""
+    kind = type(expected)
+    if type(value) is not kind:
+        return False
+    if value is expected:
+        return True
+    if kind is float:
+        return _same_float(value, expected)
+    if kind is complex:
+        return _same_float(value.real, expected.real) and _same_float(value.imag, expected.imag)
+    if kind in (int, str, bytes, torch.device, range):
+        return bool(value == expected)
+    if kind in (tuple, list, torch.Size):
+        return len(value) == len(expected) and all(map(same, value, expected))
+    if kind is slice:
+        return same((value.start, value.stop, value.step), (expected.start, expected.stop, expected.step))
+    if kind in (frozenset, set):
+        return len(value) == len(expected) and all(any(same(v, e) for e in expected) for v in value)
+    if kind is dict:
+        return len(value) == len(expected) and all(map(same, value.items(), expected.items()))
+    return False
+
+
+def _same_float(value: float, expected: float) -> bool:
+    if expected != expected:
+        return value != value
+    return value == expected and math.copysign(1.0, value) == math.copysign(1.0, expected)
+
+
+def length_of(value: Any) -> int:
+    """``len`` of a builtin container or of a subclass of one, never through an overriding ``__len__``.
+
+    Raises:
+        TypeError: it is no such container.
+    """
+    kind = type(value)
+    measure = _LENGTHS.get(kind)
+    if measure is None:
+        base = builtin_base(kind, _LENGTHS)
+        if base is None:
+            raise TypeError(f"{kind.__name__} is no builtin container")
+        measure = _LENGTHS[base]
+    found: int = measure(value)
+    return found
+
+
+def keys_of(value: Any) -> list[Any]:
+    """The keys of a dict or of a subclass of one, in order, never through an overriding ``__iter__``.
+
+    Raises:
+        TypeError: it is no dict.
+    """
+    base = builtin_base(type(value), (dict, collections.OrderedDict, types.MappingProxyType))
+    if base is None:
+        raise TypeError(f"{type(value).__name__} is no dict")
+    return list(base.__iter__(value))
+
+
+def same_keys(value: Any, keys: tuple[Any, ...]) -> bool:
+    """Whether a dict has exactly these keys in this order; constants by type and value, others by identity."""
+    found = keys_of(value)
+    return len(found) == len(keys) and (all(map(operator.is_, found, keys)) or all(map(same, found, keys)))
+
+
+def instance_dict(value: Any) -> dict[str, Any]:
+    """The instance's own ``__dict__`` (empty where it has none), never through a property of that name."""
+    for cls in mro_of(type(value)):
+        holder = class_dict(cls).get("__dict__")
+        if type(holder) is types.GetSetDescriptorType:
+            found = holder.__get__(value, type(value))
+            return found if type(found) is dict else {}
+    if isinstance(value, types.ModuleType) and type(value) is types.ModuleType:
+        return value.__dict__
+    return {}
+
+
+def static_attribute(value: Any, name: str) -> Any:
+    """The attribute as found without running code of the user's, ``MISSING`` when there is none.
+
+    A property or other descriptor written in Python is returned as it is, not called; slots and C-level attributes are read.
+    """
+    if isinstance(value, type) and issubclass(type(value), type):
+        for cls in mro_of(value):
+            if name in class_dict(cls):
+                return class_dict(cls)[name]
+    own = instance_dict(value)
+    for cls in mro_of(type(value)):
+        space = class_dict(cls)
+        if name not in space:
+            continue
+        found = space[name]
+        if type(found) in (types.MemberDescriptorType, types.GetSetDescriptorType):
+            return _read_descriptor(found, value)
+        return own.get(name, found)
+    if name in own:
+        return own[name]
+    return _module_member(value, own, name)
+
+
+def _read_descriptor(descriptor: Any, value: Any) -> Any:
+    try:
+        with torch._C.DisableTorchFunction():
+            return descriptor.__get__(value, type(value))
+    except (AttributeError, TypeError, RuntimeError):
+        return MISSING
+
+
+def _module_member(value: Any, own: dict[str, Any], name: str) -> Any:
+    """What ``nn.Module.__getattr__`` would find; a class with a ``__getattr__`` of its own is not asked."""
+    found = next((class_dict(c)["__getattr__"] for c in mro_of(type(value)) if "__getattr__" in class_dict(c)), None)
+    if found is not torch.nn.Module.__getattr__:
+        return MISSING
+    for table in ("_parameters", "_buffers", "_modules"):
+        members = own.get(table)
+        if type(members) is dict and name in members:
+            return members[name]
+    return MISSING
+
+
+def has_attribute(value: Any, name: str) -> bool:
+    """Whether the attribute is there, without running code of the user's."""
+    return static_attribute(value, name) is not MISSING
+
+
+SHORT_DTYPES = {
+    torch.float32: "f32", torch.float64: "f64", torch.float16: "f16", torch.bfloat16: "bf16", torch.int64: "i64", torch.int32: "i32",
+    torch.int16: "i16", torch.int8: "i8", torch.uint8: "u8", torch.bool: "b8", torch.complex64: "c64", torch.complex128: "c128",
+}  # fmt: skip
+"""dtype -> the field's short word; others print without their "torch."."""
+
+
+def dtype_word(dtype: torch.dtype) -> str:
+    """``f32`` for ``torch.float32``."""
+    return SHORT_DTYPES.get(dtype, str(dtype).removeprefix("torch."))
+
+
+def describe(value: Any, depth: int = 0) -> str:
+    """A value in a few words: ``f32[4, 16]``, ``5``, ``'abc'``, ``list of 3``, ``MyModule``. Runs no ``__repr__`` of the user's."""
+    kind = type(value)
+    if builtin_base(kind, (torch.Tensor,)) is not None:
+        return _describe_tensor(value)
+    if kind in (int, float, complex, bool, type(None), type(Ellipsis), slice, range) or kind in SINGLETONS or kind is torch.device:
+        return repr(value)
+    if kind in (str, bytes):
+        text = repr(value)
+        return text if len(text) <= 60 else f"{text[:56]}...{text[-1]}"
+    if kind in (tuple, torch.Size) and len(value) <= 8 and depth < 2:
+        inner = ", ".join(describe(v, depth + 1) for v in value)
+        return f"({inner},)" if len(value) == 1 else f"({inner})"
+    if builtin_base(kind, (list, tuple, dict, set, frozenset)) is not None:
+        return f"{kind.__name__} of {length_of(value)}"
+    if builtin_base(kind, (enum.Enum,)) is not None:
+        return f"{kind.__name__}.{instance_dict(value).get('_name_', '?')}"
+    if kind is types.FunctionType:
+        return f"function {value.__qualname__}"
+    if kind is types.ModuleType:
+        return f"module {value.__dict__.get('__name__', '?')}"
+    if issubclass(kind, type):
+        return f"class {type_name(value)}"
+    return f"{kind.__name__} object" if builtin_base(kind, (torch.nn.Module,)) is None else kind.__name__
+
+
+def _describe_tensor(value: Any) -> str:
+    try:
+        with torch._C.DisableTorchFunction():
+            sizes = ", ".join(map(str, torch.Tensor.size(value)))
+            text = f"{dtype_word(torch.Tensor.dtype.__get__(value))}[{sizes}]"  # type: ignore[attr-defined]
+            device = torch.Tensor.device.__get__(value)  # type: ignore[attr-defined]
+    except RuntimeError:
+        return type(value).__name__
+    return text if device.type == "cpu" else f"{text} {device}"
+
+
+def type_name(cls: type) -> str:
+    """``torch.Tensor``, ``int``, ``MyModule``: qualified except for builtins and ``__main__``."""
+    space = class_dict(cls)
+    module = space.get("__module__", "builtins")
+    name = type.__dict__["__qualname__"].__get__(cls)
+    return str(name) if module in ("builtins", "__main__") or not isinstance(module, str) else f"{module}.{name}"

@@ -1,0 +1,90 @@
+"""Torch's global state that compiled code depends on: each piece by name, how to read it, and the expression that reads it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.utils._device
+
+AUTOCAST_DEVICES = ("cpu", "cuda", "xpu", "mps", "hpu", "mtia")
+"""Device types whose autocast state is looked at; others count when any autocast is on."""
+
+_C: Any = torch._C
+_functorch: Any = torch._C._functorch  # type: ignore[attr-defined]
+
+
+@dataclass(frozen=True)
+class State:
+    """One piece of global state. ``words`` is what a person calls it; ``read`` is cheap and runs no code of the user's."""
+
+    name: str
+    words: str
+    read: Callable[[], Any]
+
+
+def _autocast() -> tuple[Any, ...]:
+    """Enabled (device, dtype) pairs, then whether weights' casts are cached; empty when autocast is off everywhere."""
+    if not _C._is_any_autocast_enabled():
+        return ()
+    enabled = [(d, torch.get_autocast_dtype(d)) for d in AUTOCAST_DEVICES if torch.is_autocast_enabled(d)]
+    return (*enabled, torch.is_autocast_cache_enabled())
+
+
+def _torch_function_modes() -> tuple[Any, ...]:
+    """The stack of torch-function modes, outermost first."""
+    count = _C._len_torch_function_stack()
+    return tuple(_C._get_function_stack_at(i) for i in range(count)) if count else ()
+
+
+def _dispatch_modes() -> tuple[Any, ...]:
+    """The stack of torch-dispatch modes, outermost first."""
+    count = _C._len_torch_dispatch_stack()
+    return tuple(_C._get_dispatch_stack_at(i) for i in range(count)) if count else ()
+
+
+def _functorch_level() -> int | None:
+    top = _functorch.peek_interpreter_stack()
+    return None if top is None else int(top.level())
+
+
+def _default_device() -> torch.device | None:
+    return torch.utils._device.CURRENT_DEVICE
+
+
+GLOBAL_STATES: Mapping[str, State] = {
+    s.name: s
+    for s in (
+        State("grad_mode", "grad mode", torch.is_grad_enabled),
+        State("inference_mode", "inference mode", torch.is_inference_mode_enabled),
+        State("autocast", "autocast", _autocast),
+        State("torch_function_modes", "torch-function mode stack", _torch_function_modes),
+        State("torch_function_enabled", "torch function", _C._is_torch_function_enabled),
+        State("dispatch_modes", "dispatch mode stack", _dispatch_modes),
+        State("functorch", "functorch stack", _functorch_level),
+        State("default_device", "default device", _default_device),
+        State("default_dtype", "default dtype", torch.get_default_dtype),
+        State("deterministic", "deterministic", torch.are_deterministic_algorithms_enabled),
+        State("deterministic_warn_only", "deterministic, warn only", torch.is_deterministic_algorithms_warn_only_enabled),
+    )
+}
+"""Every piece of global state that guards know, by the name ``GlobalState.state`` uses."""
+
+QUICK: Mapping[tuple[str, Any], tuple[str, Any]] = {
+    ("autocast", ()): ("not {}()", _C._is_any_autocast_enabled),
+    ("torch_function_modes", ()): ("{}() == 0", _C._len_torch_function_stack),
+    ("dispatch_modes", ()): ("{}() == 0", _C._len_torch_dispatch_stack),
+    ("functorch", None): ("{}() is None", _functorch.peek_interpreter_stack),
+}
+"""(state, usual value) -> a cheaper expression that holds exactly when the state has that value, and the function it calls."""
+
+
+def same_state(value: Any, expected: Any) -> bool:
+    """Whether two readings of a state agree: modes by identity, all else by type and value."""
+    if type(expected) is tuple:
+        return type(value) is tuple and len(value) == len(expected) and all(map(same_state, value, expected))
+    if type(expected) in (int, str, torch.device):
+        return type(value) is type(expected) and bool(value == expected)
+    return value is expected

@@ -1,0 +1,372 @@
+"""Guards on one facet of a tensor each, which is how a ``TensorMatch`` is checked, shown and explained."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import torch
+
+from engine.ir import exact
+from engine.ir.guard import Guard, Known, TensorMatch, TypeIs, spoken
+from engine.ir.origin import ConstName
+from engine.records.guards import Fix
+
+PLAIN_TENSORS: tuple[type, ...] = (torch.Tensor, torch.nn.Parameter)
+"""Exact types whose attributes are read in C with no override in the way."""
+
+_Tensor: Any = torch.Tensor
+
+
+def dispatch_keys_of(tensor: Any) -> str:
+    """The tensor's own dispatch keys as text, as ``TensorMatch.dispatch_keys`` holds them."""
+    return str(torch._C._dispatch_keys(tensor))
+
+
+def _raw_keys(tensor: Any) -> int:
+    return int(torch._C._dispatch_keys(tensor).raw_repr())
+
+
+def _reader(name: str) -> Callable[[Any], Any]:
+    """Reads a tensor's attribute past any override.
+
+    The reader raises TypeError for what is no tensor, RuntimeError for a facet that the tensor has not.
+    """
+    found = getattr(_Tensor, name)
+    get = found.__get__ if hasattr(type(found), "__set__") else None
+
+    def read(value: Any) -> Any:
+        with torch._C.DisableTorchFunction():
+            return found(value) if get is None else get(value)
+
+    read.__name__ = f"{name}_of"
+    return read
+
+
+_dtype, _device, _layout, _requires_grad = _reader("dtype"), _reader("device"), _reader("layout"), _reader("requires_grad")
+_ndim, _size, _stride = _reader("ndim"), _reader("size"), _reader("stride")
+
+
+@dataclass(frozen=True)
+class Facet(Guard):
+    """Base of the facets: ``attribute`` is read plainly from plain tensors, with ``reader`` from all others."""
+
+    attribute: ClassVar[str]
+
+    @staticmethod
+    def reader(value: Any) -> Any:
+        """Read the facet from any value; raises for what is no tensor."""
+        raise NotImplementedError
+
+    def _read(self, expr: str, const: ConstName, known: Known) -> str:
+        return f"{expr}.{self.attribute}" if known in PLAIN_TENSORS else f"{const(self.reader, self.reader.__name__)}({expr})"
+
+    def actual_text(self, value: Any, others: tuple[Any, ...] = ()) -> str:
+        try:
+            return self.words(type(self).reader(value))
+        except (TypeError, RuntimeError):
+            return exact.describe(value)
+
+    def words(self, found: Any) -> str:
+        """A facet's value for a person."""
+        return str(found)
+
+
+@dataclass(frozen=True)
+class DispatchKeys(Facet):
+    """The tensor's own dispatch keys (conjugate, inference, nested, wrapped tensors differ in them)."""
+
+    kind: ClassVar[str] = "dispatch keys"
+    rank: ClassVar[int] = 42
+    reader = staticmethod(dispatch_keys_of)
+
+    keys: str
+
+    def condition(self, expr: str, const: ConstName, others: tuple[str, ...] = (), known: Known = None) -> str:
+        raw = _parse_keys(self.keys)
+        if raw is None:
+            return f"{const(dispatch_keys_of, 'dispatch_keys_of')}({expr}) == {self.keys!r}"
+        return f"{const(torch._C._dispatch_keys, 'dispatch_keys')}({expr}).raw_repr() == {raw}"
+
+    def test(self, value: Any, others: tuple[Any, ...] = ()) -> bool:
+        raw = _parse_keys(self.keys)
+        return dispatch_keys_of(value) == self.keys if raw is None else _raw_keys(value) == raw
+
+    def expected_text(self) -> str:
+        return self.words(self.keys)
+
+    def words(self, found: Any) -> str:
+        return str(found).removeprefix("DispatchKeySet(").removesuffix(")")
+
+    def fixes(self, value: Any, others: tuple[Any, ...] = ()) -> tuple[Fix, ...]:
+        return (Fix(f"Make {self.name} an ordinary tensor", f"{self.name} = {self.name}.clone()"),)
+
+
+@functools.lru_cache(maxsize=256)
+def _parse_keys(text: str) -> int | None:
+    """The key set's bits, None where the text does not say them all."""
+    c: Any = torch._C
+    names = [n for n in text.removeprefix("DispatchKeySet(").removesuffix(")").split(", ") if n]
+    try:
+        found = c.DispatchKeySet.from_raw_repr(0)
+        for name in names:
+            found = found.add(c._dispatch_key_parse(name))
+    except (RuntimeError, TypeError, AttributeError):
+        return None
+    return int(found.raw_repr()) if str(found) == text else None
+
+
+@dataclass(frozen=True)
+class DtypeIs(Facet):
+    """The tensor's dtype."""
+
+    kind: ClassVar[str] = "dtype"
+    rank: ClassVar[int] = 44
+    attribute = "dtype"
+    reader = staticmethod(_dtype)
+
+    dtype: torch.dtype
+
+    def condition(self, expr: str, const: ConstName, others: tuple[str, ...] = (), known: Known = None) -> str:
+        return f"{self._read(expr, const, known)} is {const(self.dtype, str(self.dtype).removeprefix('torch.'))}"
+
+    def test(self, value: Any, others: tuple[Any, ...] = ()) -> bool:
+        return _dtype(value) is self.dtype
+
+    def expected_text(self) -> str:
+        return self.words(self.dtype)
+
+    def words(self, found: Any) -> str:
+        return exact.dtype_word(found)
+
+    def fixes(self, value: Any, others: tuple[Any, ...] = ()) -> tuple[Fix, ...]:
+        return (Fix(f"Convert {self.name} before the call, so that one entry serves", f"{self.name} = {self.name}.to({self.dtype})"),)
+
+
+@dataclass(frozen=True)
+class DeviceIs(Facet):
+    """The tensor's device."""
+
+    kind: ClassVar[str] = "device"
+    rank: ClassVar[int] = 46
+    attribute = "device"
+    reader = staticmethod(_device)
+
+    device: torch.device
+
+    def condition(self, expr: str, const: ConstName, others: tuple[str, ...] = (), known: Known = None) -> str:
+        return f"{self._read(expr, const, known)} == {const(self.device, self.device.type)}"
+
+    def test(self, value: Any, others: tuple[Any, ...] = ()) -> bool:
+        return bool(_device(value) == self.device)
+
+    def expected_text(self) -> str:
+        return str(self.device)
+
+    def fixes(self, value: Any, others: tuple[Any, ...] = ()) -> tuple[Fix, ...]:
+        return (Fix(f"Move {self.name} before the call", f"{self.name} = {self.name}.to({str(self.device)!r})"),)
+
+
+@dataclass(frozen=True)
+class LayoutIs(Facet):
+    """The tensor's layout."""
+
+    kind: ClassVar[str] = "layout"
+    rank: ClassVar[int] = 48
+    attribute = "layout"
+    reader = staticmethod(_layout)
+
+    layout: torch.layout
+
+    def condition(self, expr: str, const: ConstName, others: tuple[str, ...] = (), known: Known = None) -> str:
+        return f"{self._read(expr, const, known)} is {const(self.layout, str(self.layout).removeprefix('torch.'))}"
+
+    def test(self, value: Any, others: tuple[Any, ...] = ()) -> bool:
+        return _layout(value) is self.layout
+
+    def expected_text(self) -> str:
+        return str(self.layout).removeprefix("torch.")
+
+    def words(self, found: Any) -> str:
+        return str(found).removeprefix("torch.")
+
+
+@dataclass(frozen=True)
+class RequiresGradIs(Facet):
+    """Whether the tensor requires grad."""
+
+    kind: ClassVar[str] = "requires_grad"
+    rank: ClassVar[int] = 50
+    attribute = "requires_grad"
+    reader = staticmethod(_requires_grad)
+
+    requires_grad: bool
+
+    def condition(self, expr: str, const: ConstName, others: tuple[str, ...] = (), known: Known = None) -> str:
+        return f"{self._read(expr, const, known)} is {self.requires_grad}"
+
+    def test(self, value: Any, others: tuple[Any, ...] = ()) -> bool:
+        return _requires_grad(value) is self.requires_grad
+
+    def expected_text(self) -> str:
+        return str(self.requires_grad)
+
+    def sentence(self, actual: str) -> str:
+        return f"{self.name}.requires_grad is {actual}, the compiled code was made for {self.expected_text()}."
+
+    def fixes(self, value: Any, others: tuple[Any, ...] = ()) -> tuple[Fix, ...]:
+        if not self.requires_grad:
+            return (Fix(f"Detach {self.name} where no gradient is needed through it", f"{self.name} = {self.name}.detach()"),)
+        return (Fix(f"Let {self.name} require grad in every call", f"{self.name}.requires_grad_(True)"),)
+
+
+@dataclass(frozen=True)
+class DimensionsAre(Facet):
+    """How many dimensions the tensor has."""
+
+    kind: ClassVar[str] = "ndim"
+    rank: ClassVar[int] = 52
+    attribute = "ndim"
+    reader = staticmethod(_ndim)
+
+    count: int
+
+    def condition(self, expr: str, const: ConstName, others: tuple[str, ...] = (), known: Known = None) -> str:
+        return f"{self._read(expr, const, known)} == {self.count}"
+
+    def test(self, value: Any, others: tuple[Any, ...] = ()) -> bool:
+        return bool(_ndim(value) == self.count)
+
+    def expected_text(self) -> str:
+        return str(self.count)
+
+    def sentence(self, actual: str) -> str:
+        return f"{self.name} has {actual} dimensions, the compiled code was made for {self.expected_text()}."
+
+    def fixes(self, value: Any, others: tuple[Any, ...] = ()) -> tuple[Fix, ...]:
+        return (Fix(f"Give {self.name} the same number of dimensions in every call, for example with unsqueeze or reshape."),)
+
+
+@dataclass(frozen=True)
+class ShapeIs(Facet):
+    """The tensor's static sizes; None where the dimension is a symbol."""
+
+    kind: ClassVar[str] = "shape"
+    rank: ClassVar[int] = 54
+    attribute = "shape"
+    reader = staticmethod(_size)
+
+    sizes: tuple[int | None, ...]
+
+    def condition(self, expr: str, const: ConstName, others: tuple[str, ...] = (), known: Known = None) -> str:
+        return _compare(self._read(expr, const, known), self.sizes)
+
+    def test(self, value: Any, others: tuple[Any, ...] = ()) -> bool:
+        return _agrees(_size(value), self.sizes)
+
+    def expected_text(self) -> str:
+        return _sizes_text(self.sizes)
+
+    def words(self, found: Any) -> str:
+        return _sizes_text(tuple(found))
+
+    def sentence(self, actual: str) -> str:
+        found, wanted = actual.strip("[]").split(", "), self.expected_text().strip("[]").split(", ")
+        differing = [i for i, (f, w) in enumerate(zip(found, wanted, strict=False)) if w not in ("*", f)]
+        if len(found) != len(wanted) or len(differing) != 1:
+            return f"{self.name} has shape {actual}, the compiled code was made for {self.expected_text()}."
+        at = differing[0]
+        return f"{self.name} has size {found[at]} in dimension {at}, the compiled code was made for size {wanted[at]}."
+
+    def fixes(self, value: Any, others: tuple[Any, ...] = ()) -> tuple[Fix, ...]:
+        dimensions = sorted(self.changed(value))
+        sizes = _size(value) if dimensions else ()
+        if any(sizes[d] in (0, 1) for d in dimensions):
+            return (Fix("Accept this entry: sizes 0 and 1 are always compiled apart, because they broadcast and vanish differently."),)
+        marks = "\n".join(f"engine.mark_dynamic({self.name}, {d})" for d in dimensions)
+        words = " and ".join(f"dimension {d}" for d in dimensions)
+        mark = (Fix(f"Say before the first call that {words} of {self.name} varies: one entry then serves all sizes", marks),) if dimensions else ()
+        return (*mark, Fix(f"Pad {self.name} to one shape"))
+
+    def changed(self, value: Any) -> frozenset[int]:
+        try:
+            found = _size(value)
+        except (TypeError, RuntimeError):
+            return frozenset()
+        if len(found) != len(self.sizes):
+            return frozenset()
+        return frozenset(i for i, (f, s) in enumerate(zip(found, self.sizes, strict=True)) if s is not None and (type(f) is not int or f != s))
+
+
+@dataclass(frozen=True)
+class StrideIs(Facet):
+    """The tensor's static strides in elements; None where the stride is a symbol."""
+
+    kind: ClassVar[str] = "stride"
+    rank: ClassVar[int] = 56
+    attribute = "stride()"
+    reader = staticmethod(_stride)
+
+    strides: tuple[int | None, ...]
+
+    def condition(self, expr: str, const: ConstName, others: tuple[str, ...] = (), known: Known = None) -> str:
+        return _compare(self._read(expr, const, known), self.strides)
+
+    def test(self, value: Any, others: tuple[Any, ...] = ()) -> bool:
+        return _agrees(_stride(value), self.strides)
+
+    def expected_text(self) -> str:
+        return _sizes_text(self.strides)
+
+    def words(self, found: Any) -> str:
+        return _sizes_text(tuple(found))
+
+    def sentence(self, actual: str) -> str:
+        return f"{self.name} has strides {actual}, the compiled code was made for {self.expected_text()}."
+
+    def fixes(self, value: Any, others: tuple[Any, ...] = ()) -> tuple[Fix, ...]:
+        return (Fix(f"Pass {self.name} always in one memory layout", f"{self.name} = {self.name}.contiguous()"),)
+
+
+def _sizes_text(sizes: tuple[Any, ...]) -> str:
+    return "[" + ", ".join("*" if s is None else str(s) for s in sizes) + "]"
+
+
+def _compare(read: str, expected: tuple[int | None, ...]) -> str:
+    """Text that compares a read size tuple with the static ones in ``expected``."""
+    if None not in expected:
+        return f"{read} == {tuple(expected)!r}"
+    static = [f"{read}[{i}] == {s}" for i, s in enumerate(expected) if s is not None]
+    return " and ".join(static) or "True"
+
+
+def _agrees(found: Any, expected: tuple[int | None, ...]) -> bool:
+    if None not in expected:
+        return bool(found == expected)
+    return all(s is None or found[i] == s for i, s in enumerate(expected))
+
+
+def facets(match: TensorMatch) -> tuple[Guard, ...]:
+    """A tensor match as one guard a facet, in executed order; sizes and strides that are all symbols need none."""
+    o, cause = match.origin, match.cause
+    sized = any(s is not None for s in match.sizes) or not match.sizes
+    strided = any(s is not None for s in match.strides)
+    return (
+        TypeIs(o, match.type, cause=cause),
+        DispatchKeys(o, match.dispatch_keys, cause=cause),
+        DtypeIs(o, match.dtype, cause=cause),
+        DeviceIs(o, match.device, cause=cause),
+        LayoutIs(o, match.layout, cause=cause),
+        RequiresGradIs(o, match.requires_grad, cause=cause),
+        DimensionsAre(o, len(match.sizes), cause=cause),
+        *((ShapeIs(o, match.sizes, cause=cause),) if sized and match.sizes else ()),
+        *((StrideIs(o, match.strides, cause=cause),) if strided else ()),
+    )
+
+
+__all__ = [
+    "PLAIN_TENSORS", "DeviceIs", "DimensionsAre", "DispatchKeys", "DtypeIs", "Facet", "LayoutIs", "RequiresGradIs",
+    "ShapeIs", "StrideIs", "dispatch_keys_of", "facets", "spoken",
+]  # fmt: skip
