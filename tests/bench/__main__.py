@@ -1,0 +1,126 @@
+"""``make bench``: overheads and cold compile times beside stock torch.compile's in the same run, as ratios, against the floors."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import platform
+import statistics
+import subprocess
+import sys
+import tempfile
+from dataclasses import dataclass
+
+import torch
+
+from tests.bench import overhead
+
+COLD_WAYS = ("engine", "%%compile", "torch eager", "torch inductor")
+
+
+@dataclass(frozen=True)
+class Row:
+    """One line of the table: ours and the other's figure, and the largest ratio that is good enough (None: for information)."""
+
+    what: str
+    ours: float
+    other: float
+    unit: str
+    against: str
+    floor: float | None = None
+
+    def __str__(self) -> str:
+        ratio = self.ours / self.other if self.other > 0 else float("nan")
+        verdict = "" if self.floor is None else ("met" if ratio <= self.floor else "MISSED")
+        floor = "" if self.floor is None else f"{self.floor:.2f}"
+        return f"{self.what:<52}{self.ours:>9.2f}{self.other:>10.2f} {self.unit:<3}{ratio:>7.2f}{floor:>7} {verdict:<7} {self.against}"
+
+
+HEADER = f"{'':<52}{'ours':>9}{'torch':>10} {'':<3}{'ratio':>7}{'floor':>7}"
+
+
+def cold(way: str) -> dict[str, float]:
+    """Seconds of one cold compile in a fresh process with empty caches."""
+    with tempfile.TemporaryDirectory(prefix="bench-cold-") as folder:
+        env = os.environ | {"TORCHINDUCTOR_CACHE_DIR": f"{folder}/inductor", "TRITON_CACHE_DIR": f"{folder}/triton"}
+        ran = subprocess.run(
+            [sys.executable, "-m", "tests.bench.cold", way], env=env, capture_output=True, text=True, check=False
+        )
+    if ran.returncode:
+        sys.exit(f"{way} failed:\n{ran.stderr}")
+    return dict(json.loads(ran.stdout.strip().splitlines()[-1]))
+
+
+def cold_rows(rounds: int) -> list[Row]:
+    """Cold compile of the small GPT; each figure is the median over rounds in which every way ran once."""
+    runs: dict[str, list[dict[str, float]]] = {way: [] for way in COLD_WAYS}
+    for _ in range(rounds):
+        for way in COLD_WAYS:
+            runs[way].append(cold(way))
+
+    def middle(way: str, key: str = "results") -> float:
+        return statistics.median(run[key] for run in runs[way])
+
+    last = runs["engine"][-1]
+    print(
+        f"small GPT: {last['kernels']:.0f} kernels, {last['compiled']:.0f} compiled for cuda:90, {last['breaks']:.0f} breaks"
+    )
+    inductor, eager = middle("torch inductor"), middle("torch eager")
+    return [
+        Row("cold compile, small GPT, to results and Triton text", middle("engine"), inductor, "s", "inductor", 0.5),
+        Row("  the same, with all cubins for cuda:90", middle("engine", "cubins"), inductor, "s", "inductor", 1.0),
+        Row("  the same cell under %%compile, to its summary", middle("%%compile"), inductor, "s", "inductor"),
+        Row("  to results and Triton text", middle("engine"), eager, "s", 'backend="eager"'),
+    ]
+
+
+def overhead_rows(rounds: int) -> list[Row]:
+    """Warm overheads above the plain call."""
+    rows = []
+    for subject, found in overhead.measure(rounds=rounds).items():
+        floor = 0.5 if subject == "two tensors" else None
+        print(f"{subject}: the plain call takes {found['plain']:.1f} us")
+        rows += [
+            Row(
+                f"warm overhead, {subject}, backend eager",
+                found["engine eager"],
+                found["torch eager"],
+                "us",
+                'backend="eager"',
+                floor,
+            ),
+            Row(
+                f"warm overhead, {subject}, backend triton",
+                found["engine triton"],
+                found["torch inductor"],
+                "us",
+                "inductor",
+            ),
+        ]
+    return rows
+
+
+def main() -> None:
+    """Measure, and print the table."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--rounds", type=int, default=41, help="rounds of warm calls")
+    parser.add_argument("--cold-rounds", type=int, default=3, help="rounds of cold compiles")
+    parser.add_argument("--only", choices=("overhead", "cold"))
+    options = parser.parse_args()
+    print(
+        f"torch {torch.__version__}, Python {platform.python_version()}, {os.cpu_count()} cores, {torch.get_num_threads()} threads"
+    )
+    rows: list[Row] = []
+    if options.only != "cold":
+        rows += overhead_rows(options.rounds)
+    if options.only != "overhead":
+        rows += cold_rows(options.cold_rounds)
+    print(f"\n{HEADER}")
+    for row in rows:
+        print(row)
+    print("\nOverheads are medians of (compiled - plain) within a round; a ratio below 1 means that ours is cheaper")
+
+
+if __name__ == "__main__":
+    main()

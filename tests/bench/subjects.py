@@ -1,0 +1,47 @@
+"""What is measured: a function of two small tensors, a throw-away model, and the small GPT."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from tests.programs.models import Gpt
+
+
+def add(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+    """The smallest useful work, so that what surrounds it shows."""
+    return a + b
+
+
+def two_tensors() -> tuple[torch.Tensor, torch.Tensor]:
+    """Arguments of ``add``."""
+    return torch.ones(8), torch.ones(8)
+
+
+def small_gpt() -> tuple[torch.nn.Module, tuple[torch.Tensor, ...]]:
+    """A GPT of two blocks, width 16, and a batch of 2 sequences of 8 tokens."""
+    torch.manual_seed(0)
+    return Gpt().eval(), (torch.randint(0, 37, (2, 8)),)
+
+
+def throw_away() -> tuple[torch.nn.Module, tuple[torch.Tensor, ...]]:
+    """Another model with the same kinds of operators, compiled first so that imports and toolchains are warm."""
+    torch.manual_seed(0)
+    model = torch.nn.Sequential(
+        torch.nn.Linear(6, 12), torch.nn.GELU(), torch.nn.LayerNorm(12), torch.nn.Softmax(-1)
+    ).eval()
+    return model, (torch.randn(3, 6),)
+
+
+def compilers() -> dict[str, Callable[[Any], Any]]:
+    """Every way to compile that is compared, by the name it has in the table."""
+    import engine
+
+    return {
+        "engine eager": lambda target: engine.compile(target, backend="eager"),
+        "engine triton": lambda target: engine.compile(target, backend="triton"),
+        "torch eager": lambda target: torch.compile(target, backend="eager"),
+        "torch inductor": lambda target: torch.compile(target, backend="inductor"),
+    }
