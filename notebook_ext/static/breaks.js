@@ -1,0 +1,69 @@
+// Breaks: where a graph ended early and why; what was left to Python; what failed.
+
+import { button, h, plural, put } from "./shared/dom.js";
+import { key } from "./shared/keys.js";
+
+/** @typedef {import("./explorer.js").Frame} Frame */
+
+export class BreaksView {
+  /** @param {Frame} frame */
+  constructor(frame) {
+    this.frame = frame;
+    this.id = "breaks";
+    this.name = "Breaks";
+    this.at = 0;
+    this.context = h("div", { class: "ctx" });
+    this.body = h("div", { class: "scr tall pad" });
+    this.el = h("div", { class: "breaks" }, this.context, this.body);
+    this.keys = [
+      key("ArrowDown ArrowUp", "next or previous break", (k) => { this.at += k === "ArrowDown" ? 1 : -1; this.draw(); }),
+      key("Enter", "show its line in the linked view", () => this.link()),
+    ];
+  }
+
+  /** @param {string} [entry] */
+  open(entry) {
+    this.wanted = entry;
+  }
+
+  link() {
+    const found = this.part && this.part.breaks[this.at];
+    if (found) this.frame.open("linked", found.compilation, "line=" + found.line);
+  }
+
+  draw() {
+    const part = this.frame.part("breaks");
+    /** @type {any} */
+    this.part = part;
+    if (!part) return put(this.body, h("p", { class: "mut" }, "Loading …"));
+    if (this.wanted) this.at = part.breaks.findIndex((/** @type {any} */ b) => b.compilation === this.wanted);
+    this.wanted = undefined;
+    this.at = Math.max(0, Math.min(part.breaks.length - 1, this.at));
+    const { breaks, skipped, failures, notes } = part;
+    put(this.context, h("b", {}, plural(breaks.length, "graph break")), h("span", { class: "mut" }, `${skipped.length} not compiled · ${plural(failures.length, "failure")} of ours`));
+    put(
+      this.body,
+      breaks.length ? breaks.map((/** @type {any} */ b, /** @type {number} */ i) => this.#break(b, i)) : h("p", {}, "No graph break: each function that was compiled is one graph."),
+      skipped.length ? [h("h4", {}, "Not compiled"), skipped.map((/** @type {any} */ s) => h("p", {}, h("code", {}, s.name), ": " + s.reason + ". ", h("span", { class: "mut" }, s.remedy)))] : null,
+      failures.length ? [h("h4", {}, "Failures of ours; the code still ran"), failures.map((/** @type {any} */ f) => h("div", {}, h("p", {}, f.compilation ? h("code", {}, f.compilation + " ") : null, `${f.sentence} Instead: ${f.fallback}.`), f.detail ? h("details", {}, h("summary", {}, "For a bug report"), h("pre", { class: "code" }, f.detail)) : null))] : null,
+      notes.length ? [h("h4", {}, "Notes"), notes.map((/** @type {string} */ n) => h("p", {}, n))] : null,
+    );
+    const b = breaks[this.at];
+    if (b) this.frame.say(h("b", {}, `${b.skipped ? "Left to Python" : "Graph break"} in ${b.root}, ${b.place}. `), b.title + ". ", b.why + " ", h("span", { class: "mut" }, b.remedies[0] || ""));
+    else this.frame.say(breaks.length ? "" : "No graph break.");
+  }
+
+  /** @param {any} b @param {number} i */
+  #break(b, i) {
+    return h(
+      "section",
+      { class: "card" + (i === this.at ? " sel" : ""), "aria-current": i === this.at ? "true" : null, onclick: () => { this.at = i; this.draw(); this.frame.focus(); } },
+      h("p", {}, h("b", {}, `${b.root}, ${b.place || "unknown line"}: `), b.title, b.skipped ? h("span", { class: "bad" }, "  the whole frame ran as Python") : null, b.times > 1 ? h("span", { class: "mut" }, `  met ${b.times} times`) : null),
+      b.pointed ? h("pre", { class: "code" }, b.pointed) : b.what ? h("pre", { class: "code" }, b.what) : null,
+      b.stack.length ? h("p", { class: "mut" }, "Called from ", b.stack.join(" → ")) : null,
+      h("p", {}, b.why),
+      b.remedies.length ? h("ul", { class: "fixes" }, b.remedies.map((/** @type {string} */ r) => h("li", {}, r))) : null,
+      b.line ? button("Show in linked view", "Enter", () => { this.at = i; this.link(); }) : null,
+    );
+  }
+}

@@ -1,0 +1,190 @@
+// The frame around the views: summary line, tabs, keys, the sentence below, and the talk with the kernel.
+
+import { BreaksView } from "./breaks.js";
+import { GraphView } from "./graph.js";
+import { GuardsView } from "./guards.js";
+import { KernelsView } from "./kernels.js";
+import { LinkedView } from "./linked.js";
+import { RecompilesView } from "./recompiles.js";
+import { button, h, put } from "./shared/dom.js";
+import { press } from "./shared/keys.js";
+import { TimingsView } from "./timings.js";
+
+/**
+ * What the explorer needs of a model: anywidget's, or the one of a page without a kernel.
+ * @typedef {object} Model
+ * @property {(name: string) => any} get
+ * @property {(event: string, callback: (...args: any[]) => void) => void} on
+ * @property {(event: string, callback: (...args: any[]) => void) => void} off
+ * @property {(message: any) => void} send
+ */
+
+let frames = 0;
+
+export class Frame {
+  /** @param {Model} model @param {HTMLElement} el */
+  constructor(model, el) {
+    this.model = model;
+    this.id = "lm" + frames++;
+    this.overview = model.get("overview");
+    /** @type {Map<string, any>} */
+    this.parts = new Map(Object.entries(model.get("parts") || {}));
+    /** @type {Set<string>} */
+    this.asked = new Set();
+    this.views = [new LinkedView(this), new GuardsView(this), new RecompilesView(this), new BreaksView(this), new GraphView(this), new KernelsView(this), new TimingsView(this)];
+    /** @type {any} */
+    this.view = this.views[0];
+    this.summary = h("div", { class: "sum", role: "group", "aria-label": "Summary" });
+    this.sentence = h("div", { class: "say", role: "status", "aria-live": "polite" });
+    this.panel = h("div", { role: "tabpanel", id: this.id + "-panel", class: "panel" });
+    this.tabs = h("div", { class: "tabs", role: "tablist", "aria-label": "Views" }, this.views.map((v) => h("button", { type: "button", role: "tab", id: `${this.id}-${v.id}`, "aria-controls": this.panel.id, "data-view": v.id, onclick: () => this.open(v.id) }, v.name)));
+    this.help = h("div", { class: "keys", role: "dialog", "aria-label": "Keys", hidden: true });
+    const tools = h("div", { class: "tools" }, button("?", "?", () => this.toggleHelp(), { "aria-label": "Keys" }));
+    const widget = h("div", { class: "wid" }, h("div", { class: "top" }, this.tabs, tools), this.help, this.panel, this.sentence);
+    this.root = h("div", { class: "lm", tabindex: "0", role: "region", "aria-label": "Compilation explorer", "data-lm-suppress-shortcuts": "true", onkeydown: (/** @type {KeyboardEvent} */ e) => this.key(e) }, this.summary, widget);
+    el.append(this.root);
+    this.onOverview = () => this.renew();
+    this.onMessage = (/** @type {any} */ message) => this.receive(message);
+    model.on("change:overview", this.onOverview);
+    model.on("msg:custom", this.onMessage);
+    this.drawSummary();
+    this.open("linked");
+    // A view drawn before its element is on the page has no height to scroll in.
+    requestAnimationFrame(() => this.view.draw());
+  }
+
+  /** Stop listening. */
+  close() {
+    this.model.off("change:overview", this.onOverview);
+    this.model.off("msg:custom", this.onMessage);
+  }
+
+  /** One part; null while it is on its way. @param {string} key */
+  part(key) {
+    if (this.parts.has(key)) return this.parts.get(key);
+    if (!this.asked.has(key)) {
+      this.asked.add(key);
+      this.model.send({ type: "part", key });
+    }
+    return this.parts.get(key) ?? null;
+  }
+
+  /** @param {any} message */
+  receive(message) {
+    if (message.type === "part") {
+      this.asked.delete(message.key);
+      this.parts.set(message.key, message.data);
+      if (this.isReady) this.view.draw();
+    } else if (message.type === "say") this.say(message.text);
+  }
+
+  /** The session changed: show the new summary; parts in use are sent again by the kernel, others are asked for when needed. */
+  renew() {
+    this.overview = this.model.get("overview");
+    for (const key of [...this.parts.keys()]) if (!key.startsWith(this.view.id) && !key.startsWith("text|" + (this.view.entry || "?"))) this.parts.delete(key);
+    this.drawSummary();
+    this.view.draw();
+  }
+
+  /** @param {string} id */
+  entry(id) {
+    return this.overview.entries.find((/** @type {any} */ e) => e.id === id);
+  }
+
+  /** Open a view, at an entry and a detail where given. @param {string} id @param {...string} where */
+  open(id, ...where) {
+    this.isReady = false;
+    this.view = this.views.find((v) => v.id === id) || this.views[0];
+    for (const tab of this.tabs.children) {
+      const isOn = /** @type {HTMLElement} */ (tab).dataset.view === this.view.id;
+      tab.setAttribute("aria-selected", String(isOn));
+      /** @type {HTMLElement} */ (tab).tabIndex = isOn ? 0 : -1;
+    }
+    this.panel.setAttribute("aria-labelledby", `${this.id}-${this.view.id}`);
+    this.view.open(...where);
+    this.panel.replaceChildren(this.view.el);
+    this.toggleHelp(false);
+    this.view.draw();
+    this.isReady = true;
+  }
+
+  /** Say what just happened, in words. @param {...any} words */
+  say(...words) {
+    put(this.sentence, ...words);
+  }
+
+  /** Take the keyboard, without scrolling the page. */
+  focus() {
+    this.root.focus({ preventScroll: true });
+  }
+
+  drawSummary() {
+    const { summary } = this.overview;
+    const item = (/** @type {any} */ i) => {
+      if (i.kind === "action") return button(i.text, "", () => this.act(i.target));
+      if (!i.target) return h("span", {}, i.text);
+      const [view, ...where] = i.target.split("|");
+      const link = h("button", { type: "button", class: "lnk", "data-target": i.target, onclick: () => { this.open(view, ...where); this.focus(); } }, i.text);
+      return i.kind === "name" ? h("b", {}, link) : link;
+    };
+    put(
+      this.summary,
+      h("p", {}, summary.items.map(item), summary.progress ? h("span", { class: "mut" }, ` · at work: ${summary.progress} …`) : null),
+      [...summary.remedies, ...summary.notes].map((/** @type {string} */ t) => h("p", { class: "mut" }, t)),
+    );
+  }
+
+  /** @param {string} action */
+  act(action) {
+    this.say(action === "verify" ? "Checking: the same kernels run in Triton's interpreter, in a process of their own, and are compared with ATen …" : action);
+    this.model.send({ type: action });
+  }
+
+  /** @param {boolean} [isShown] */
+  toggleHelp(isShown = this.help.hidden) {
+    this.help.hidden = !isShown;
+    const general = [["?", "show or hide this list"], ["1 … 7", "open a view"], ["Esc", "give the keys back to the notebook"], ["Tab", "next control, as everywhere"]];
+    const rows = [...this.view.keys.map((/** @type {any} */ k) => [k.shown, k.text]), ...general];
+    put(this.help, h("dl", {}, rows.map(([keys, text]) => [h("dt", {}, keys.split(" ").map((/** @type {string} */ k) => [h("kbd", {}, k), " "])), h("dd", {}, text)])));
+  }
+
+  /** @param {KeyboardEvent} e */
+  key(e) {
+    if (e.ctrlKey || e.metaKey || e.altKey) return;
+    const target = /** @type {HTMLElement} */ (e.target);
+    const isField = /^(INPUT|SELECT|TEXTAREA)$/.test(target.tagName);
+    if (e.key === "Escape") this.escape(isField);
+    else if (isField || ((target.tagName === "BUTTON" || target.tagName === "SUMMARY") && /^(Enter| )$/.test(e.key))) return;
+    else if (e.key === "?") this.toggleHelp();
+    else if (/^[1-7]$/.test(e.key)) this.open(this.views[+e.key - 1].id);
+    else if (target.parentElement === this.tabs && /^Arrow(Left|Right)$/.test(e.key)) this.nextTab(e.key === "ArrowRight" ? 1 : -1);
+    else if (!press(this.view.keys, e.key)) return;
+    e.preventDefault();
+    e.stopPropagation();
+    if (!target.isConnected) this.focus();
+  }
+
+  /** Close the list of keys, else leave the field, else give the keys back. @param {boolean} isField */
+  escape(isField) {
+    if (!this.help.hidden) return this.toggleHelp(false);
+    if (isField) return this.focus();
+    const active = /** @type {HTMLElement | null} */ (document.activeElement);
+    if (active) active.blur();
+    this.say("The keys are back with the notebook. Click or Tab here to take them again.");
+  }
+
+  /** @param {number} step */
+  nextTab(step) {
+    const at = (this.views.indexOf(this.view) + step + this.views.length) % this.views.length;
+    this.open(this.views[at].id);
+    /** @type {HTMLElement} */ (this.tabs.children[at]).focus();
+  }
+}
+
+/** @param {{model: Model, el: HTMLElement}} context */
+function render({ model, el }) {
+  const frame = new Frame(model, el);
+  return () => frame.close();
+}
+
+export default { render };

@@ -1,0 +1,454 @@
+// The linked view: a row chosen in one pane lights up what it came from and what came of it in all others.
+
+import { History, LINKED, Links, SAME_LINE, placeOf, rowOf } from "./links.js";
+import { badge, button, choice, h, hue, plural, put } from "./shared/dom.js";
+import { key } from "./shared/keys.js";
+import { nextHit, rulerMarks } from "./shared/layout.js";
+import { Rows } from "./shared/rows.js";
+import { marked, tokens } from "./shared/tokens.js";
+
+/** @typedef {import("./links.js").Pane} Pane */
+/** @typedef {import("./explorer.js").Frame} Frame */
+
+const SLOTS = ["A", "B", "C", "D"];
+const ALL = "";
+
+class PaneView {
+  /** @param {LinkedView} view @param {string} slot */
+  constructor(view, slot) {
+    this.view = view;
+    this.slot = slot;
+    this.title = h("b");
+    this.facts = h("span", { class: "mut" });
+    this.count = h("span", { class: "sp mut" });
+    this.rows = new Rows((i) => this.#row(i), { role: "list" });
+    this.empty = h("div", { class: "empty" });
+    this.ruler = h("div", { class: "rul", "aria-hidden": "true" });
+    this.el = h("section", { class: "pane " + slot, role: "tabpanel" }, h("div", { class: "hd" }, this.title, this.facts, this.count), this.rows.el, this.empty, this.ruler);
+    /** @type {string[]} */
+    this.texts = [];
+    this.from = 0;
+    this.end = 0;
+    this.shown = "";
+  }
+
+  get pane() {
+    return /** @type {Pane} */ (this.view.pane(this.view.slots[this.slot]));
+  }
+
+  /** Take the pane's text and the rows that the chosen kernel leaves. */
+  load() {
+    const { view, pane } = this;
+    const texts = view.text(pane);
+    const segment = pane.segments.find(([kernel]) => kernel === view.kernel);
+    this.texts = texts || [];
+    [this.from, this.end] = segment ? [segment[1], segment[2]] : [0, pane.rows];
+    if (view.kernel !== ALL && !segment && pane.segments.length) this.end = 0;
+    const empty = pane.empty || (texts ? "" : "Loading …");
+    this.empty.textContent = empty;
+    this.empty.hidden = !empty && this.end > this.from;
+    this.rows.el.hidden = !this.empty.hidden;
+    let longest = 0;
+    for (let i = this.from; i < this.end; i++) longest = Math.max(longest, (this.texts[i] || "").length);
+    this.title.textContent = pane.title;
+    this.el.id = view.frame.id + "-pane-" + this.slot;
+    this.el.dataset.pane = pane.id;
+    this.rows.el.setAttribute("aria-label", pane.title + " lines");
+    this.rows.reset(texts ? this.end - this.from : 0, `calc(${Math.min(longest, 4000)}ch + 76px)`);
+    this.shown = pane.id;
+  }
+
+  /** @param {number} i row number within what the pane shows */
+  #row(i) {
+    const { view, pane } = this;
+    const at = this.from + i, r = pane.first + at;
+    const { links, part } = /** @type {{links: Links, part: any}} */ (view);
+    const head = pane.heads.includes(at);
+    const ordinal = links.ordinal[r], level = view.level[r], me = view.cursor.slot === this.slot && view.cursor.row === at;
+    const before = at > this.from && !pane.heads.includes(at - 1) ? links.ordinal[r - 1] : -2;
+    const shown = level && view.ordinal > 0 ? view.ordinal : ordinal;
+    const classes = ["r", hue(shown), head ? "head" : "", ordinal >= 0 ? "own" : "", level >= SAME_LINE ? "hit" : "", level === LINKED && view.isNarrow ? "exact" : "", me ? "at" : ""];
+    const text = this.texts[at] || "";
+    const library = view.library && part.library[r] !== undefined ? h("span", { class: "lib" }, "   ‹ " + part.strings[part.library[r]]) : null;
+    const broken = pane.id === "source" && part.breaks[at] ? h("span", { class: "lib bad" }, "   ✗ graph break: " + part.breaks[at]) : null;
+    const number = pane.numbers ? pane.numbers[at] : String(at + 1);
+    return h(
+      "div",
+      { class: classes.filter(Boolean).join(" "), role: "listitem", "data-row": at, "aria-current": me ? "true" : null, title: text.length > 40 ? text.trim().slice(0, 400) : null, onclick: () => view.choose(this.slot, at) },
+      h("span", { class: "g" }, ordinal >= 0 && (ordinal !== before || me) ? badge(ordinal) : null),
+      h("span", { class: "n" }, number),
+      h("span", { class: "x" }, this.#code(text, at), library, broken),
+    );
+  }
+
+  /** @param {string} text @param {number} at */
+  #code(text, at) {
+    const { view, pane } = this;
+    const runs = tokens(text, pane.language);
+    const mark = pane.id === "source" && view.cursor.slot !== this.slot ? view.part.marks[view.selected] : null;
+    const cut = mark && mark[0] === at ? marked(runs, mark[1], mark[2]) : runs.map(([c, t]) => /** @type {[string, string, boolean]} */ ([c, t, false]));
+    return cut.map(([kind, t, on]) => (on ? h("mark", { class: kind }, t) : kind ? h("span", { class: kind }, t) : t));
+  }
+
+  /** Show the present selection. */
+  update() {
+    const { view, pane } = this;
+    const hits = view.hits(pane).filter((i) => i >= this.from && i < this.end).map((i) => i - this.from);
+    const lines = pane.segments.length && view.kernel !== ALL ? this.end - this.from : pane.lines;
+    const kernel = view.part.kernels.find((/** @type {any} */ k) => k.id === view.kernel) || (view.part.kernels.length === 1 ? view.part.kernels[0] : null);
+    put(this.facts, pane.id === "triton" && kernel ? kernel.facts : null);
+    this.count.className = "sp " + (hits.length || view.selected < 0 ? "mut" : "none");
+    this.count.textContent = !pane.rows ? "" : hits.length ? `${hits.length} of ${lines}` : view.selected < 0 ? plural(lines, "line") : view.whyNone(pane) || "no match";
+    this.el.classList.toggle("cur", view.cursor.slot === this.slot);
+    put(this.ruler, rulerMarks(hits, this.end - this.from).map(([top, height]) => h("i", { class: hue(view.ordinal), style: `top:${top * 100}%;height:${height * 100}%` })));
+    this.rows.redraw();
+    if (view.cursor.slot === this.slot) this.rows.show(view.cursor.row - this.from, 100);
+    else this.rows.show(hits.length ? hits[0] : -1, 54);
+  }
+}
+
+export class LinkedView {
+  /** @param {Frame} frame */
+  constructor(frame) {
+    this.frame = frame;
+    this.id = "linked";
+    this.name = "Linked view";
+    /** @type {any} */
+    this.part = null;
+    /** @type {Links | null} */
+    this.links = null;
+    /** @type {Record<string, string>} */
+    this.slots = { A: "source", B: "fx", C: "triton", D: "ptx" };
+    this.entry = "";
+    this.target = "";
+    this.kernel = ALL;
+    this.library = false;
+    this.cursor = { slot: "A", row: -1 };
+    this.selected = -1;
+    this.ordinal = -1;
+    this.isNarrow = false;
+    this.isPinned = false;
+    this.level = new Uint8Array(0);
+    this.history = new History();
+    this.wanted = null;
+    this.rail = h("div", { class: "rail", role: "tablist", "aria-multiselectable": "true", "aria-label": "Stages, with the number of lines linked to the selection" });
+    this.context = h("div", { class: "ctx" });
+    this.views = Object.fromEntries(SLOTS.map((slot) => [slot, new PaneView(this, slot)]));
+    this.grid = h("div", { class: "panes" }, SLOTS.map((slot) => this.views[slot].el));
+    this.search = /** @type {HTMLInputElement} */ (h("input", { type: "search", placeholder: "Search pane  /", "aria-label": "Search the current pane", onkeydown: (/** @type {KeyboardEvent} */ e) => e.key === "Enter" && this.find() }));
+    this.blank = h("p", { class: "blank", hidden: true });
+    this.el = h("div", { class: "linked" }, this.context, this.rail, this.grid, this.blank);
+    this.keys = [
+      key("ArrowDown ArrowUp", "next or previous line; every pane follows", (k) => this.move(k === "ArrowDown" ? 1 : -1)),
+      key("PageDown PageUp", "a page on or back", (k) => this.move(k === "PageDown" ? 12 : -12)),
+      key("Home End", "first or last line", (k) => this.move(k === "End" ? 1e9 : -1e9)),
+      key("[ ]", "previous or next pane", (k) => this.turn(k === "]" ? 1 : -1)),
+      key("ArrowLeft ArrowRight", "previous or next pane", (k) => this.turn(k === "ArrowRight" ? 1 : -1)),
+      key("j k", "next or previous linked line of this pane", (k) => this.cycle(k === "j" ? 1 : -1)),
+      key("Enter", "pin the selection, or let it go", () => this.pin()),
+      key("f", "show or hide library lines", () => this.toggleLibrary()),
+      key(", .", "back and forth through what was selected", (k) => this.back(k === "," ? -1 : 1)),
+      key("/", "search this pane", () => this.search.focus()),
+    ];
+  }
+
+  /** @param {string} id @returns {Pane | undefined} */
+  pane(id) {
+    return this.part.panes.find((/** @type {Pane} */ p) => p.id === id);
+  }
+
+  /** Open an entry, and within it a kernel or a source line. @param {string} [entry] @param {string} [what] "kernel=k0" or "line=12" */
+  open(entry, what) {
+    this.entry = entry || this.entry || this.frame.overview.start;
+    this.wanted = what || null;
+    if (what && what.startsWith("kernel=")) this.kernel = what.slice(7);
+  }
+
+  draw() {
+    if (!this.frame.entry(this.entry)) this.entry = this.frame.overview.start;
+    const key = `linked|${this.entry}|${this.target}`;
+    const part = this.entry ? this.frame.part(key) : null;
+    this.blank.hidden = Boolean(part);
+    this.grid.hidden = this.rail.hidden = !part;
+    if (!part) {
+      this.blank.textContent = this.entry ? "Loading …" : "Nothing was compiled, so there is nothing to link. The summary says why.";
+      put(this.context);
+      return this.frame.say(this.blank.textContent);
+    }
+    if (part !== this.part) this.take(part);
+    this.drawContext();
+    for (const slot of SLOTS) this.views[slot].load();
+    this.update();
+  }
+
+  /** Use new panes; the selection stays where it was. @param {any} part */
+  take(part) {
+    const same = this.part && this.part.compilation === part.compilation;
+    const place = same && this.cursor.row >= 0 ? placeOf(/** @type {Pane} */ (this.pane(this.slots[this.cursor.slot])), this.cursor.row) : null;
+    const pinned = same && this.isPinned ? this.placeOfRow(this.selected) : null;
+    this.part = part;
+    this.links = new Links(part);
+    if (!part.kernels.some((/** @type {any} */ k) => k.id === this.kernel)) this.kernel = ALL;
+    if (!same) {
+      this.isPinned = false;
+      this.history = new History();
+    }
+    for (const slot of SLOTS) if (!this.pane(this.slots[slot])) this.slots[slot] = "source";
+    if (!same) this.arrange();
+    if (place) this.cursor.row = rowOf(part.panes, place);
+    else this.cursor = { slot: "A", row: this.firstRow() };
+    this.selected = this.rowNumber(this.cursor.slot, this.cursor.row);
+    if (pinned) this.selected = /** @type {Pane} */ (this.pane(pinned.pane)).first + rowOf(part.panes, pinned);
+  }
+
+  /** Panes that this compilation has something for. */
+  arrange() {
+    const low = this.part.panes.some((/** @type {Pane} */ p) => p.id === "amdgcn") ? "amdgcn" : "ptx";
+    const lowered = this.part.kernels.length > 0;
+    this.slots = { A: "source", B: "fx", C: lowered ? "triton" : "aten", D: lowered ? low : "bytecode" };
+  }
+
+  /** @param {number} row global */
+  placeOfRow(row) {
+    const pane = this.part.panes.find((/** @type {Pane} */ p) => row >= p.first && row < p.first + p.rows);
+    return pane ? placeOf(pane, row - pane.first) : null;
+  }
+
+  /** The source row to start from: the wanted line, else the first one in use. */
+  firstRow() {
+    const source = /** @type {Pane} */ (this.pane("source"));
+    const line = this.wanted && this.wanted.startsWith("line=") ? this.wanted.slice(5) : "";
+    const found = line ? (source.numbers || []).indexOf(line) : -1;
+    if (line && !source.numbers) return +line - 1;
+    if (found >= 0) return found;
+    const used = Object.entries(this.part.ordinals).find(([, n]) => n === 1);
+    return used ? +used[0] : 0;
+  }
+
+  /** @param {string} slot @param {number} row */
+  rowNumber(slot, row) {
+    const pane = /** @type {Pane} */ (this.pane(this.slots[slot]));
+    return row >= 0 && row < pane.rows ? pane.first + row : -1;
+  }
+
+  /** The pane's lines; asks for them when they are not here yet. @param {Pane} pane @returns {string[] | null} */
+  text(pane) {
+    return this.part.texts[pane.id] || this.frame.part(`text|${this.entry}|${this.target}|${pane.id}`);
+  }
+
+  drawContext() {
+    const entries = this.frame.overview.entries;
+    const options = entries.map((/** @type {any} */ e) => [e.id, `${e.name} entry ${e.entry}${e.inputs ? ": " + e.inputs : ""}`]);
+    const kernels = [[ALL, this.part.kernels.length === 1 ? "1 kernel" : `all ${this.part.kernels.length} kernels`], ...this.part.kernels.map((/** @type {any} */ k) => [k.id, `${k.id}  ${k.name}`])];
+    const run = this.frame.overview.device.startsWith("cuda") ? "" : " (compiled, not run here)";
+    put(
+      this.context,
+      choice("Function and cache entry", options, this.entry, (v) => this.frame.open("linked", v)),
+      this.part.kernels.length ? choice("Kernel", kernels, this.kernel, (v) => this.useKernel(v)) : null,
+      this.part.targets.length > 1 ? choice("Target", this.part.targets.map((/** @type {string} */ t) => [t, t]), this.part.target, (v) => { this.target = v; this.draw(); }) : this.part.kernels.length ? h("span", { class: "mut" }, this.part.target + run) : null,
+      h("span", { class: "sp" }),
+      button("◂ hit", "k", () => this.cycle(-1)),
+      button("hit ▸", "j", () => this.cycle(1)),
+      (this.libraryButton = button("Library lines", "f", () => this.toggleLibrary())),
+      (this.pinButton = button("Pin", "Enter", () => this.pin())),
+      this.search,
+    );
+  }
+
+  /** @param {string} kernel */
+  useKernel(kernel) {
+    this.kernel = kernel;
+    for (const slot of SLOTS) this.views[slot].load();
+    const pane = this.views[this.cursor.slot];
+    if (this.cursor.row < pane.from || this.cursor.row >= pane.end) this.cursor.row = pane.from;
+    this.update();
+  }
+
+  /** Select a row of a slot. @param {string} slot @param {number} row */
+  choose(slot, row) {
+    const view = this.views[slot];
+    this.cursor = { slot, row: Math.max(view.from, Math.min(view.end - 1, row)) };
+    if (!this.isPinned) this.selected = this.rowNumber(slot, this.cursor.row);
+    this.history.add({ slot, pane: this.slots[slot], row: this.cursor.row });
+    this.update();
+    this.frame.focus();
+  }
+
+  /** @param {number} by rows, headings are passed over */
+  move(by) {
+    const { slot } = this.cursor, pane = this.views[slot].pane;
+    const { from, end } = this.views[slot];
+    let row = Math.max(from, Math.min(end - 1, this.cursor.row + by));
+    const step = by > 0 ? 1 : -1;
+    while (pane.heads.includes(row) && row + step >= from && row + step < end) row += step;
+    this.choose(slot, row);
+  }
+
+  /** Go to the next open pane, onto its first linked row. @param {number} step */
+  turn(step) {
+    const slot = SLOTS[(SLOTS.indexOf(this.cursor.slot) + step + SLOTS.length) % SLOTS.length];
+    this.enter(slot);
+  }
+
+  /** Make a slot the current one without changing what is selected, until the next move. @param {string} slot */
+  enter(slot) {
+    const hits = this.visibleHits(slot);
+    this.cursor = { slot, row: hits.length ? hits[0] : this.views[slot].from };
+    this.update();
+  }
+
+  /** @param {string} slot */
+  visibleHits(slot) {
+    const view = this.views[slot];
+    return this.hits(view.pane).filter((r) => r >= view.from && r < view.end);
+  }
+
+  /** @param {1 | -1} step */
+  cycle(step) {
+    const row = nextHit(this.visibleHits(this.cursor.slot), this.cursor.row, step);
+    if (row < 0) return this.frame.say("No match in " + this.views[this.cursor.slot].pane.title + ".");
+    this.cursor.row = row;
+    this.history.add({ slot: this.cursor.slot, pane: this.slots[this.cursor.slot], row });
+    this.update();
+  }
+
+  pin() {
+    this.isPinned = !this.isPinned;
+    if (!this.isPinned) this.selected = this.rowNumber(this.cursor.slot, this.cursor.row);
+    this.update();
+  }
+
+  toggleLibrary() {
+    this.library = !this.library;
+    this.update();
+  }
+
+  /** @param {1 | -1} step */
+  back(step) {
+    const place = this.history.go(step);
+    if (!place) return this.frame.say(step < 0 ? "This is where the history begins." : "This is the newest selection.");
+    this.slots[place.slot] = place.pane;
+    this.views[place.slot].load();
+    this.cursor = { slot: place.slot, row: place.row };
+    this.selected = this.rowNumber(place.slot, place.row);
+    this.update();
+  }
+
+  find() {
+    const wanted = this.search.value.toLowerCase(), view = this.views[this.cursor.slot];
+    const count = view.end - view.from;
+    for (let i = 1; wanted && i <= count; i++) {
+      const row = view.from + ((this.cursor.row - view.from + i) % count);
+      if ((view.texts[row] || "").toLowerCase().includes(wanted)) {
+        const field = this.search;
+        this.choose(this.cursor.slot, row);
+        return field.focus();
+      }
+    }
+    this.frame.say("No match for ", h("code", {}, this.search.value), " in " + view.pane.title + ".");
+  }
+
+  /** Show a pane: where it is open already, go there; else in the right-hand slot. @param {string} id */
+  show(id) {
+    let slot = SLOTS.find((s) => this.slots[s] === id);
+    if (!slot) {
+      slot = "D";
+      this.slots[slot] = id;
+      this.views[slot].load();
+    }
+    this.enter(slot);
+  }
+
+  /** @param {Pane} pane */
+  hits(pane) {
+    return this.selected < 0 ? [] : /** @type {Links} */ (this.links).hits(pane, this.level);
+  }
+
+  /** Why a pane has no hit, in words. @param {Pane} pane */
+  whyNone(pane) {
+    const links = /** @type {Links} */ (this.links);
+    if (this.ordinal < 0) return "";
+    const fate = this.fate();
+    const below = ["loop", "triton"].includes(pane.id) || pane.parent === "triton";
+    if (below && fate) return fate;
+    if (this.ordinal === 0 && !below) return this.label() || "generated by the compiler";
+    if (pane.empty) return "";
+    return links.panes.indexOf(pane) && below ? "no kernel line came of it" : "nothing of it here";
+  }
+
+  /** Why an ATen node of the selection went no further. */
+  fate() {
+    for (const [row, text] of Object.entries(this.part.fates)) if (this.level[+row] === LINKED) return this.part.strings[/** @type {number} */ (text)];
+    return "";
+  }
+
+  label() {
+    const text = this.part.labels[this.selected];
+    return text === undefined ? "" : this.part.strings[text];
+  }
+
+  /** Light up the selection everywhere. */
+  update() {
+    const links = /** @type {Links} */ (this.links);
+    const own = this.selected >= 0 ? links.panes[links.paneOf[this.selected]] : null;
+    this.level = this.selected >= 0 ? links.select(this.selected) : new Uint8Array(links.count);
+    this.ordinal = this.selected >= 0 ? links.ordinal[this.selected] : -1;
+    this.isNarrow = Boolean(own && own.id !== "source" && own.id !== "bytecode");
+    for (const slot of SLOTS) this.views[slot].update();
+    this.drawRail();
+    const b = /** @type {HTMLElement} */ (this.pinButton), l = /** @type {HTMLElement} */ (this.libraryButton);
+    b.textContent = this.isPinned ? "Unpin" : "Pin";
+    b.setAttribute("aria-pressed", String(this.isPinned));
+    l.setAttribute("aria-pressed", String(this.library));
+    this.frame.say(...this.sentence(own));
+  }
+
+  drawRail() {
+    const open = Object.values(this.slots);
+    put(
+      this.rail,
+      this.part.panes.map((/** @type {Pane} */ p) => {
+        const hits = this.hits(p).length, on = open.includes(p.id);
+        const slot = SLOTS.find((s) => this.slots[s] === p.id);
+        return h(
+          "button",
+          { type: "button", role: "tab", "aria-selected": String(on), "aria-controls": slot ? this.views[slot].el.id : null, "data-pane": p.id, title: p.empty || p.note || null, onclick: () => { this.show(p.id); this.frame.focus(); } },
+          p.title,
+          h("i", { class: hits ? "hit " + hue(this.ordinal) : "" }, `${hits || "–"} / ${p.rows ? p.lines : "–"}`),
+        );
+      }),
+    );
+  }
+
+  /** The chain from source line to machine code in words. @param {Pane | null} own */
+  sentence(own) {
+    if (!own) return [h("span", { class: "mut" }, "Click a line, or move with the arrow keys: every pane shows what belongs to it.")];
+    const at = this.selected - own.first, text = (this.text(own) || [])[at] || "";
+    const number = own.numbers ? own.numbers[at] : String(at + 1);
+    const name = own.id === "source" ? "Line " + number : `${own.title} ${number}`;
+    const head = [badge(this.ordinal), " ", h("b", {}, name), " ", h("code", {}, text.trim().slice(0, 120))];
+    const broken = own.id === "source" && this.part.breaks[at] ? [" The graph breaks here: " + this.part.breaks[at] + "."] : [];
+    if (this.ordinal < 0) return [...head, h("span", { class: "mut" }, own.id === "source" ? " Nothing in this compilation came of this line." : " No origin was recorded for this line."), ...broken];
+    const counts = this.part.panes.filter((/** @type {Pane} */ p) => p !== own && p.rows).map((/** @type {Pane} */ p) => [p, this.hits(p).length]);
+    const steps = counts.filter(([p, n]) => n && p.id !== "bytecode" && p.id !== "ttir" && p.id !== "ttgir" && p.id !== "llir").map(([p, n]) => (p.id === "source" ? this.lineWords() : `${n} ${p.title}`));
+    const made = this.ordinal === 0 ? [` No user line: ${this.label() || "generated by the compiler"}.`] : [];
+    const chain = steps.length ? [" → " + steps.join(" → ")] : [];
+    const fate = this.fate();
+    const lowest = this.part.panes.findLast((/** @type {Pane} */ p) => p.note);
+    const library = this.part.library[this.selected];
+    return [
+      ...head, ...chain, chain.length ? "." : "", ...made, ...broken,
+      fate ? ` ${fate[0].toUpperCase()}${fate.slice(1)}.` : "",
+      library !== undefined ? ` Inlined through ${this.part.strings[library]}.` : "",
+      this.isPinned ? " Pinned." : "",
+      lowest ? h("span", { class: "mut" }, ` ${lowest.title}: ${lowest.note}.`) : "",
+    ];
+  }
+
+  /** The linked source lines by number. */
+  lineWords() {
+    const source = /** @type {Pane} */ (this.pane("source"));
+    const lines = this.hits(source).map((r) => (source.numbers ? source.numbers[r] : r + 1));
+    return lines.length > 4 ? plural(lines.length, "line") : (lines.length === 1 ? "line " : "lines ") + lines.join(", ");
+  }
+}

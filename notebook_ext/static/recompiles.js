@@ -1,0 +1,156 @@
+// Recompiles: cache entries by calls, so that who was asked, in which order, and who refused is read without a click.
+
+import { button, h, plural, put } from "./shared/dom.js";
+import { key } from "./shared/keys.js";
+import { fixList, sourceLine } from "./guards.js";
+
+/** @typedef {import("./explorer.js").Frame} Frame */
+
+const CELLS = { hit: ["●", "ok", "hit"], compiled: ["◆", "new", "compiled"], rejected: ["✗", "bad", "rejected"] };
+
+/** Time in milliseconds, short. @param {number} seconds */
+export function ms(seconds) {
+  const value = seconds * 1000;
+  return (value >= 100 ? value.toFixed(0) : value.toPrecision(2)) + " ms";
+}
+
+export class RecompilesView {
+  /** @param {Frame} frame */
+  constructor(frame) {
+    this.frame = frame;
+    this.id = "recompiles";
+    this.name = "Recompiles";
+    /** @type {any} */
+    this.part = null;
+    this.lane = 0;
+    this.column = -1;
+    this.context = h("div", { class: "ctx" });
+    this.lanes = h("div", { class: "lanes" });
+    this.detail = h("div", { class: "blk" });
+    this.el = h("div", { class: "recompiles" }, this.context, h("div", { class: "scr tall" }, this.lanes, this.detail));
+    this.keys = [
+      key("ArrowRight ArrowLeft", "next or previous call", (k) => this.go(this.lane, this.column + (k === "ArrowRight" ? 1 : -1))),
+      key("ArrowDown ArrowUp", "next or previous function", (k) => this.go(this.lane + (k === "ArrowDown" ? 1 : -1), this.column)),
+      key("j k", "next or previous miss", (k) => this.miss(k === "j" ? 1 : -1)),
+      key("Enter", "show the guard that refused", () => this.guard()),
+    ];
+  }
+
+  /** @param {string} [frame] */
+  open(frame) {
+    this.wanted = frame;
+  }
+
+  draw() {
+    const part = this.frame.part("recompiles");
+    if (!part) return put(this.lanes, h("p", { class: "mut pad" }, "Loading …"));
+    this.part = part;
+    if (this.wanted) {
+      this.lane = Math.max(0, part.lanes.findIndex((/** @type {any} */ l) => l.frame === this.wanted));
+      this.column = -1;
+      this.wanted = undefined;
+    }
+    const calls = part.lanes.reduce((/** @type {number} */ n, /** @type {any} */ l) => n + l.calls, 0) + part.dropped;
+    put(
+      this.context,
+      h("b", {}, plural(part.lanes.length, "code object")), h("span", { class: "mut" }, `${plural(calls, "call")} ·`),
+      h("span", {}, Object.values(CELLS).flatMap(([sign, kind, text]) => [h("span", { class: kind }, sign), ` ${text}  `]), "· not asked"),
+      h("span", { class: "sp" }), button("◂ miss", "k", () => this.miss(-1)), button("miss ▸", "j", () => this.miss(1)),
+    );
+    if (this.column < 0) this.column = this.firstMiss(this.lane);
+    this.update();
+  }
+
+  /** @param {number} lane */
+  firstMiss(lane) {
+    const { columns } = this.part.lanes[lane] || { columns: [] };
+    const found = columns.findIndex((/** @type {any} */ c) => c.rejections.length);
+    return found >= 0 ? found : 0;
+  }
+
+  /** @param {number} lane @param {number} column */
+  go(lane, column) {
+    const { lanes } = this.part;
+    this.lane = Math.max(0, Math.min(lanes.length - 1, lane));
+    this.column = Math.max(0, Math.min(lanes[this.lane].columns.length - 1, column));
+    this.update();
+  }
+
+  /** @param {number} step */
+  miss(step) {
+    const places = this.part.lanes.flatMap((/** @type {any} */ l, /** @type {number} */ i) => l.columns.flatMap((/** @type {any} */ c, /** @type {number} */ j) => (c.rejections.length ? [[i, j]] : [])));
+    if (!places.length) return this.frame.say("No call was refused by every entry.");
+    const here = places.findIndex((/** @type {number[]} */ p) => p[0] === this.lane && p[1] === this.column);
+    const [lane, column] = places[here < 0 ? 0 : (here + step + places.length) % places.length];
+    this.go(lane, column);
+  }
+
+  guard() {
+    const column = this.part.lanes[this.lane].columns[this.column];
+    const refused = column && column.rejections[column.rejections.length - 1];
+    if (refused) this.frame.open("guards", this.fullId(refused.entry), "call=" + (column.first));
+    else this.frame.say("No entry refused this call.");
+  }
+
+  /** @param {string} entry */
+  fullId(entry) {
+    return entry.includes("/") ? entry : this.part.lanes[this.lane].frame + "/" + entry;
+  }
+
+  update() {
+    const { lanes } = this.part;
+    put(this.lanes, lanes.length ? lanes.map((/** @type {any} */ l, /** @type {number} */ i) => this.#lane(l, i)) : h("p", { class: "mut pad" }, "Nothing was compiled, so nothing was compiled again."));
+    const lane = lanes[this.lane], column = lane && lane.columns[this.column];
+    if (!column) {
+      put(this.detail);
+      return this.frame.say(lane ? "No call of it was recorded." : "Nothing was compiled.");
+    }
+    const calls = column.first === column.last ? `call ${column.first}` : `calls ${column.first} to ${column.last}`;
+    const outcome = column.outcome === "hit" ? "hit" : column.outcome === "compiled" ? (column.rejections.length ? "miss, compiled " : "first compiled as ") : "left to Python";
+    put(
+      this.detail,
+      h("h4", {}, `${lane.name}, ${calls}${column.inputs ? ": " + column.inputs : ""}`),
+      h("p", {}, h("span", { class: column.outcome === "hit" ? "ok" : "new" }, outcome + (column.outcome === "python" ? "" : " " + this.entryName(column.entry))), column.caller ? h("span", { class: "mut" }, ` · called from ${column.caller}`) : null),
+      column.rejections.map((/** @type {any} */ r) => [
+        h("div", { class: "rej" }, h("b", {}, this.entryName(r.entry)), h("span", { class: "bad" }, " ✗ rejected: "), h("code", {}, r.short), h("p", {}, r.sentence)),
+        r.place ? [h("p", { class: "mut" }, "Because of " + r.place), sourceLine(r.source)] : null,
+        r.fixes.length ? fixList(r.fixes) : null,
+        button("Show the guard", "Enter", () => this.frame.open("guards", this.fullId(r.entry), "call=" + column.first)),
+      ]),
+    );
+    const entries = `${plural(lane.entries.length, "entry")} of at most ${lane.limit}`;
+    this.frame.say(h("b", {}, `${lane.name}, ${calls}: `), `${outcome}${column.outcome === "python" ? "" : " " + this.entryName(column.entry)}. `, column.rejections.map((/** @type {any} */ r) => `${this.entryName(r.entry)} refused: ${r.short}. `), h("span", { class: "mut" }, `Entries are listed in look-up order; ${entries}.`));
+  }
+
+  /** @param {string} entry */
+  entryName(entry) {
+    return "e" + entry.slice(entry.lastIndexOf("/") + 1);
+  }
+
+  /** @param {any} lane @param {number} index */
+  #lane(lane, index) {
+    const columns = lane.columns;
+    const most = Math.max(...this.part.lanes.flatMap((/** @type {any} */ l) => l.entries.map((/** @type {any} */ e) => e.seconds)), 1e-9);
+    const at = (/** @type {number} */ c) => (index === this.lane && c === this.column ? " sel" : "");
+    const choose = (/** @type {number} */ c) => ({ onclick: () => { this.go(index, c); this.frame.focus(); } });
+    const cell = (/** @type {any} */ e, /** @type {any} */ column, /** @type {number} */ c) => {
+      const state = column.cells[e.id] || column.cells[e.id.slice(e.id.lastIndexOf("/") + 1)];
+      const [sign, kind, text] = CELLS[/** @type {keyof typeof CELLS} */ (state)] || (e.from && e.from <= column.first ? ["·", "mut", "not asked"] : ["", "", "not there yet"]);
+      return h("span", { class: "cc " + kind + at(c), role: "gridcell", "aria-label": `call ${column.first}, ${e.name}: ${text}`, title: text, ...choose(c) }, sign);
+    };
+    const head = columns.map((/** @type {any} */ column, /** @type {number} */ c) => h("button", { type: "button", class: "cc" + at(c), "aria-pressed": String(Boolean(at(c))), title: column.inputs, ...choose(c) }, column.first === column.last ? column.first : `${column.first}–${column.last}`));
+    const made = (/** @type {any} */ column) => column.outcome === "compiled" && lane.entries.find((/** @type {any} */ e) => e.id === column.entry);
+    return h(
+      "section",
+      { class: "lane" },
+      h("h4", {}, lane.name, h("span", { class: "mut" }, lane.role === "resume" ? "resumed after " + lane.line : lane.line), h("span", { class: "sp mut" }, `entries ${lane.entries.length} of ${lane.limit} · ${plural(lane.hits, "hit")} · compiled in ${ms(lane.seconds)}`)),
+      h(
+        "div",
+        { class: "mx", role: "grid", "aria-label": lane.name + ": entries by calls", style: `--columns:${columns.length}` },
+        h("div", { role: "row", class: "mxr" }, h("span", { class: "mut", role: "rowheader" }, lane.cut ? `call, ${plural(lane.cut, "earlier column")} left out` : "call"), head),
+        h("div", { role: "row", class: "mxr bars" }, h("span", { class: "mut", role: "rowheader" }, "compile time"), columns.map((/** @type {any} */ column, /** @type {number} */ c) => { const e = made(column); return h("span", { class: "cc bar" + at(c), role: "gridcell", ...choose(c) }, e ? [h("small", {}, ms(e.seconds)), h("i", { style: `height:${Math.max(2, (e.seconds / most) * 20)}px` })] : null); })),
+        lane.entries.map((/** @type {any} */ e) => h("div", { role: "row", class: "mxr" }, h("span", { class: "chip", role: "rowheader", title: e.cause }, h("b", {}, e.name), " ", h("code", {}, e.inputs), h("span", { class: "sp mut" }, e.from ? "from call " + e.from : "")), columns.map((/** @type {any} */ column, /** @type {number} */ c) => cell(e, column, c)))),
+      ),
+    );
+  }
+}

@@ -1,0 +1,95 @@
+// Elements made from text only: nothing that came from user code is ever parsed as HTML.
+
+/** @typedef {Node | string | number | null | undefined | false} Kid */
+/** @typedef {Kid | Kid[] | (Kid | Kid[])[]} Kids */
+
+const SVG = new Set(["svg", "g", "rect", "path", "text"]);
+
+/**
+ * Make an element; `on...` properties are listeners, all others attributes (null and false leave one out).
+ * @param {string} tag
+ * @param {Record<string, any>} [props]
+ * @param {...Kids} kids
+ * @returns {HTMLElement}
+ */
+export function h(tag, props, ...kids) {
+  const e = SVG.has(tag) ? document.createElementNS("http://www.w3.org/2000/svg", tag) : document.createElement(tag);
+  for (const [name, value] of Object.entries(props || {})) {
+    if (value == null || value === false) continue;
+    if (name.startsWith("on")) e.addEventListener(name.slice(2), value);
+    else if (name === "style") /** @type {HTMLElement} */ (e).style.cssText = value;
+    else e.setAttribute(name, value === true ? "" : String(value));
+  }
+  add(e, kids);
+  return /** @type {HTMLElement} */ (e);
+}
+
+/**
+ * Append children, strings as text.
+ * @param {Element} e
+ * @param {any} kids
+ */
+function add(e, kids) {
+  for (const kid of [kids].flat(9)) if (kid != null && kid !== false) e.append(typeof kid === "number" ? String(kid) : kid);
+}
+
+/**
+ * Replace an element's children.
+ * @param {Element} e
+ * @param {...Kids} kids
+ */
+export function put(e, ...kids) {
+  e.replaceChildren();
+  add(e, kids);
+}
+
+/**
+ * A source line's number on its colour; a dot on grey for what the compiler made by itself.
+ * @param {number} ordinal
+ */
+export function badge(ordinal) {
+  return h("span", { class: "bd " + hue(ordinal) }, ordinal > 0 ? String(ordinal) : "·");
+}
+
+/**
+ * The class that gives an ordinal its colour.
+ * @param {number} ordinal
+ */
+export function hue(ordinal) {
+  return "o" + (ordinal > 0 ? ((ordinal - 1) % 6) + 1 : 0);
+}
+
+/**
+ * "1 line", "2 lines", "1,000 entries".
+ * @param {number} count
+ * @param {string} word
+ */
+export function plural(count, word) {
+  const many = /[^aeiou]y$/.test(word) ? word.slice(0, -1) + "ies" : word + "s";
+  return count.toLocaleString("en") + " " + (count === 1 ? word : many);
+}
+
+/**
+ * A button with a visible border; `key` is shown in its title.
+ * @param {string} text
+ * @param {string} key
+ * @param {() => void} action
+ * @param {Record<string, any>} [props]
+ */
+export function button(text, key, action, props) {
+  return h("button", { type: "button", class: "b", title: key ? "Key: " + key : null, onclick: action, ...props }, text);
+}
+
+/**
+ * A drop-down list.
+ * @param {string} label
+ * @param {[string, string][]} options values and texts
+ * @param {string} value
+ * @param {(value: string) => void} changed
+ */
+export function choice(label, options, value, changed) {
+  const e = /** @type {HTMLSelectElement} */ (
+    h("select", { "aria-label": label, onchange: () => changed(e.value) }, options.map(([v, text]) => h("option", { value: v, selected: v === value }, text)))
+  );
+  return e;
+}

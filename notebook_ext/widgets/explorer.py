@@ -1,0 +1,115 @@
+"""The explorer as a widget: an overview that follows the session, and parts sent when a view asks for them."""
+
+from __future__ import annotations
+
+import json
+import logging
+import threading
+import weakref
+from collections.abc import Callable
+from typing import Any
+
+import anywidget
+import traitlets
+
+from engine.records.session import Session
+from notebook_ext.views.explorer import first_parts, overview, part
+from notebook_ext.widgets.assets import module_text, style_text
+
+log = logging.getLogger(__name__)
+
+QUIET_SECONDS = 0.25
+"""Changes that arrive within this time are shown together."""
+
+
+class Explorer(anywidget.AnyWidget):  # type: ignore[misc]
+    """Shows one session, and follows it while kernels are still being compiled.
+
+    ``on_verify`` is called without arguments when a person asks for a check; it may take its time, and changes of the session show by themselves.
+    """
+
+    _esm = module_text()
+    _css = style_text()
+    overview = traitlets.Dict().tag(sync=True)
+    parts = traitlets.Dict().tag(sync=True)
+
+    def __init__(self, session: Session, *, on_verify: Callable[[], object] | None = None) -> None:
+        super().__init__(overview=overview(session), parts=first_parts(session))
+        self.session = session
+        self._on_verify = on_verify
+        self._sent = {key: _fingerprint(value) for key, value in self.parts.items()}
+        self._lock = threading.RLock()
+        self._timer: threading.Timer | None = None
+        self.on_msg(_receive)
+        self._stop = session.on_change(_follower(self))
+
+    def close(self) -> None:
+        """End the comm and stop following the session."""
+        self._stop()
+        super().close()
+
+    def receive(self, content: dict[str, Any]) -> None:
+        """Answer one message of the front end: ask for a part, or for a check."""
+        if content.get("type") == "part":
+            self._send_part(str(content.get("key")))
+        elif content.get("type") == "verify":
+            self._verify()
+
+    def refresh(self) -> None:
+        """Send what has changed since it was last sent. Safe from any thread."""
+        with self._lock:
+            self._timer = None
+            for key in tuple(self._sent):
+                self._send_part(key, only_changed=True)
+            self.overview = overview(self.session)
+
+    def changed(self) -> None:
+        """Note that the session changed; it is shown soon, from a thread of its own, so that a busy kernel still updates the page."""
+        with self._lock:
+            if self._timer is None:
+                self._timer = threading.Timer(QUIET_SECONDS, self.refresh)
+                self._timer.daemon = True
+                self._timer.start()
+
+    def _send_part(self, key: str, *, only_changed: bool = False) -> None:
+        try:
+            value = part(self.session, key)
+        except (KeyError, ValueError, TypeError) as error:
+            log.debug("no part %r: %s", key, error)
+            self._sent.pop(key, None)
+            return
+        fingerprint = _fingerprint(value)
+        with self._lock:
+            if only_changed and self._sent.get(key) == fingerprint:
+                return
+            self._sent[key] = fingerprint
+        self.send({"type": "part", "key": key, "data": value})
+
+    def _verify(self) -> None:
+        if self._on_verify is None:
+            self.send({"type": "say", "text": "These kernels cannot be checked here: the session was loaded, not recorded in this kernel."})
+            return
+        try:
+            self._on_verify()
+        except Exception as error:
+            self.send({"type": "say", "text": f"The check failed: {type(error).__name__}: {error}"})
+
+
+def _receive(widget: Explorer, content: dict[str, Any], _buffers: object) -> None:
+    widget.receive(content)
+
+
+def _follower(widget: Explorer) -> Callable[[str], None]:
+    """A listener that does not keep the widget alive."""
+    alive = weakref.ref(widget)
+
+    def follow(_what: str) -> None:
+        found = alive()
+        if found is not None:
+            found.changed()
+
+    return follow
+
+
+def _fingerprint(value: Any) -> int:
+    return hash(json.dumps(value))

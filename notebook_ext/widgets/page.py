@@ -1,0 +1,69 @@
+"""The explorer as one HTML file: the same front end with all parts in the page, no kernel and no network."""
+
+from __future__ import annotations
+
+import json
+from html import escape
+from typing import Any
+
+from engine.records.session import Session
+from notebook_ext.views.explorer import all_parts, overview
+from notebook_ext.views.text import one_line
+from notebook_ext.widgets.assets import module_text, style_text
+
+_PAGE = """<!doctype html>
+<html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width">
+<meta http-equiv="Content-Security-Policy" content="default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; img-src data:">
+<title>{title}</title>
+<style>
+body{{margin:0;background:#fff;color:rgba(0,0,0,.87);font:13px/1.45 system-ui,-apple-system,"Segoe UI",Roboto,"Liberation Sans",sans-serif}}
+body[data-jp-theme-light=false]{{background:#111;color:rgba(255,255,255,.9)}}
+.page{{max-width:1280px;margin:0 auto;padding:8px 12px 24px}}.page>header{{display:flex;align-items:center;gap:12px;margin-bottom:8px}}.page>header b{{margin-right:auto}}
+.page>header button{{font:inherit;color:inherit;background:none;border:1px solid #868686;border-radius:2px;padding:2px 8px;cursor:pointer}}
+{style}</style></head>
+<body data-jp-theme-light="true">
+<main class="page"><header><b>{title}</b><button type="button" id="theme">Dark theme</button></header><div id="explorer"></div></main>
+<script type="application/json" id="data">{data}</script>
+<script type="module">
+{module}
+{shim}
+</script></body></html>
+"""
+
+_SHIM = """
+const data = JSON.parse(document.getElementById("data").textContent);
+const model = {
+  listeners: [],
+  get: (name) => data[name],
+  on(event, callback) { if (event === "msg:custom") this.listeners.push(callback); },
+  off() {},
+  send(message) {
+    const told = message.type === "part" ? { type: "part", key: message.key, data: data.parts[message.key] } : { type: "say", text: "This page has no kernel: run the notebook to check the kernels." };
+    if (message.type !== "part" || told.data !== undefined) for (const listener of this.listeners) listener(told);
+  },
+};
+const button = document.getElementById("theme");
+function setTheme(isDark) { document.body.dataset.jpThemeLight = String(!isDark); button.textContent = isDark ? "Light theme" : "Dark theme"; }
+button.addEventListener("click", () => setTheme(document.body.dataset.jpThemeLight === "true"));
+setTheme(location.hash.includes("dark") || (!location.hash.includes("light") && matchMedia("(prefers-color-scheme: dark)").matches));
+explorer.render({ model, el: document.getElementById("explorer") });
+"""
+
+
+def standalone_html(session: Session, title: str = "Compilation explorer") -> str:
+    """One self-contained page that shows the session; opens from disk, offline, in light or dark."""
+    data = {"overview": overview(session), "parts": all_parts(session)}
+    return _PAGE.format(title=escape(one_line(title)), style=style_text(), data=_script_safe(data), module=_as_constant(module_text()), shim=_scoped(_SHIM))
+
+
+def _script_safe(data: Any) -> str:
+    """JSON that cannot end or open a script element, whatever its strings hold."""
+    return json.dumps(data, ensure_ascii=True, separators=(",", ":")).replace("<", "\\u003c")
+
+
+def _as_constant(module: str) -> str:
+    return module.replace("export default", "const explorer =")
+
+
+def _scoped(script: str) -> str:
+    return "{" + script + "}"
