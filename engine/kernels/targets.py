@@ -12,15 +12,17 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from types import MappingProxyType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from engine.errors import UnknownTarget
 from engine.ir.binary import Unit, build, unit_of
-from engine.ir.kernel import KernelSource
 from engine.kernels.provenance import listing
 from engine.kernels.resources import resources
 from engine.kernels.sass import disassemble
 from engine.records.kernels import TargetRecord
+
+if TYPE_CHECKING:  # worker processes compile without torch, whose import takes longer than all their work
+    from engine.ir.kernel import KernelSource
 
 
 @dataclass(frozen=True)
@@ -152,6 +154,15 @@ def _sass_of(target: str, group: dict[int, Compiled]) -> dict[int, TargetRecord]
         i: replace(c.record, listings=(*c.record.listings, sass))
         for (i, c), sass in zip(group.items(), found, strict=True)
     }
+
+
+def prepare() -> None:
+    """Load what compiling needs (Triton, and its digest of itself), so that the next kernel does not wait for it."""
+    if not missing_triton():
+        import triton.compiler
+        from triton.runtime.cache import triton_key
+
+        triton_key()
 
 
 # ---- what people see ----------------------------------------------------------------------------------------------

@@ -1,0 +1,62 @@
+"""A worker process's side of the pipe: take a task from standard input, answer on what was standard output, until the pipe closes.
+
+A task is (function as "module:name", arguments); an answer (True, value) or (False, reason). Both are pickles behind their length.
+Nothing of the engine is imported before a task names it, and the user's ``__main__`` never is.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import os
+import pickle
+import struct
+import sys
+from typing import BinaryIO
+
+LENGTH = struct.Struct("<Q")
+
+
+def send(stream: BinaryIO, value: object) -> None:
+    """Write one value."""
+    data = pickle.dumps(value, protocol=pickle.HIGHEST_PROTOCOL)
+    stream.write(LENGTH.pack(len(data)) + data)
+    stream.flush()
+
+
+def receive(stream: BinaryIO) -> object:
+    """Read one value.
+
+    Raises:
+        EOFError: the other side is gone.
+    """
+    head = _exactly(stream, LENGTH.size)
+    return pickle.loads(_exactly(stream, LENGTH.unpack(head)[0]))  # noqa: S301 - both ends are ours
+
+
+def _exactly(stream: BinaryIO, count: int) -> bytes:
+    data = stream.read(count)
+    if data is None or len(data) < count:
+        raise EOFError
+    return data
+
+
+def main() -> None:
+    """Serve tasks until standard input closes."""
+    # Compilers print: what they print must not land among the answers.
+    answers = os.fdopen(os.dup(1), "wb")
+    os.dup2(2, 1)
+    if hasattr(os, "nice"):
+        with contextlib.suppress(OSError):
+            os.nice(10)
+    while True:
+        try:
+            task, arguments = receive(sys.stdin.buffer)  # type: ignore[misc]
+        except EOFError:
+            return
+        try:
+            module, _, name = task.partition(":")
+            answer = (True, getattr(importlib.import_module(module), name)(*arguments))
+        except Exception as error:
+            answer = (False, f"{type(error).__name__}: {error}")
+        send(answers, answer)
