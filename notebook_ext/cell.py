@@ -19,6 +19,7 @@ from engine.runtime.dispatch import is_dispatcher
 from notebook_ext import calls, cellframe
 from notebook_ext.roots import Roots, call_method
 from notebook_ext.subjects import Subject
+from notebook_ext.tape import Tape
 
 INTERACTIVITY = {"all", "last", "last_expr", "none", "last_expr_or_assign"}
 
@@ -75,12 +76,19 @@ def cell_number(shell: InteractiveShell) -> int:
     return number if isinstance(number, int) else int(shell.execution_count)
 
 
-def run(shell: InteractiveShell, cell: Cell, subject: Subject, session: Session, names: tuple[str, ...]) -> Roots:
+def run(
+    shell: InteractiveShell,
+    cell: Cell,
+    subject: Subject,
+    session: Session,
+    names: tuple[str, ...],
+    tape: Tape | None = None,
+) -> Roots:
     """Run the cell; what the user's code raises comes out as it is.
 
     Roots are put back whatever happens.
     """
-    roots = Roots(subject, session, shell.user_ns, cell.file, names)
+    roots = Roots(subject, session, shell.user_ns, cell.file, names, tape)
     roots.look_up_names()
     try:
         if names:

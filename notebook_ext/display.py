@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import html
 import importlib.util
+import os
+import pathlib
 from typing import Any
 
 from IPython.core.interactiveshell import InteractiveShell
@@ -11,21 +13,57 @@ from IPython.display import display
 
 from engine.records.runtime import Skipped
 from engine.records.session import Session
+from notebook_ext.page import MARK
 from notebook_ext.views.summary import summary
 from notebook_ext.views.text import one_line
 from notebook_ext.views.twin import static_html, static_text, summary_html
 
 STYLE = "font-family:var(--jp-ui-font-family,system-ui,sans-serif);font-size:13px;line-height:18px;margin:4px 0"
+REPORT = "COMPILE_EXPLORER_REPORT"
+"""Set in the environment of a kernel that runs for a report."""
+_reported: list[Session] = []
+
 QUIET = "color:var(--jp-ui-font-color2,#5a5a5a)"
 
 
 def show(shell: InteractiveShell, session: Session, *, static: bool = True) -> None:
     """Display a session below a cell. With ``static`` off, only the summary line is kept in the notebook, not the tables and pictures."""
-    display(bundle(session, static=static), raw=True)
+    display(bundle(session, static=static), raw=True, metadata=_report_mark(session))
     if has_widgets(shell):
         from notebook_ext.widgets.explorer import Explorer
 
-        display(Explorer(session))
+        display(Explorer(session, on_verify=lambda: verify(session)))
+
+
+def verify(session: Session) -> None:
+    """Check a session's kernels; what was found is shown as it comes."""
+    from engine import api
+
+    api.verify(session)
+
+
+def _report_mark(session: Session) -> dict[str, Any]:
+    """While a report is made: note which session an output shows, and keep it to be saved at the end, when all kernels are compiled."""
+    if not os.environ.get(REPORT):
+        return {}
+    if session not in _reported:
+        _reported.append(session)
+    return {MARK: {"session": _reported.index(session)}}
+
+
+def save_reported(folder: str, seconds: float) -> None:
+    """Wait for background work, then save every session that was shown as ``<number>.json``; called in the kernel when a report is made."""
+    from engine import api
+
+    for number, session in enumerate(_reported):
+        if session.subject == "engine":
+            api.wait(session, seconds)
+        session.save(pathlib.Path(folder) / f"{number}.json")
+
+
+def show_line(session: Session) -> None:
+    """Display the summary of a second session, without its explorer."""
+    display(bundle(session, static=False), raw=True)
 
 
 def explore(shell: InteractiveShell, session: Session) -> None:

@@ -19,11 +19,13 @@ from engine.records.base import RecordError
 from engine.records.session import Session
 from notebook_ext import answers, arguments, cell, display, roots, shadow
 from notebook_ext.cell import Cell
+from notebook_ext.compare import Comparison, compare
 from notebook_ext.drivers import driver_reason
 from notebook_ext.progress import Progress
 from notebook_ext.session import LAST, Sessions
 from notebook_ext.subjects import Choice, Subject, is_torch
-from notebook_ext.tracebacks import clean, passes_through
+from notebook_ext.tape import Tape
+from notebook_ext.tracebacks import clean, passes_through, was_compiling
 
 COMPLETED = ("%%compile", "%compile")
 
@@ -56,6 +58,8 @@ class CompileMagics(Magics):
             parsed = cell.parse(self.shell, body)
         except (SyntaxError, ValueError, OverflowError) as error:
             self.shell.showsyntaxerror()
+            if not self._owns_cell():
+                raise
             self._fail(error)
             return
         roots.check_names(names, self.shell.user_ns, parsed.bound)
@@ -70,18 +74,27 @@ class CompileMagics(Magics):
 
     def _run(self, given: argparse.Namespace, subject: Subject, parsed: Cell, names: tuple[str, ...]) -> None:
         failure: BaseException | None = None
+        tape = Tape() if given.compare else None
+        compared: Comparison | None = None
         with subject.recording() as session:
             self.sessions.bind(session, given.output)
             with Progress(self.shell, session):
                 try:
-                    cell.run(self.shell, parsed, subject, session, names)
+                    cell.run(self.shell, parsed, subject, session, names, tape)
                 except BaseException as error:
                     failure = error
                 else:
                     self._verify(given, session)
+                    compared = self._compare(tape, session)
+        owns = self._owns_cell()
         if failure is not None:
-            self._show_error(failure, parsed, session)
+            self._tell_error(failure, parsed, session, shown=owns)
         self._finish(given, session, failure)
+        if compared is not None and compared.session is not None:
+            self.shell.user_ns[f"{LAST}_torch"] = compared.session
+            display.show_line(compared.session)
+        if failure is not None and not owns:
+            raise failure
         if failure is not None:
             self._fail(failure)
 
@@ -96,30 +109,46 @@ class CompileMagics(Magics):
         if given.verify and not is_torch(given.backend):
             api.verify(session)
 
-    def _show_error(self, error: BaseException, parsed: Cell, session: Session) -> None:
-        """The user's own traceback, as if the cell had run without us."""
-        if isinstance(error, KeyboardInterrupt) and session.stage:
+    def _compare(self, tape: Tape | None, session: Session) -> Comparison | None:
+        if tape is None:
+            return None
+        session.set_stage("compare")
+        compared = compare(tape)
+        session.set_stage("")
+        session.add_note(compared.text)
+        return compared
+
+    def _tell_error(self, error: BaseException, parsed: Cell, session: Session, *, shown: bool) -> None:
+        """The user's own traceback, as if the cell had run without us; where it is not ``shown``, the caller raises the error on."""
+        if isinstance(error, KeyboardInterrupt) and was_compiling(error):
             session.add_note(
                 "Interrupted while compiling: nothing half-made was kept, and the next call compiles anew."
             )
-            session.set_stage("")
-        if isinstance(error, SystemExit):
-            return
         is_syntax = isinstance(error, SyntaxError) and not passes_through(error, parsed.file)
         try:
             raise error  # what prints tracebacks of exception groups asks for the exception being handled
+        except SystemExit:
+            return
         except BaseException:
             tb = clean(error, parsed.file)
+            if not shown:
+                return
             if is_syntax:
                 self.shell.showsyntaxerror()
             else:
                 self.shell.showtraceback((type(error), error, tb), tb_offset=0)
 
+    def _owns_cell(self) -> bool:
+        """Whether the cell that runs is all ours, so that nothing comes after what we show."""
+        result = self.shell.displayhook.exec_result
+        raw = getattr(result.info, "raw_cell", "") if isinstance(result, ExecutionResult) else ""
+        return str(raw or "").lstrip().startswith("%%")
+
     def _fail(self, error: BaseException) -> None:
         """Let the cell count as failed without its error being shown a second time."""
-        result = self.shell.displayhook.exec_result
-        if isinstance(error, SystemExit) or not (isinstance(result, ExecutionResult) and is_cell_magic(result)):
+        if isinstance(error, SystemExit):
             raise error
+        result: Any = self.shell.displayhook.exec_result
         result.error_in_exec = error
 
         def remember(_: object = None) -> None:
@@ -215,7 +244,8 @@ class CompileMagics(Magics):
         named = self.shell.user_ns.get(text)
         if isinstance(named, Session):
             return named
-        path = pathlib.Path(text.strip("\"'")).expanduser()
+        given = named if isinstance(named, (str, pathlib.Path)) else text.strip("\"'")
+        path = pathlib.Path(given).expanduser()
         if not path.is_file():
             raise UsageError(f"{text!r} is neither a session bound to a name nor a saved session's file.")
         try:
@@ -257,12 +287,6 @@ def _inside(call: ast.Call) -> str:
             *(f"{k.arg}={ast.unparse(k.value)}" if k.arg else f"**{ast.unparse(k.value)}" for k in call.keywords),
         ]
     )
-
-
-def is_cell_magic(result: ExecutionResult) -> bool:
-    """Whether the cell that runs is one whose whole body belongs to a cell magic, so that nothing of it comes after."""
-    raw = getattr(result.info, "raw_cell", "") or ""
-    return raw.lstrip().startswith("%%")
 
 
 def register(shell: InteractiveShell) -> None:

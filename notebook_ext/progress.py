@@ -73,6 +73,8 @@ def sentence(session: Session, stage: str, seconds: float) -> str:
     name = next((f.name for f in session.frames if f.id == frame), "")
     if not word:
         return f"Running the cell, {seconds:.0f} s"
+    if word == "compare":
+        return f"Running the same calls through torch.compile, {seconds:.0f} s"
     verb = "Checking" if word == "verify" else "Compiling"
     doing = "" if word in {"compile", "verify"} else f": {word}"
     return f"{verb} {name or 'the cell'}{doing}, {seconds:.0f} s"

@@ -21,6 +21,7 @@ from engine.records.session import Session
 from engine.runtime.dispatch import is_dispatcher, original
 from notebook_ext.drivers import driver_reason, routed
 from notebook_ext.subjects import Subject, Undo
+from notebook_ext.tape import Tape
 
 PLAIN = (type, BuiltinFunctionType, MethodWrapperType)
 LIBRARIES = tuple(
@@ -44,12 +45,14 @@ class Roots:
         namespace: MutableMapping[str, Any],
         file: str,
         names: tuple[str, ...] = (),
+        tape: Tape | None = None,
     ) -> None:
         self._subject = subject
         self._session = session
         self._namespace = namespace
         self._file = file
         self._names = names
+        self._tape = tape
         self._older: weakref.WeakSet[torch.nn.Module] = weakref.WeakSet(modules_in(namespace))
         self._decided: dict[int, tuple[Any, Any]] = {}
         self._attached: dict[int, tuple[torch.nn.Module, Undo]] = {}
@@ -78,18 +81,19 @@ class Roots:
 
     def defined(self, function: Any) -> Any:
         """What to bind for a function that the cell just defined and calls: compiled from the start, so that its name means one object."""
-        return (
-            self.callee(function) if isinstance(function, FunctionType) and not self._is_driver(function) else function
-        )
+        is_chosen = isinstance(function, FunctionType) and not self._names and not self._is_driver(function)
+        return self._function(function) if is_chosen else function
 
     def _decide(self, called: Any) -> Any:
         if self._names and not self._is_named(called):
             return self._in_driver(called)
         if isinstance(called, torch.nn.Module):
+            watched = self._watched(called, called)  # a tape copies the module before it is attached
             self._module(called)
-            return called
+            return watched
         if isinstance(called, FunctionType):
-            return self._function(called)
+            compiled = self._function(called)
+            return self._watched(original(compiled), compiled)
         if isinstance(called, functools.partial):
             inner = self.callee(called.func)
             return called if inner is called.func else functools.partial(inner, *called.args, **called.keywords)
@@ -97,6 +101,11 @@ class Roots:
         if call is not None and self._is_notebook(call):
             return MethodType(self._function(call), called)
         return called
+
+    def _watched(self, root: Any, target: Any) -> Any:
+        """With a tape: the target, its calls recorded."""
+        is_root = isinstance(root, torch.nn.Module) or target in MADE
+        return target if self._tape is None or not is_root else self._tape.watch(root, target)
 
     def _in_driver(self, called: Any) -> Any:
         """With names given: a driver still runs with its calls looked at, everything else as it is."""
@@ -147,6 +156,8 @@ class Roots:
         return known[1]
 
     def _choose(self, function: FunctionType) -> Any:
+        if any(function is compiled for _, compiled in self._functions.values()):
+            return function
         inner = original(function) if function in MADE else function
         name = inner.__qualname__
         if is_dispatcher(inner):
@@ -181,8 +192,7 @@ class Roots:
         return isinstance(inner, FunctionType) and bool(driver_reason(inner, self._is_notebook))
 
     def _is_notebook(self, function: FunctionType) -> bool:
-        inner = inspect.unwrap(function)
-        return getattr(inner, "__globals__", None) is self._namespace
+        return getattr(inspect.unwrap(function), "__globals__", None) is self._namespace
 
     def _tell_other_file(self, function: FunctionType) -> None:
         file = pathlib.Path(function.__code__.co_filename).resolve()
@@ -237,8 +247,9 @@ class Roots:
                 self._namespace[name] = function
         for function, compiled in self._functions.values():
             made_here = function.__code__.co_filename == self._file
-            if made_here and compiled in MADE and self._namespace.get(function.__name__) is function:
-                self._namespace[function.__name__] = compiled
+            own_name = function.__name__
+            if made_here and compiled in MADE and self._namespace.get(own_name) is function:
+                self._namespace[own_name] = compiled
         # A generator that the cell left behind may still ask: it gets what it names, and keeps nothing alive here.
         self._is_over = True
         for kept in (self._decided, self._attached, self._functions, self._rebound, self._named):

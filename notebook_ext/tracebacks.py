@@ -34,12 +34,22 @@ def clean(error: BaseException, cell: str) -> TracebackType | None:
 
 def passes_through(error: BaseException, cell: str) -> bool:
     """Whether a frame of the cell is on the exception's traceback."""
-    tb = error.__traceback__
-    while tb is not None:
-        if tb.tb_frame.f_code.co_filename == cell:
-            return True
-        tb = tb.tb_next
-    return False
+    return cell in _files(error)
+
+
+def was_compiling(error: BaseException) -> bool:
+    """Whether the compiler was at work when the error came; ask before ``clean``."""
+    return str(HOME / "engine" / "pipeline.py") in _files(error)
+
+
+def _files(error: BaseException) -> list[str]:
+    """File names of the frames on the exception's traceback, outermost first."""
+    files = []
+    link = error.__traceback__
+    while link is not None:
+        files.append(link.tb_frame.f_code.co_filename)
+        link = link.tb_next
+    return files
 
 
 def _from_cell(tb: TracebackType | None, cell: str) -> TracebackType | None:
@@ -79,11 +89,7 @@ def _forget_internal_context(error: BaseException) -> None:
 
 
 def _is_internal(error: BaseException) -> bool:
-    files = []
-    link = error.__traceback__
-    while link is not None:
-        files.append(link.tb_frame.f_code.co_filename)
-        link = link.tb_next
+    files = _files(error)
     return bool(files) and is_ours(files[0]) and all(is_ours(f) or _is_torch(f) for f in files)
 
 

@@ -1,0 +1,126 @@
+"""A notebook as one self-contained HTML page: no script from elsewhere, no request, light and dark."""
+
+from __future__ import annotations
+
+import base64
+import html
+import re
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from pygments import highlight
+from pygments.formatters import HtmlFormatter
+from pygments.lexers import PythonLexer
+
+MARK = "compile-explorer"
+"""Key of our metadata on an output: which session it shows."""
+WIDGET = "application/vnd.jupyter.widget-view+json"
+ANSI = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
+POLICY = "default-src 'none'; img-src data:; style-src 'unsafe-inline'; script-src 'unsafe-inline'"
+"""What the page may load: nothing that is not in it."""
+
+STYLE = """
+:root { color-scheme: light dark; --ground: #ffffff; --ink: #1f1f1f; --quiet: #5a5a5a; --line: #d4d4d4; --code: #f6f6f6; --error: #fdecea;
+  --jp-ui-font-family: system-ui, -apple-system, "Segoe UI", sans-serif; --jp-ui-font-color2: var(--quiet); }
+@media (prefers-color-scheme: dark) { :root { --ground: #161616; --ink: #e6e6e6; --quiet: #b0b0b0; --line: #444444; --code: #222222; --error: #3b1f1c; } }
+body { margin: 0 auto; max-width: 62rem; padding: 1.5rem 1rem 4rem; background: var(--ground); color: var(--ink);
+  font: 15px/1.55 var(--jp-ui-font-family); }
+h1, h2, h3 { line-height: 1.25; margin: 1.8em 0 0.5em; }
+a { color: inherit; }
+a.anchor-link { display: none; }
+code, pre { font-family: ui-monospace, "SF Mono", Menlo, Consolas, "DejaVu Sans Mono", monospace; font-size: 12.5px; line-height: 1.45; }
+p code, li code, td code { background: var(--code); padding: 0 3px; border-radius: 2px; }
+pre { margin: 0; overflow-x: auto; }
+table { border-collapse: collapse; }
+.cell { margin: 0.9em 0; }
+.input { background: var(--code); border: 1px solid var(--line); border-radius: 2px; padding: 8px 10px; }
+.output { padding: 4px 10px; }
+.output > pre { white-space: pre-wrap; overflow-wrap: anywhere; }
+.error { background: var(--error); border-left: 3px solid #c0392b; padding: 6px 10px; }
+iframe { width: 100%; height: 46rem; border: 1px solid var(--line); border-radius: 2px; }
+.explorer[open] { width: min(96vw, 84rem); position: relative; left: 50%; transform: translateX(-50%); }
+summary { cursor: pointer; }
+img { max-width: 100%; }
+"""
+
+
+def page(notebook: Any, title: str, explorers: Mapping[int, str] | None = None) -> str:
+    """The whole page for an executed notebook. ``explorers`` are pages of their own, by the number that outputs carry in their metadata."""
+    shown = explorers or {}
+    body = "\n".join(part for cell in notebook.cells for part in _cell(cell, shown))
+    return (
+        '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
+        f'<meta http-equiv="Content-Security-Policy" content="{POLICY}">'
+        '<meta name="viewport" content="width=device-width, initial-scale=1">'
+        f"<title>{html.escape(title)}</title><style>{STYLE}{_code_colours()}</style></head>\n<body>\n<main>\n{body}\n</main>\n</body></html>\n"
+    )
+
+
+def title_of(notebook: Any, default: str) -> str:
+    """The first heading."""
+    for cell in notebook.cells:
+        if cell.cell_type == "markdown" and (match := re.search(r"^#\s+(.+)$", cell.source, re.MULTILINE)):
+            return match.group(1).strip()
+    return default
+
+
+def _cell(cell: Any, explorers: Mapping[int, str]) -> Iterator[str]:
+    if cell.cell_type == "markdown":
+        from nbconvert.filters.markdown import markdown2html
+
+        yield f'<div class="cell">{markdown2html(cell.source)}</div>'
+    elif cell.cell_type == "code":
+        outputs = "".join(_output(o) + _explorer(o, explorers) for o in cell.outputs)
+        yield f'<div class="cell"><div class="input code">{_coloured(cell.source)}</div>{outputs}</div>'
+
+
+def _coloured(source: str) -> str:
+    return str(highlight(source, PythonLexer(), HtmlFormatter(nowrap=True)).join(("<pre>", "</pre>")))
+
+
+def _code_colours() -> str:
+    light = HtmlFormatter(style="xcode").get_style_defs(".code")
+    dark = HtmlFormatter(style="github-dark").get_style_defs(".code")
+    plain = ".code { background: var(--code); }"
+    return f"{light}\n@media (prefers-color-scheme: dark) {{ {dark} }}\n{plain}"
+
+
+def _output(output: Any) -> str:
+    if output.output_type == "stream":
+        return _box(_text(output.text))
+    if output.output_type == "error":
+        return f'<div class="output error">{_text(chr(10).join(output.traceback))}</div>'
+    data = output.get("data", {})
+    if WIDGET in data:
+        return ""
+    if "text/html" in data:
+        return _box(_joined(data["text/html"]))
+    for kind in ("image/png", "image/jpeg"):
+        if kind in data:
+            return _box(f'<img alt="" src="data:{kind};base64,{_joined(data[kind]).strip()}">')
+    if "image/svg+xml" in data:
+        encoded = base64.b64encode(_joined(data["image/svg+xml"]).encode()).decode()
+        return _box(f'<img alt="" src="data:image/svg+xml;base64,{encoded}">')
+    text = _joined(data.get("text/plain", ""))
+    return _box(_text(text)) if text else ""
+
+
+def _explorer(output: Any, explorers: Mapping[int, str]) -> str:
+    number = output.get("metadata", {}).get(MARK, {}).get("session")
+    if number not in explorers:
+        return ""
+    inside = html.escape(explorers[number], quote=True)
+    frame = f'<iframe title="Explorer" loading="lazy" sandbox="allow-scripts" srcdoc="{inside}"></iframe>'
+    return f'<details class="output explorer"><summary>Explorer</summary>{frame}</details>'
+
+
+def _joined(value: Any) -> str:
+    return value if isinstance(value, str) else "".join(value)
+
+
+def _text(text: str) -> str:
+    return f"<pre>{html.escape(ANSI.sub('', text))}</pre>"
+
+
+def _box(inside: str) -> str:
+    return f'<div class="output">{inside}</div>'

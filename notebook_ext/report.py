@@ -1,0 +1,138 @@
+"""Runs a notebook without a browser and writes it as one HTML page: ``python -m notebook_ext.report NOTEBOOK``."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import os
+import pathlib
+import sys
+import tempfile
+from collections.abc import Sequence
+from typing import Any
+
+from notebook_ext.display import REPORT
+from notebook_ext.page import ANSI, MARK, WIDGET, page, title_of
+
+HOME = pathlib.Path(__file__).resolve().parent.parent
+TOUR = HOME / "notebooks" / "00_tour.ipynb"
+MINUTES = 20
+WAIT = 120.0
+"""Seconds to wait for kernels that are still being compiled when the last cell is done."""
+
+
+def execute(path: pathlib.Path, folder: pathlib.Path) -> tuple[Any, str]:
+    """The notebook, executed in a new kernel in its own folder, and the traceback of the cell that failed ("" if none did).
+
+    Sessions that were shown are saved in ``folder`` by number.
+    """
+    import nbformat
+    from nbclient import NotebookClient
+    from nbclient.exceptions import CellExecutionError
+
+    notebook = nbformat.read(path, as_version=4)  # type: ignore[no-untyped-call]
+    saving = nbformat.v4.new_code_cell(
+        f"__import__('notebook_ext.display').display.save_reported({str(folder)!r}, {WAIT})"
+    )  # type: ignore[no-untyped-call]
+    client = NotebookClient(
+        notebook,
+        timeout=MINUTES * 60,
+        kernel_name="python3",
+        resources={"metadata": {"path": str(path.resolve().parent)}},
+        store_widget_state=False,
+        record_timing=False,
+    )
+    # The kernel must find our packages also when they are run from a source tree that is not installed.
+    search = os.pathsep.join(p for p in (str(HOME), os.environ.get("PYTHONPATH", "")) if p)
+    problem = ""
+    with client.setup_kernel(env={**os.environ, "PYTHONPATH": search, REPORT: "1"}):
+        try:
+            for index, cell in enumerate(notebook.cells):
+                client.execute_cell(cell, index)
+        except CellExecutionError as error:
+            problem = ANSI.sub("", str(error))
+        notebook.cells.append(saving)
+        with contextlib.suppress(CellExecutionError):
+            client.execute_cell(saving, len(notebook.cells) - 1)
+        notebook.cells.pop()
+    return tidy(notebook), problem
+
+
+def tidy(notebook: Any) -> Any:
+    """The notebook without what only a running kernel can show: widget views, and outputs that were emptied."""
+    for cell in notebook.cells:
+        if cell.cell_type == "code":
+            cell.outputs = [o for o in cell.outputs if not is_dead(o)]
+            cell.metadata.pop("execution", None)
+    notebook.metadata.pop("widgets", None)
+    return notebook
+
+
+def is_dead(output: Any) -> bool:
+    """Whether an output shows nothing without a kernel."""
+    data = output.get("data")
+    return data is not None and (WIDGET in data or not any(bool(v) for v in data.values()))
+
+
+def explorer(file: pathlib.Path) -> str:
+    """The explorer of a saved session as a page of its own."""
+    from engine.records.session import Session
+    from notebook_ext.widgets.page import standalone_html
+
+    return standalone_html(Session.load(file))
+
+
+def without_marks(notebook: Any) -> Any:
+    """The notebook without the metadata that only a report needs."""
+    for cell in notebook.cells:
+        for output in cell.get("outputs", ()):
+            output.get("metadata", {}).pop(MARK, None)
+    return notebook
+
+
+def report(path: pathlib.Path, folder: pathlib.Path, *, write: bool = False) -> tuple[pathlib.Path, str]:
+    """Execute a notebook and write its page into ``folder``; with ``write`` the notebook keeps its outputs too.
+
+    Returns:
+        The page's path, and the traceback of a failed cell or "".
+    """
+    import nbformat
+
+    with tempfile.TemporaryDirectory() as saved:
+        notebook, problem = execute(path, pathlib.Path(saved))
+        explorers = {int(file.stem): explorer(file) for file in pathlib.Path(saved).glob("*.json")}
+    folder.mkdir(parents=True, exist_ok=True)
+    made = folder / f"{path.stem}.html"
+    made.write_text(page(notebook, title_of(notebook, path.stem), explorers), encoding="utf-8")
+    if write and not problem:
+        nbformat.write(without_marks(notebook), path)  # type: ignore[no-untyped-call]
+    return made.resolve(), problem
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """The command line; prints the page's path. Exit status 1 when a cell failed, 2 when there is nothing to run."""
+    parser = argparse.ArgumentParser(
+        prog="python -m notebook_ext", description="Run a notebook and write it as one HTML page."
+    )
+    parser.add_argument("notebook", nargs="?", type=pathlib.Path, default=TOUR, help="default: the tour")
+    parser.add_argument(
+        "--output", type=pathlib.Path, default=pathlib.Path("report"), metavar="FOLDER", help="default: report"
+    )
+    parser.add_argument("--write", action="store_true", help="keep the outputs in the notebook itself")
+    given = parser.parse_args(arguments)
+    if not given.notebook.is_file():
+        print(f"There is no notebook {given.notebook}.", file=sys.stderr)
+        return 2
+    try:
+        made, problem = report(given.notebook, given.output, write=given.write)
+    except ImportError as error:
+        print(f"{error.name} is missing: install compile-explorer[lab].", file=sys.stderr)
+        return 2
+    if problem:
+        print(f"A cell of {given.notebook.name} failed; the page shows all up to it.\n{problem}", file=sys.stderr)
+    print(made)
+    return 1 if problem else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

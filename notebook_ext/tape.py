@@ -1,0 +1,129 @@
+"""Records a cell's root calls with copies of all that they took, so that another compiler can be given the very same calls."""
+
+from __future__ import annotations
+
+import copy
+import functools
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from types import FunctionType
+from typing import Any
+
+import torch
+from torch.utils._pytree import tree_flatten, tree_unflatten
+
+MAX_CALLS = 16
+MAX_BYTES = 512_000_000
+
+
+class NotIsolableError(Exception):
+    """A call that cannot be repeated on copies; the message says why."""
+
+
+@dataclass
+class Call:
+    """One recorded call: ``subject`` is an index into the tape's subjects."""
+
+    subject: int
+    arguments: tuple[Any, ...]
+    keywords: dict[str, Any]
+    random: torch.Tensor
+    grad: bool
+    output: list[torch.Tensor] = field(default_factory=list)
+
+
+class Tape:
+    """The calls of one cell. Recording stops, with the reason in ``stopped``, at the first call that could not be repeated."""
+
+    def __init__(self) -> None:
+        self.subjects: list[Any] = []
+        """Copies of modules as they were before their first call; functions as they are."""
+        self.calls: list[Call] = []
+        self.stopped = ""
+        self._places: dict[int, int] = {}
+        self._versions: dict[int, list[tuple[torch.Tensor, int]]] = {}
+        self._bytes = 0
+
+    def watch(self, root: Any, target: Callable[..., Any]) -> Callable[..., Any]:
+        """A callable that records a call of ``root`` and then makes it through ``target``."""
+        self._subject(root)
+
+        @functools.wraps(target if not isinstance(target, torch.nn.Module) else type(target).forward)
+        def recorded(*arguments: Any, **keywords: Any) -> Any:
+            call = self._begin(root, arguments, keywords)
+            result = target(*arguments, **keywords)
+            if call is not None:
+                call.output = [t.detach().clone() for t in tree_flatten(result)[0] if isinstance(t, torch.Tensor)]
+                self._versions[id(root)] = [(t, t._version) for t in state_of(root)]
+            return result
+
+        return recorded
+
+    def _subject(self, root: Any) -> None:
+        if id(root) in self._places or self.stopped:
+            return
+        try:
+            kept = copy.deepcopy(root) if isinstance(root, torch.nn.Module) else root
+        except Exception as error:
+            self.stopped = f"{type(root).__name__} cannot be copied ({type(error).__name__})"
+            return
+        self._places[id(root)] = len(self.subjects)
+        self.subjects.append(kept)
+        self._versions[id(root)] = [(t, t._version) for t in state_of(root)]
+
+    def _begin(self, root: Any, arguments: tuple[Any, ...], keywords: dict[str, Any]) -> Call | None:
+        if self.stopped:
+            return None
+        if len(self.calls) >= MAX_CALLS:
+            self.stopped = f"only the first {MAX_CALLS} calls are kept"
+        elif any(t._version != version for t, version in self._versions[id(root)]):
+            self.stopped = "parameters changed between the calls (a training step), and only calls are repeated"
+        if self.stopped:
+            return None
+        try:
+            copied = self._copies((arguments, keywords))
+        except NotIsolableError as error:
+            self.stopped = str(error)
+            return None
+        call = Call(self._places[id(root)], copied[0], copied[1], torch.get_rng_state(), torch.is_grad_enabled())
+        self.calls.append(call)
+        return call
+
+    def _copies(self, values: Any) -> Any:
+        leaves, shape = tree_flatten(values)
+        storages: set[int] = set()
+        copies: list[Any] = []
+        for leaf in leaves:
+            if not isinstance(leaf, torch.Tensor):
+                if not isinstance(leaf, (int, float, complex, bool, str, bytes, type(None), torch.dtype, torch.device)):
+                    raise NotIsolableError(
+                        f"an argument is of type {type(leaf).__name__}, which cannot be copied safely"
+                    )
+                copies.append(leaf)
+                continue
+            if leaf.untyped_storage().data_ptr() in storages:
+                raise NotIsolableError("two arguments share their memory")
+            storages.add(leaf.untyped_storage().data_ptr())
+            self._bytes += leaf.nbytes
+            if self._bytes > MAX_BYTES:
+                raise NotIsolableError(f"the inputs take more than {MAX_BYTES // 1_000_000} MB")
+            copies.append(leaf.detach().clone().requires_grad_(leaf.requires_grad))
+        return tree_unflatten(copies, shape)
+
+
+def state_of(root: Any) -> list[torch.Tensor]:
+    """Tensors that a call of ``root`` reads beside its arguments: parameters and buffers, also of modules that a function names."""
+    return list(_state(root))
+
+
+def _state(root: Any) -> Iterator[torch.Tensor]:
+    if isinstance(root, torch.nn.Module):
+        yield from root.parameters()
+        yield from root.buffers()
+    elif isinstance(root, FunctionType):
+        for name in root.__code__.co_names:
+            value = root.__globals__.get(name)
+            if isinstance(value, torch.Tensor):
+                yield value
+            elif isinstance(value, torch.nn.Module):
+                yield from _state(value)
