@@ -1,0 +1,226 @@
+"""The project's own machinery: make, the declared dependencies, and that lint, types and test settings bite."""
+
+from __future__ import annotations
+
+import ast
+import importlib.metadata
+import os
+import re
+import shutil
+import stat
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+BIN = Path(sys.executable).parent
+
+
+def make(folder: Path, *arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    """Run make on a copy of the Makefile, so that nothing of the real environment is touched."""
+    for name in ("Makefile", "pyproject.toml"):
+        shutil.copy(ROOT / name, folder / name)
+    clean = {
+        k: v
+        for k, v in os.environ.items()
+        if k not in ("CI", "MAKEFLAGS", "MFLAGS", "MAKELEVEL", "PYTHON", "TORCH_INDEX", "VENV")
+    }
+    return subprocess.run(
+        ["make", *arguments], cwd=folder, env=clean | environment, capture_output=True, text=True, check=False
+    )
+
+
+def script(path: Path, text: str) -> str:
+    """An executable shell script."""
+    path.write_text(f"#!/bin/sh\n{text}\n", encoding="utf-8")
+    path.chmod(path.stat().st_mode | stat.S_IXUSR)
+    return str(path)
+
+
+def said(ran: subprocess.CompletedProcess[str]) -> list[str]:
+    """What a person reads, less make's own last line."""
+    return [line for line in (ran.stdout + ran.stderr).splitlines() if not line.startswith("make: ***")]
+
+
+def test_wrong_python_is_one_sentence(tmp_path: Path) -> None:
+    """A Python of another version is refused in one sentence that names the remedy."""
+    old = script(tmp_path / "python3.8", "exit 1")
+    ran = make(tmp_path, "demo", f"PYTHON={old}")
+    assert ran.returncode != 0
+    assert said(ran) == [
+        f"{old} is not Python 3.11, 3.12 or 3.13: name one that is with make PYTHON=/path/to/python3.12."
+    ]
+    assert not (tmp_path / ".venv").exists()
+
+
+def test_no_python_is_one_sentence(tmp_path: Path) -> None:
+    """Where no Python is found, one sentence says what is needed."""
+    for tool in ("make", "sh", "test"):
+        (tmp_path / tool).symlink_to(str(shutil.which(tool)))
+    ran = make(tmp_path, "test", PATH=str(tmp_path))
+    assert ran.returncode != 0
+    (line,) = said(ran)
+    assert line.startswith("Python 3.11, 3.12 or 3.13 is needed and none was found")
+
+
+def test_missing_venv_module_is_one_sentence(tmp_path: Path) -> None:
+    """A Python without its venv module (Debian splits it off) is refused in one sentence with the package's name."""
+    bare = script(tmp_path / "python3", 'case "$2" in *ensurepip*) exit 1;; esac')
+    ran = make(tmp_path, "test", f"PYTHON={bare}")
+    assert ran.returncode != 0
+    (line,) = said(ran)
+    assert "apt install python3-venv" in line
+
+
+def test_torch_comes_from_the_cpu_index_outside_ci(tmp_path: Path) -> None:
+    """torch is installed first and alone, from PyTorch's CPU index; under CI, or when TORCH_INDEX is empty, from the usual one."""
+
+    def first_install(*arguments: str, **environment: str) -> str:
+        plan = make(tmp_path, "-n", "test", *arguments, **environment).stdout
+        return next(line for line in plan.splitlines() if "pip install" in line)
+
+    assert "--index-url https://download.pytorch.org/whl/cpu" in first_install()
+    assert "--index-url" not in first_install(CI="true")
+    assert "--index-url" not in first_install("TORCH_INDEX=")
+    assert "--index-url https://example.org/x" in first_install("TORCH_INDEX=https://example.org/x", CI="true")
+    assert re.search(r'"torch==[\d.]+"$', first_install())
+
+
+def test_second_run_installs_nothing(tmp_path: Path) -> None:
+    """Once the stamp is there, and newer than pyproject.toml, no target installs anything; a changed pyproject.toml does."""
+    make(tmp_path, "help")
+    stamp = tmp_path / ".venv" / ".installed"
+    stamp.parent.mkdir()
+    stamp.touch()
+    os.utime(tmp_path / "pyproject.toml", (1, 1))
+    plan = subprocess.run(["make", "-n", "test"], cwd=tmp_path, capture_output=True, text=True, check=True).stdout
+    assert "pip install" not in plan
+    assert "pytest" in plan
+    os.utime(stamp, (0, 0))
+    assert (
+        "pip install"
+        in subprocess.run(["make", "-n", "test"], cwd=tmp_path, capture_output=True, text=True, check=True).stdout
+    )
+
+
+def test_readme_opens_with_the_two_commands() -> None:
+    """The first lines of the README are the two commands that set up everything, and every target it names exists."""
+    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    assert [line.split("#")[0].strip() for line in text.splitlines()[1:3]] == ["make demo", "make test"]
+    targets = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(encoding="utf-8"), re.MULTILINE))
+    assert set(re.findall(r"(?:^|`)make ([a-z-]+)", text, re.MULTILINE)) <= targets
+
+
+def third_party(folder: str) -> set[str]:
+    """Top-level names of everything that a package imports and that is neither ours nor Python's."""
+    names: set[str] = set()
+    for path in (ROOT / folder).rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.Import):
+                names.update(alias.name.partition(".")[0] for alias in node.names)
+            elif isinstance(node, ast.ImportFrom) and node.module:
+                names.add(node.module.partition(".")[0])
+    return names - set(sys.stdlib_module_names) - {"engine", "notebook_ext", "tests"}
+
+
+def declared(*extras: str) -> set[str]:
+    """Import names of the declared dependencies."""
+    wanted = list(PROJECT["project"]["dependencies"])
+    for extra in extras:
+        wanted += PROJECT["project"]["optional-dependencies"][extra]
+    named = {re.split(r"[<>=!;\[ ]", requirement)[0].lower().replace("_", "-") for requirement in wanted}
+    return {
+        module
+        for module, distributions in importlib.metadata.packages_distributions().items()
+        if {d.lower().replace("_", "-") for d in distributions} & named
+    }
+
+
+@pytest.mark.parametrize(("folder", "extras"), [("engine", ()), ("notebook_ext", ("lab",)), ("tests", ("lab", "test"))])
+def test_every_import_is_declared(folder: str, extras: tuple[str, ...]) -> None:
+    """Everything imported is a declared dependency of the distribution or of the extra that the folder belongs to."""
+    assert third_party(folder) <= declared(*extras)
+
+
+def test_triton_is_required_on_linux_only() -> None:
+    """triton has wheels for Linux only: a plain dependency would break the installation elsewhere."""
+    (triton,) = [d for d in PROJECT["project"]["dependencies"] if d.startswith("triton")]
+    assert triton.endswith("sys_platform == 'linux'")
+
+
+def check(*command: str, cwd: Path) -> subprocess.CompletedProcess[str]:
+    """Run one of the environment's tools."""
+    return subprocess.run([str(BIN / command[0]), *command[1:]], cwd=cwd, capture_output=True, text=True, check=False)
+
+
+def test_ruff_bites(tmp_path: Path) -> None:
+    """Formatting, unused imports, missing docstrings and stock torch.compile in the engine are findings under our settings."""
+    shutil.copy(ROOT / "pyproject.toml", tmp_path)
+    (tmp_path / "engine").mkdir()
+    bad = tmp_path / "engine" / "bad.py"
+    bad.write_text(
+        "import os\nfrom torch._dynamo import eval_frame\ndef f( x ):\n    print(eval_frame)\n", encoding="utf-8"
+    )
+    found = check("ruff", "check", "--no-cache", "--output-format=concise", ".", cwd=tmp_path)
+    assert found.returncode == 1
+    for rule in ("F401", "D100", "D103", "TID251", "ANN001", "INP001"):
+        assert rule in found.stdout, rule
+    assert check("ruff", "format", "--no-cache", "--check", ".", cwd=tmp_path).returncode == 1
+
+
+def test_mypy_bites(tmp_path: Path) -> None:
+    """An untyped function, a wrong return and a blanket ignore are errors under our settings."""
+    bad = tmp_path / "bad.py"
+    bad.write_text(
+        "def f(x):\n    return x\n\n\ndef g() -> int:\n    return ''\n\n\nh: int = ''  # type: ignore\n",
+        encoding="utf-8",
+    )
+    found = check(
+        "mypy",
+        "--config-file",
+        str(ROOT / "pyproject.toml"),
+        "--cache-dir",
+        str(tmp_path / "cache"),
+        str(bad),
+        cwd=tmp_path,
+    )
+    assert found.returncode == 1
+    for code in ("no-untyped-def", "return-value", "ignore-without-code"):
+        assert code in found.stdout, found.stdout
+
+
+def test_pytest_settings_bite(tmp_path: Path) -> None:
+    """Unknown markers, warnings of our own packages and unexpected passes are failures; others' warnings are not."""
+    settings = PROJECT["tool"]["pytest"]["ini_options"]
+    shutil.copy(ROOT / "pyproject.toml", tmp_path)
+    (tmp_path / "tests").mkdir()
+    (tmp_path / "tests" / "test_it.py").write_text(
+        "import warnings, pytest\n"
+        "def warn(module): warnings.warn_explicit('w', UserWarning, 'f', 1, module=module)\n"
+        "def test_ours(): warn('engine.api')\n"
+        "def test_views(): warn('notebook_ext')\n"
+        "def test_other(): warn('engineering')\n"
+        "@pytest.mark.xfail\ndef test_passes(): pass\n",
+        encoding="utf-8",
+    )
+    ran = check("pytest", "-q", "-p", "no:cacheprovider", cwd=tmp_path)
+    assert "3 failed, 1 passed" in ran.stdout, ran.stdout
+    (tmp_path / "tests" / "test_mark.py").write_text(
+        "import pytest\n@pytest.mark.invented\ndef test_a(): pass\n", encoding="utf-8"
+    )
+    assert "'invented' not found in `markers`" in check("pytest", "-q", "-p", "no:cacheprovider", cwd=tmp_path).stdout
+    assert {m.partition(":")[0] for m in settings["markers"]} == {"browser", "gpu", "slow"}
+
+
+def test_ci_script_stops_at_the_first_failure() -> None:
+    """The CI script is valid bash, runs under CI=true without standard input, and its exit code is make's."""
+    path = ROOT / ".ci" / "run"
+    text = path.read_text(encoding="utf-8")
+    assert subprocess.run(["bash", "-n", str(path)], check=False).returncode == 0
+    assert "set -euo pipefail" in text
+    assert text.rstrip().endswith("exec make test </dev/null")
+    assert os.access(path, os.X_OK)
