@@ -145,10 +145,12 @@ def test_compiled_is_plain(
 def shortfall(ran: Ran, backend: str) -> str:
     """What is not ideal about a run that was right: breaks above the wanted number (told once, for "eager"), stages that failed."""
     parts = []
-    breaks = [b for c in ran.session.compilations if c.trace is not None for b in c.trace.breaks]
+    breaks = {b.span: b.kind for c in ran.session.compilations if c.trace is not None for b in c.trace.breaks}
     if backend == "eager" and len(breaks) != ran.loaded.program.breaks:
-        kinds = ", ".join(sorted({b.kind for b in breaks}))
-        parts.append(f"{len(breaks)} breaks, {ran.loaded.program.breaks} wanted" + (f" ({kinds})" if kinds else ""))
+        kinds = ", ".join(sorted(set(breaks.values())))
+        parts.append(
+            f"broke in {len(breaks)} places, {ran.loaded.program.breaks} wanted" + (f" ({kinds})" if kinds else "")
+        )
     failures = [*ran.session.failures, *(f for c in ran.session.compilations for f in c.failures)]
     if failures:
         parts.append("failed: " + ", ".join(sorted({f.stage for f in failures})))

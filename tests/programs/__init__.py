@@ -31,7 +31,7 @@ class Program:
     """One user program.
 
     ``target`` is a function, or an ``nn.Module`` class that is made with a fixed seed. ``calls`` make the arguments of one call each: a
-    tuple, or ``call(...)``. ``breaks`` is the number of graph breaks that a good compiler needs. ``steady`` says that repeating the last
+    tuple, or ``call(...)``. ``breaks`` is the number of places where a good compiler must break. ``steady`` says that repeating the last
     call needs no further compilation. ``skip`` maps a backend to the reason why the program makes no sense there.
     """
 

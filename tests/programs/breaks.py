@@ -29,7 +29,7 @@ def if_on_tensor_in_sequence(x):
     return x
 
 
-@program(lambda: (torch.full((2,), 40.0),), breaks=4)
+@program(lambda: (torch.full((2,), 40.0),), breaks=1)
 def while_on_tensor(x):
     """A loop that ends when the data says so."""
     steps = 0
@@ -69,7 +69,7 @@ def break_in_helper(x):
     return z * 2
 
 
-@program(lambda: (torch.randn(3),), breaks=3)
+@program(lambda: (torch.randn(3),), breaks=1)
 def break_in_comprehension(x):
     """A break inside a comprehension."""
     return [(x * i).sum().item() for i in range(3)], x + 1

@@ -138,7 +138,7 @@ def prints_text(x, n):
     return x * n
 
 
-@program(lambda: (torch.randn(3),), breaks=3)
+@program(lambda: (torch.randn(3),), breaks=1)
 def prints_in_loop(x):
     """A break in every round of a loop."""
     for i in range(3):
