@@ -105,7 +105,7 @@ export class GraphView {
     const pinned = part.pins.flatMap((/** @type {number[]} */ e, /** @type {number} */ i) => [this.#pin(e[0], e[1], i, true, seen), this.#pin(e[1], e[0], i, false, seen)]);
     put(
       this.svg,
-      part.edges.filter(([a, b]) => seen(a) || seen(b)).map((/** @type {number[]} */ e) => h("path", { class: "edge" + hot(e), d: edgePath(part.nodes[e[0]], part.nodes[e[1]], part.box) })),
+      part.edges.filter((/** @type {number[]} */ e) => e.some(seen)).map((/** @type {number[]} */ e) => h("path", { class: "edge" + hot(e), d: edgePath(part.nodes[e[0]], part.nodes[e[1]], part.box) })),
       part.nodes.map((/** @type {any} */ n, /** @type {number} */ i) => (seen(i) ? this.#node(n, i) : null)),
       pinned,
     );

@@ -156,7 +156,7 @@ export class GuardsView {
       const failures = this.failuresBelow(index);
       return h(
         "div",
-        { class: "tr grp" + (this.atRow === index ? " sel" : ""), role: "row", "aria-level": row.depth + 1, "aria-expanded": String(!isClosed), onclick: () => { this.toggle(index); this.frame.focus(); } },
+        { class: "tr grp", role: "row", "aria-level": row.depth + 1, "aria-expanded": String(!isClosed), onclick: () => { this.toggle(index); this.frame.focus(); } },
         cell(isClosed ? "▸" : "▾", "mut"), cell([h("code", {}, row.label), h("span", { class: "mut" }, "  " + row.count)], "wide", indent), cell(failures ? plural(failures, "failure") : "", "bad"), cell(""), cell(""),
       );
     }

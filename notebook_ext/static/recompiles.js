@@ -8,10 +8,10 @@ import { fixList, sourceLine } from "./guards.js";
 
 const CELLS = { hit: ["●", "ok", "hit"], compiled: ["◆", "new", "compiled"], rejected: ["✗", "bad", "rejected"] };
 
-/** Time in milliseconds, short. @param {number} seconds */
+/** A duration, short. @param {number} seconds */
 export function ms(seconds) {
   const value = seconds * 1000;
-  return (value >= 100 ? value.toFixed(0) : value.toPrecision(2)) + " ms";
+  return seconds >= 1 ? seconds.toPrecision(2) + " s" : (value >= 100 ? value.toFixed(0) : value.toPrecision(2)) + " ms";
 }
 
 export class RecompilesView {
@@ -27,7 +27,7 @@ export class RecompilesView {
     this.context = h("div", { class: "ctx" });
     this.lanes = h("div", { class: "lanes" });
     this.detail = h("div", { class: "blk" });
-    this.el = h("div", { class: "recompiles" }, this.context, h("div", { class: "scr tall" }, this.lanes, this.detail));
+    this.el = h("div", { class: "recompiles" }, this.context, h("div", { class: "split" }, this.lanes, this.detail));
     this.keys = [
       key("ArrowRight ArrowLeft", "next or previous call", (k) => this.go(this.lane, this.column + (k === "ArrowRight" ? 1 : -1))),
       key("ArrowDown ArrowUp", "next or previous function", (k) => this.go(this.lane + (k === "ArrowDown" ? 1 : -1), this.column)),

@@ -78,9 +78,9 @@ def changed(origin: str, kind: str, expected: str, actual: str) -> str:
         accessor = {"shape": "size", "size": "size", "sizes": "size", "stride": "stride", "strides": "stride"}.get(kind)
         if len(differing) == 1 and accessor:
             i = differing[0]
-            return f"{name}.{accessor}({i}) {before[i]} -> {after[i]}"
+            return f"{name}.{accessor}({i}) {one_line(before[i], 40)} -> {one_line(after[i], 40)}"
     arrow = f"{one_line(expected, 40)} -> {one_line(actual, 40)}" if actual else one_line(expected, 40)
-    return f"{name} {kind}: {arrow}".strip()
+    return f"{name} {one_line(kind, 40)}: {arrow}".strip()
 
 
 def _items(text: str) -> Sequence[str] | None:

@@ -1,0 +1,80 @@
+"""One Chromium for the browser ring, with every request that would leave this machine counted and stopped."""
+
+from __future__ import annotations
+
+import pathlib
+import re
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+FLAGS = [
+    "--no-sandbox",
+    "--disable-gpu",
+    "--disable-quic",
+    "--no-first-run",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+    "--disable-dev-shm-usage",
+]
+
+
+@pytest.fixture(scope="session")
+def browser(chromium: str) -> Iterator[Any]:
+    """A headless Chromium."""
+    from playwright.sync_api import sync_playwright
+
+    with sync_playwright() as playwright:
+        started = playwright.chromium.launch(executable_path=chromium, headless=True, args=FLAGS)
+        yield started
+        started.close()
+
+
+class Tab:
+    """A page with what went wrong on it: errors of scripts, and requests to other machines."""
+
+    def __init__(self, browser: Any, width: int) -> None:
+        self.context = browser.new_context(viewport={"width": width, "height": 900})
+        self.outside: list[str] = []
+        self.errors: list[str] = []
+        self.context.route(re.compile(r"^https?://(?!127\.0\.0\.1)"), self._stop)
+        self.page = self.context.new_page()
+        self.page.on("pageerror", lambda error: self.errors.append(str(error)))
+
+    def _stop(self, route: Any) -> None:
+        self.outside.append(route.request.url)
+        route.abort()
+
+
+@pytest.fixture
+def tab(browser: Any) -> Iterator[Callable[[int], Tab]]:
+    """Opens tabs of a given width; at the end no script may have failed and no request have left."""
+    tabs: list[Tab] = []
+
+    def new(width: int = 1200) -> Tab:
+        tabs.append(Tab(browser, width))
+        return tabs[-1]
+
+    yield new
+    for made in tabs:
+        made.context.close()
+    assert [t.outside for t in tabs if t.outside] == []
+    assert [t.errors for t in tabs if t.errors] == []
+
+
+@pytest.fixture
+def explorer(tab: Callable[[int], Tab], tmp_path: pathlib.Path) -> Callable[..., Any]:
+    """Opens the page that shows a session; returns Playwright's page."""
+    from notebook_ext.widgets.page import standalone_html
+
+    def show(session: Any, theme: str = "light", width: int = 1200) -> Any:
+        path = tmp_path / "explorer.html"
+        path.write_text(standalone_html(session), encoding="utf-8")
+        page = tab(width).page
+        page.goto(f"{path.as_uri()}#{theme}")
+        page.wait_for_selector(".lm .say")
+        return page
+
+    return show

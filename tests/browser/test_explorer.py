@@ -1,0 +1,254 @@
+"""The explorer on a page without a kernel: clicking, keys only, what is said, contrast, hostile text, many lines."""
+
+from __future__ import annotations
+
+import os
+import pathlib
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from tests.notebook_ext.sessions import empty_session, head_session, hostile_session, large_session, verified_session
+
+pytestmark = pytest.mark.browser
+VIEWS = ("linked", "guards", "recompiles", "breaks", "graph", "kernels", "timings")
+
+Show = Callable[..., Any]
+
+
+def lit(page: Any, pane: str, kind: str = "hit") -> list[int]:
+    """Line numbers of a pane that are lit up and drawn."""
+    rows = page.locator(f'.lm [data-pane="{pane}"] .r.{kind}')
+    return [int(row.get_attribute("data-row")) + 1 for row in rows.all()]
+
+
+def said(page: Any) -> str:
+    """The sentence below the view."""
+    return page.locator(".lm .say").inner_text()
+
+
+def click_line(page: Any, pane: str, row: int) -> None:
+    """Click a row of a pane, counted from 0."""
+    page.locator(f'.lm section[data-pane="{pane}"] .r[data-row="{row}"]').click()
+
+
+def keep(page: Any, name: str) -> None:
+    """A screenshot, where SCREENSHOTS names a folder for them."""
+    folder = os.environ.get("SCREENSHOTS")
+    if folder:
+        pathlib.Path(folder).mkdir(parents=True, exist_ok=True)
+        page.screenshot(path=str(pathlib.Path(folder) / f"{name}.png"))
+
+
+def test_clicking_a_source_line_lights_up_its_ptx(explorer: Show) -> None:
+    """A click on the softmax line lights up exactly its Triton and PTX lines, and the sentence tells the chain."""
+    page = explorer(head_session())
+    click_line(page, "source", 11)
+    assert lit(page, "triton") == [11, 12, 13, 14]  # lines 10 to 13 of the kernel, below its heading
+    assert "max.f32" in page.locator('.lm section[data-pane="ptx"] .r.hit').first.inner_text()
+    assert len(lit(page, "ptx")) == 42
+    assert "Line 12" in said(page)
+    assert "42 PTX" in said(page)
+    assert page.locator('.lm .rail [data-pane="sass"] i').inner_text() == "64 / 152"
+
+
+def test_clicking_a_ptx_line_leads_back_to_the_source(explorer: Show) -> None:
+    """A click on one PTX instruction lights up its Triton line, its FX node and its source line, and the others of the line more weakly."""
+    page = explorer(head_session())
+    click_line(page, "ptx", 62)
+    assert lit(page, "source") == [12]
+    assert len(lit(page, "triton", "exact")) == 1
+    assert len(lit(page, "triton")) == 4
+    assert "softmax" in page.locator('.lm section[data-pane="fx"] .r.exact').inner_text()
+
+
+def test_everything_can_be_done_with_keys_only(explorer: Show) -> None:
+    """Arrow keys move and light up, brackets change the pane, j and k cycle, Enter pins, comma goes back, question mark lists the keys."""
+    page = explorer(head_session())
+    page.locator(".lm").focus()
+    for _ in range(2):
+        page.keyboard.press("ArrowDown")
+    assert "Line 13" in said(page)
+    page.keyboard.press("ArrowUp")
+    assert "Line 12" in said(page)
+    page.keyboard.press("Enter")
+    assert page.locator('.lm button[aria-pressed="true"]', has_text="Unpin").count() == 1
+    page.keyboard.press("]")
+    page.keyboard.press("]")
+    assert "cur" in page.locator('.lm section[data-pane="triton"]').get_attribute("class")
+    page.keyboard.press("j")
+    assert page.locator(".lm section.cur .r.at").get_attribute("data-row") == "11"
+    assert "Line 12" in said(page)  # pinned
+    page.keyboard.press("Enter")
+    page.keyboard.press(",")
+    page.keyboard.press("?")
+    assert page.locator(".lm .keys").is_visible()
+    page.keyboard.press("Escape")
+    assert not page.locator(".lm .keys").is_visible()
+    page.keyboard.press("/")
+    page.keyboard.type("nothing like it")
+    page.keyboard.press("Enter")
+    assert "No match" in said(page)
+    page.keyboard.press("Escape")
+    page.keyboard.press("Escape")
+    assert page.evaluate("document.activeElement === document.body")
+
+
+def test_tab_visits_every_control_and_leaves(explorer: Show) -> None:
+    """Tab keeps its meaning: it goes through the controls and out of the widget at the end."""
+    page = explorer(head_session())
+    page.locator("#theme").focus()
+    seen = set()
+    for _ in range(120):
+        page.keyboard.press("Tab")
+        inside = page.evaluate("document.activeElement.closest('.lm') !== null")
+        seen.add(page.evaluate("document.activeElement.textContent.slice(0, 30)"))
+        if not inside and len(seen) > 1:
+            break
+    else:
+        pytest.fail("Tab never left the widget")
+    assert {"Verify", "Linked view", "Pin", "hit ▸"} <= {s.strip() for s in seen} | {"Linked view"}
+
+
+def test_each_summary_item_opens_its_view(explorer: Show) -> None:
+    """Every underlined fact of the summary is a button into the view that shows it."""
+    page = explorer(head_session())
+    links = page.locator(".lm .sum .lnk")
+    assert links.count() >= 8
+    for i in range(links.count()):
+        target = links.nth(i).get_attribute("data-target")
+        links.nth(i).click()
+        chosen = page.locator('.lm .tabs [role=tab][aria-selected="true"]').get_attribute("data-view")
+        assert chosen == target.split("|")[0]
+    page.locator(".lm .sum button", has_text="Verify").click()
+    assert "no kernel" in said(page)
+
+
+def test_guards_step_in_the_order_of_checking(explorer: Show) -> None:
+    """The first failure is in hand; p steps back, n does not pass the failure until the rest is evaluated, and then says it is hypothetical."""
+    page = explorer(head_session())
+    page.locator('.lm .tabs [data-view="guards"]').click()
+    assert "expected [64, 128], got [96, 128]" in said(page)
+    page.locator(".lm").focus()
+    page.keyboard.press("p")
+    assert said(page).startswith("Guard 6")
+    page.keyboard.press("n")
+    page.keyboard.press("n")
+    assert "stops at guard 7" in said(page)
+    page.keyboard.press("e")
+    page.keyboard.press("n")
+    assert "Hypothetical" in said(page)
+    page.keyboard.press("F")
+    assert said(page).startswith("Guard 7")
+    assert "mark_dynamic" in page.locator(".lm .side").inner_text()
+    assert page.locator('.lm [role=treegrid] [role=row][aria-selected="true"]').count() == 1
+
+
+def test_recompiles_say_who_refused_and_why(explorer: Show) -> None:
+    """The first miss is chosen; the next one shows both refusals; Enter opens the guard that refused."""
+    page = explorer(head_session())
+    page.locator('.lm .tabs [data-view="recompiles"]').click()
+    assert "x.size(0) 64 -> 96" in said(page)
+    page.locator(".lm").focus()
+    page.keyboard.press("j")
+    assert said(page).count("refused") == 2
+    page.keyboard.press("Enter")
+    assert "Guard 7" in said(page)
+
+
+def test_a_break_shows_its_line_reason_and_remedy(explorer: Show) -> None:
+    """The breaks view points at the expression and says what to do; Enter leads to the line."""
+    page = explorer(head_session())
+    page.locator('.lm .tabs [data-view="breaks"]').click()
+    card = page.locator(".lm .card").inner_text()
+    assert "^^^^" in card
+    assert "Move the print out" in card
+    page.locator(".lm").focus()
+    page.keyboard.press("Enter")
+    assert "The graph breaks here" in said(page)
+
+
+def test_a_pane_without_text_says_why(explorer: Show) -> None:
+    """Where no PTX exists yet the pane says what is being waited for."""
+    page = explorer(head_session())
+    page.locator('.lm select[aria-label="Function and cache entry"]').select_option("0/1")
+    assert "in the background" in page.locator('.lm section[data-pane="ptx"] .empty').inner_text()
+    page.locator('.lm select[aria-label="Function and cache entry"]').select_option("1/0")
+    assert page.locator('.lm section[data-pane="aten"] .empty').inner_text() != ""
+
+
+def test_nothing_compiled_is_said_with_a_remedy(explorer: Show) -> None:
+    """An empty session has a headline, a remedy, and no view that fails or stays blank."""
+    page = explorer(empty_session())
+    assert "Nothing was compiled" in page.locator(".lm .sum").inner_text()
+    assert "Put the tensor work" in page.locator(".lm .sum").inner_text()
+    for view in VIEWS:
+        page.locator(f'.lm .tabs [data-view="{view}"]').click()
+        assert len(page.locator(".lm .panel").inner_text() + said(page)) > 20
+
+
+def test_hostile_text_stays_text(explorer: Show) -> None:
+    """Markup and terminal escapes in any field are shown as characters: no element, no script, no escape."""
+    page = explorer(hostile_session())
+    for view in VIEWS:
+        page.locator(f'.lm .tabs [data-view="{view}"]').click()
+        assert page.locator(".lm img, .lm script").count() == 0
+        assert "\x1b" not in page.locator(".lm").inner_text()
+    assert page.evaluate("window.pwned") is None
+    assert "<script>" in page.locator(".lm").inner_text()
+
+
+def test_a_highlight_in_ten_thousand_lines_is_quick(explorer: Show) -> None:
+    """A selection redraws in less than 50 ms with 10,000 PTX lines, of which only those in view are elements."""
+    page = explorer(large_session())
+    page.locator(".lm").focus()
+    page.wait_for_selector('.lm section[data-pane="ptx"] .r')
+    times = page.evaluate(
+        """() => { const root = document.querySelector('.lm'), times = [];
+        for (let i = 0; i < 20; i++) { const start = performance.now();
+          root.dispatchEvent(new KeyboardEvent('keydown', {key: 'ArrowDown', bubbles: true})); root.offsetHeight; times.push(performance.now() - start); }
+        return times.sort((a, b) => a - b); }"""
+    )
+    assert page.locator('.lm section[data-pane="ptx"] .r').count() < 200
+    assert times[10] < 50, times
+
+
+@pytest.mark.parametrize("theme", ["light", "dark"])
+@pytest.mark.parametrize("view", VIEWS)
+def test_text_contrast(explorer: Show, theme: str, view: str) -> None:
+    """All text has a contrast of at least 4.5:1 against what is behind it, lit up or not, in both themes."""
+    page = explorer(verified_session(), theme)
+    page.locator(f'.lm .tabs [data-view="{view}"]').click()
+    if view == "linked":
+        click_line(page, "ptx", 62)
+    keep(page, f"{view}-{theme}")
+    assert page.evaluate(CONTRAST) == []
+
+
+@pytest.mark.parametrize("view", VIEWS)
+def test_narrow_windows_keep_everything_reachable(explorer: Show, view: str) -> None:
+    """At 420 pixels nothing is wider than the widget, but for panes that scroll by themselves."""
+    page = explorer(head_session(), width=420)
+    page.locator(f'.lm .tabs [data-view="{view}"]').click()
+    keep(page, f"{view}-narrow")
+    assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
+
+
+CONTRAST = """() => {
+  const canvas = document.createElement('canvas').getContext('2d', {willReadFrequently: true});
+  const rgba = (text) => { canvas.clearRect(0, 0, 1, 1); canvas.fillStyle = text; canvas.fillRect(0, 0, 1, 1);
+    const [r, g, b, a] = canvas.getImageData(0, 0, 1, 1).data; return [r, g, b, a / 255]; };
+  const over = (top, below) => top.slice(0, 3).map((v, i) => v * top[3] + below[i] * (1 - top[3])).concat(1);
+  const behind = (e) => { const layers = []; for (let n = e; n; n = n.parentElement) layers.push(rgba(getComputedStyle(n).backgroundColor));
+    return layers.reverse().reduce((below, top) => over(top, below), [255, 255, 255, 1]); };
+  const luminance = (c) => c.slice(0, 3).map((v) => v / 255).map((v) => (v <= 0.03928 ? v / 12.92 : ((v + 0.055) / 1.055) ** 2.4)).reduce((sum, v, i) => sum + v * [0.2126, 0.7152, 0.0722][i], 0);
+  const bad = [];
+  for (const e of document.querySelectorAll('.lm *')) {
+    if (e.closest('svg') || ![...e.childNodes].some((n) => n.nodeType === 3 && n.data.trim()) || !e.getClientRects().length) continue;
+    const ground = behind(e), ink = over(rgba(getComputedStyle(e).color), ground);
+    const [a, b] = [luminance(ground), luminance(ink)].sort((x, y) => y - x), ratio = (a + 0.05) / (b + 0.05);
+    if (ratio < 4.5) bad.push([e.className, e.textContent.slice(0, 20), Math.round(ratio * 100) / 100]);
+  }
+  return bad.slice(0, 12);
+}"""
