@@ -122,7 +122,12 @@ def llvm(text: str) -> Iterator[Place]:
             in_body = True
         elif line.startswith("}"):
             in_body = False
-        elif in_body and line.startswith("  ") and (code := line.strip()) and not code.startswith((";", "]", "i32 ", "i64 ")):
+        elif (
+            in_body
+            and line.startswith("  ")
+            and (code := line.strip())
+            and not code.startswith((";", "]", "i32 ", "i64 "))
+        ):
             found = re.search(r"!dbg !(\d+)", code)
             yield Place(number, code, chain_of(found[1]) if found else ())
 

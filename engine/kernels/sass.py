@@ -12,7 +12,6 @@ import pathlib
 import re
 import struct
 import subprocess
-import sys
 import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass, replace

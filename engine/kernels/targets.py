@@ -6,8 +6,8 @@ import contextlib
 import importlib.util
 import io
 import itertools
+import platform
 import re
-import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -116,7 +116,9 @@ def compile_unit(unit: Unit, target: str) -> Compiled:
         listings = tuple(listing(s, shown(kernel.asm[s]), unit) for s in STAGES if s in kernel.asm)
         record = TargetRecord(target, listings, resources(target, kernel), seconds)
     except Exception as error:
-        return Compiled(TargetRecord(target, seconds=time.perf_counter() - started, error=_sentence(unit, target, error)))
+        return Compiled(
+            TargetRecord(target, seconds=time.perf_counter() - started, error=_sentence(unit, target, error))
+        )
     return Compiled(record, kernel.asm.get("cubin", b""))
 
 
@@ -159,10 +161,8 @@ def _sass_of(target: str, group: dict[int, Compiled]) -> dict[int, TargetRecord]
 def prepare() -> None:
     """Load what compiling needs (Triton, and its digest of itself), so that the next kernel does not wait for it."""
     if not missing_triton():
-        import triton.compiler
-        from triton.runtime.cache import triton_key
-
-        triton_key()
+        importlib.import_module("triton.compiler")
+        importlib.import_module("triton.runtime.cache").triton_key()
 
 
 # ---- what people see ----------------------------------------------------------------------------------------------
@@ -172,7 +172,7 @@ def missing_triton() -> str:
     """Why nothing can be compiled here, in one sentence with the remedy; empty where Triton is installed."""
     if importlib.util.find_spec("triton") is not None:
         return ""
-    if sys.platform.startswith("linux"):
+    if platform.system() == "Linux":
         return "PTX and SASS need Triton, which is not installed: pip install triton."
     return "PTX and SASS need Linux: Triton has no package for this system (on Windows, use WSL2)."
 

@@ -12,19 +12,19 @@ import os
 import pickle
 import struct
 import sys
-from typing import BinaryIO
+from typing import IO, Any
 
 LENGTH = struct.Struct("<Q")
 
 
-def send(stream: BinaryIO, value: object) -> None:
+def send(stream: IO[bytes], value: object) -> None:
     """Write one value."""
     data = pickle.dumps(value, protocol=pickle.HIGHEST_PROTOCOL)
     stream.write(LENGTH.pack(len(data)) + data)
     stream.flush()
 
 
-def receive(stream: BinaryIO) -> object:
+def receive(stream: IO[bytes]) -> Any:
     """Read one value.
 
     Raises:
@@ -34,7 +34,7 @@ def receive(stream: BinaryIO) -> object:
     return pickle.loads(_exactly(stream, LENGTH.unpack(head)[0]))  # noqa: S301 - both ends are ours
 
 
-def _exactly(stream: BinaryIO, count: int) -> bytes:
+def _exactly(stream: IO[bytes], count: int) -> bytes:
     data = stream.read(count)
     if data is None or len(data) < count:
         raise EOFError
@@ -51,7 +51,7 @@ def main() -> None:
             os.nice(10)
     while True:
         try:
-            task, arguments = receive(sys.stdin.buffer)  # type: ignore[misc]
+            task, arguments = receive(sys.stdin.buffer)
         except EOFError:
             return
         try:

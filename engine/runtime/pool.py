@@ -64,13 +64,14 @@ class _Process:
             WorkerFailed: with the reason; the process is gone unless the task itself raised.
         """
         stdin, stdout = self._popen.stdin, self._popen.stdout
-        assert stdin is not None and stdout is not None
+        assert stdin is not None
+        assert stdout is not None
         try:
             send(stdin, (task, arguments))
             if not _readable(stdout, timeout):
                 self.kill()
                 raise WorkerFailed(f"it took longer than {timeout:g} s and was stopped")
-            succeeded, value = receive(stdout)  # type: ignore[misc]
+            succeeded, value = receive(stdout)
         except (EOFError, OSError) as error:
             raise WorkerFailed(self._death()) from error
         if not succeeded:
@@ -175,12 +176,17 @@ class Pool:
             lane.stop_unwanted()
 
     def close(self) -> None:
-        """End all processes. The pool can be used again."""
+        """End all processes; tasks not begun fail. The pool can be used again."""
         with self._lock:
             lanes, self._lanes = self._lanes, []
-            self._queue = queue.PriorityQueue()
+            tasks, self._queue = self._queue, queue.PriorityQueue()
         for lane in lanes:
             lane.close()
+        with contextlib.suppress(queue.Empty):
+            while True:
+                tasks.get_nowait().done(None, "the workers were closed")
+        for _ in lanes:  # to wake their threads
+            tasks.put(Task(0, 0, "", (), 0.0, lambda _value, _reason: None))
 
     def _after_fork(self) -> None:
         """In a forked copy of this process the threads are gone and the processes belong to the parent: start anew."""
@@ -203,10 +209,9 @@ class _Lane:
         threading.Thread(target=self._serve, name="engine-worker", daemon=True).start()
 
     def _serve(self) -> None:
-        while not self._closed:
+        while True:
             task = self._tasks.get()
-            if self._closed:
-                self._tasks.put(task)
+            if self._is_closed():
                 return
             self.is_idle, self._current, self._since = False, task, time.monotonic()
             try:
@@ -224,6 +229,9 @@ class _Lane:
             return None, str(error)
         except Exception as error:
             return None, f"the worker process could not be used: {error}"
+
+    def _is_closed(self) -> bool:
+        return self._closed
 
     def stop_unwanted(self) -> None:
         """End the process if what it does is no longer wanted."""

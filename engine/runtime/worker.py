@@ -99,7 +99,9 @@ class _Work:
 
     def failed(self, reason: str) -> TargetRecord:
         """The record of a unit whose worker did not return."""
-        return TargetRecord(self.target, error=f"Triton could not compile {self.unit.name} for {self.target}: {reason}.")
+        return TargetRecord(
+            self.target, error=f"Triton could not compile {self.unit.name} for {self.target}: {reason}."
+        )
 
 
 class _Compiler:

@@ -1,0 +1,223 @@
+"""Verify a program's kernels: each runs in Triton's interpreter, in a worker process, on the values that ATen computed, and is compared.
+
+Every kernel is fed ATen's own intermediate values, so that one kernel's error never shows in another: what differs is at fault itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+import torch
+import torch.fx
+
+from engine.ir.binary import static_size
+from engine.ir.kernel import KernelArg, KernelSource, Launch, Program, Size
+from engine.records.kernels import VerifyRecord
+from engine.runtime.interpreted import Outcome, Pointer, Trial
+from engine.runtime.pool import Pool, WorkerFailed
+
+WHERE = "Triton's interpreter"
+TIMEOUT = 120.0
+"""Seconds that one kernel may take in the interpreter."""
+LARGEST = 1 << 28
+"""Elements of one kernel's buffers together: beyond that interpreting takes hours."""
+
+# The variable must be there before Triton is imported, hence a process of its own kind.
+_pool = Pool(1, {"TRITON_INTERPRET": "1"})
+
+
+class Graph(Protocol):
+    """What is needed of ``ir.aot.AotGraph``."""
+
+    @property
+    def module(self) -> torch.fx.GraphModule:
+        """The functional ATen graph."""
+        ...
+
+
+def verify(program: Program, graph: Graph | None, inputs: Iterable[Any]) -> dict[str, VerifyRecord]:
+    """Outcome of every kernel by id, on these inputs (which are not changed). The first kernel that differs says so.
+
+    What cannot be run apart from the rest is "not verifiable", with the reason.
+    """
+    kernels = program.kernels
+    module = program.reference if program.reference is not None else (graph.module if graph is not None else None)
+    if module is None:
+        return _all_unverifiable(kernels, "there is no ATen graph to compare with")
+    inputs = tuple(_on_cpu(x) for x in inputs)
+    try:
+        sizes = _Sizes(program, inputs)
+        values = _reference(module, inputs, _needed(program))
+    except Exception as error:
+        return _all_unverifiable(kernels, f"the ATen graph could not be run on the CPU: {_one_line(error)}")
+    return _Verification(program, sizes, values).run()
+
+
+def _all_unverifiable(kernels: Iterable[KernelSource], reason: str) -> dict[str, VerifyRecord]:
+    return {k.id: _unverifiable(reason) for k in kernels}
+
+
+def _unverifiable(reason: str) -> VerifyRecord:
+    return VerifyRecord("not verifiable", WHERE, note=f"not verifiable: {reason}")
+
+
+def _on_cpu(value: Any) -> Any:
+    if not isinstance(value, torch.Tensor):
+        return value
+    # A copy with the same strides: the reference may write to its inputs.
+    return value.detach().to("cpu", copy=True, memory_format=torch.preserve_format)
+
+
+def _one_line(error: BaseException) -> str:
+    lines = str(error).strip().splitlines()
+    return f"{type(error).__name__}: {lines[0]}" if lines else type(error).__name__
+
+
+def _needed(program: Program) -> frozenset[str]:
+    return frozenset(a.buffer for k in program.kernels for a in k.args if a.kind == "pointer")
+
+
+class _Recorder(torch.fx.Interpreter):
+    """Runs the ATen graph and keeps the values of nodes that kernels read or write."""
+
+    def __init__(self, module: torch.fx.GraphModule, needed: frozenset[str]) -> None:
+        super().__init__(module)
+        self._needed = needed
+        self.kept: dict[str, torch.Tensor] = {}
+
+    def run_node(self, n: torch.fx.Node) -> Any:
+        """Run one node; what is kept is a copy, in case a later node writes to it."""
+        value = super().run_node(n)
+        if n.name in self._needed and isinstance(value, torch.Tensor):
+            self.kept[n.name] = value.detach().clone()
+        return value
+
+
+def _reference(
+    module: torch.fx.GraphModule, inputs: tuple[Any, ...], needed: frozenset[str]
+) -> dict[str, torch.Tensor]:
+    recorder = _Recorder(module, needed)
+    with torch.no_grad(), torch.random.fork_rng(devices=[]):
+        recorder.run(*inputs)
+    return recorder.kept
+
+
+class _Sizes:
+    """Sizes of the program for these inputs."""
+
+    def __init__(self, program: Program, inputs: tuple[Any, ...]) -> None:
+        self._known = {
+            symbol: inputs[index] if dimension < 0 else inputs[index].shape[dimension]
+            for symbol, (index, dimension) in program.symbols.items()
+        }
+
+    def of(self, size: Size) -> int:
+        """One size as a number.
+
+        Raises:
+            ValueError: it holds a symbol that no input gives.
+        """
+        known = static_size(size)
+        if known is not None:
+            return known
+        values = {s: self._known[str(s)] for s in size.free_symbols if str(s) in self._known}
+        known = static_size(size.subs(values))
+        if known is None:
+            raise ValueError(f"the size {size} is not known")
+        return known
+
+    def all(self, sizes: Iterable[Size]) -> tuple[int, ...]:
+        """Several sizes."""
+        return tuple(self.of(size) for size in sizes)
+
+
+class _Impossible(Exception):
+    """Why one kernel cannot be run apart from the rest."""
+
+
+@dataclass
+class _Verification:
+    """One run over a program's kernels. ``scratch`` are the buffers without an ATen node, as earlier kernels left them."""
+
+    program: Program
+    sizes: _Sizes
+    values: dict[str, torch.Tensor]
+    scratch: dict[str, torch.Tensor] = field(default_factory=dict)
+
+    def run(self) -> dict[str, VerifyRecord]:
+        """All kernels in launch order; one launched several times has its worst outcome."""
+        records: dict[str, VerifyRecord] = {}
+        differs = False
+        for kernel in self._launched():
+            record = self._one(kernel)
+            if record.outcome == "different" and not differs:
+                differs = True
+                record = VerifyRecord(
+                    record.outcome,
+                    WHERE,
+                    record.max_error,
+                    record.tolerance,
+                    f"first kernel that differs: {record.note}",
+                )
+            known = records.get(kernel.id)
+            if known is None or _rank(record) > _rank(known):
+                records[kernel.id] = record
+        return records
+
+    def _launched(self) -> Iterator[KernelSource]:
+        return (step.kernel for step in self.program.steps if isinstance(step, Launch))
+
+    def _one(self, kernel: KernelSource) -> VerifyRecord:
+        try:
+            trial = self._trial(kernel)
+        except (_Impossible, ValueError) as reason:
+            return _unverifiable(str(reason))
+        try:
+            outcome: Outcome = _pool.call("engine.runtime.interpreted:run_trial", (trial,), timeout=TIMEOUT)
+        except WorkerFailed as error:
+            return _unverifiable(f"in the interpreter, {error}")
+        self.scratch.update(outcome.written)
+        return VerifyRecord(outcome.outcome, WHERE, outcome.max_error, outcome.tolerance, outcome.note)
+
+    def _trial(self, kernel: KernelSource) -> Trial:
+        arguments = tuple(self._argument(a) for a in kernel.args)
+        elements = sum(_extent(a) for a in arguments if isinstance(a, Pointer))
+        if elements > LARGEST:
+            raise _Impossible(f"its buffers hold {elements:,} elements, too many to interpret")
+        x, y, z = (*self.sizes.all(kernel.grid), 1, 1, 1)[:3]
+        return Trial(kernel.name, kernel.text, arguments, (x, y, z))
+
+    def _argument(self, argument: KernelArg) -> Pointer | int | float | bool | str | None:
+        if argument.kind == "pointer":
+            return self._pointer(argument)
+        value: Any = argument.value
+        return value if value is None or isinstance(value, (bool, float, str)) else self.sizes.of(value)
+
+    def _pointer(self, argument: KernelArg) -> Pointer:
+        name = argument.buffer
+        buffer = self.program.buffers[name]
+        shape, stride = self.sizes.all(buffer.shape), self.sizes.all(buffer.stride)
+        reference = self.values.get(name)
+        if reference is not None and (tuple(reference.shape) != shape or reference.dtype != buffer.dtype):
+            found = f"{reference.dtype} {tuple(reference.shape)}"
+            raise _Impossible(f"{name} is {buffer.dtype} {shape}, but the ATen node of that name {found}")
+        if not argument.written:
+            value = reference if reference is not None else self.scratch.get(name)
+            if value is None:
+                raise _Impossible(f"{name}, which it reads, has no ATen node and was not computed before")
+            return Pointer(argument.name, name, buffer.dtype, shape, stride, value)
+        if buffer.kind == "input":
+            raise _Impossible(f"it writes to the input {name}")
+        return Pointer(
+            argument.name, name, buffer.dtype, shape, stride, self.scratch.get(name), reference, written=True
+        )
+
+
+def _extent(pointer: Pointer) -> int:
+    return 1 + sum((n - 1) * s for n, s in zip(pointer.shape, pointer.stride, strict=True)) if all(pointer.shape) else 0
+
+
+def _rank(record: VerifyRecord) -> int:
+    return ("equal", "close", "not verifiable", "different").index(record.outcome)

@@ -1,0 +1,184 @@
+"""The worker's side of verification: run one kernel in Triton's interpreter on given tensors, and compare what it wrote."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+
+from engine.ir.binary import jitted
+
+GUARD = 64
+"""Elements before and behind each buffer that nothing may touch."""
+PATTERN = 0x5B
+"""Every byte of memory not written yet: no plausible result."""
+
+RELATIVE = {torch.float64: 1e-9, torch.float32: 1e-5, torch.float16: 2.0**-8, torch.bfloat16: 2.0**-6}
+"""Allowed error relative to the element and to the tensor's root mean square. Kernels keep float32 where ATen rounds after each operation."""
+ROUNDING = 4
+"""Allowed error, in units of rounding of the largest input: what cancellation leaves."""
+
+
+@dataclass(frozen=True)
+class Pointer:
+    """A buffer argument. ``value`` is what it holds (None: not written yet), ``expected`` what the kernel should leave in it (None: unknown)."""
+
+    name: str
+    buffer: str
+    dtype: torch.dtype
+    shape: tuple[int, ...]
+    stride: tuple[int, ...]
+    value: torch.Tensor | None
+    expected: torch.Tensor | None = None
+    written: bool = False
+
+
+@dataclass(frozen=True)
+class Trial:
+    """One launch: the kernel's text, its arguments in order (pointers or plain values), its grid."""
+
+    name: str
+    text: str
+    arguments: tuple[Pointer | int | float | bool | str | None, ...]
+    grid: tuple[int, int, int]
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What came of it. ``written`` are the buffers with no expected value, by name, for kernels that read them later."""
+
+    outcome: str
+    max_error: float | None = None
+    tolerance: float | None = None
+    note: str = ""
+    written: dict[str, torch.Tensor] = field(default_factory=dict)
+
+
+class _Arena:
+    """A buffer between two guards."""
+
+    def __init__(self, pointer: Pointer) -> None:
+        self.pointer = pointer
+        pairs = list(zip(pointer.shape, pointer.stride, strict=True))
+        extent = 1 + sum((n - 1) * s for n, s in pairs) if all(pointer.shape) else 0
+        self._extent = extent
+        self._memory = torch.empty(extent + 2 * GUARD, dtype=pointer.dtype)
+        self._memory.view(torch.uint8).fill_(PATTERN)
+        self._guards = self._guard_bytes()
+        self.tensor = self._memory.as_strided(pointer.shape, pointer.stride, GUARD)
+        if pointer.value is not None:
+            # A stride of 0 keeps one element for many: write it once.
+            distinct = tuple(slice(0, 1) if s == 0 else slice(None) for s in pointer.stride)
+            self.tensor[distinct].copy_(pointer.value[distinct])
+
+    def _guard_bytes(self) -> torch.Tensor:
+        ends = (self._memory[:GUARD], self._memory[GUARD + self._extent :])
+        return torch.cat([end.view(torch.uint8) for end in ends])
+
+    @property
+    def is_intact(self) -> bool:
+        """Whether nothing was written outside the buffer."""
+        return torch.equal(self._guards, self._guard_bytes())
+
+
+def run_trial(trial: Trial) -> Outcome:
+    """Interpret the kernel and compare.
+
+    Raises:
+        Exception: whatever interpreting the kernel raises.
+    """
+    arenas = [_Arena(a) if isinstance(a, Pointer) else None for a in trial.arguments]
+    by_buffer: dict[str, _Arena] = {}
+    values: list[Any] = []
+    for argument, arena in zip(trial.arguments, arenas, strict=True):
+        if isinstance(argument, Pointer) and arena is not None:
+            # One buffer passed twice is one piece of memory.
+            values.append(by_buffer.setdefault(argument.buffer, arena).tensor)
+        else:
+            values.append(argument)
+    if all(trial.grid):
+        jitted(trial.name, trial.text)[trial.grid](*values)
+    written = {b: a for b, a in by_buffer.items() if any(_is_written(p, b) for p in trial.arguments)}
+    if broken := [b for b, a in by_buffer.items() if not a.is_intact]:
+        return Outcome("different", note=f"it writes outside {', '.join(broken)}")
+    if changed := [b for b, a in by_buffer.items() if b not in written and not _is_unchanged(a)]:
+        return Outcome("different", note=f"it changes {', '.join(changed)}, which it should only read")
+    scratch = {b: a.tensor.clone() for b, a in written.items() if a.pointer.expected is None}
+    compared = [_compare(a, _scale(trial)) for a in written.values() if a.pointer.expected is not None]
+    if not compared:
+        return Outcome("not verifiable", note=NOTHING_TO_COMPARE, written=scratch)
+    worst = max(compared, key=_badness)
+    return Outcome(worst.outcome, worst.max_error, worst.tolerance, worst.note, scratch)
+
+
+NOTHING_TO_COMPARE = "not verifiable: it writes only buffers that no ATen node computes"
+
+
+def _is_written(argument: object, buffer: str) -> bool:
+    return isinstance(argument, Pointer) and argument.buffer == buffer and argument.written
+
+
+def _is_unchanged(arena: _Arena) -> bool:
+    value = arena.pointer.value
+    return value is None or _same(arena.tensor, value)
+
+
+def _same(a: torch.Tensor, b: torch.Tensor) -> bool:
+    """Equal element by element, NaN equal to NaN."""
+    if torch.equal(a, b):
+        return True
+    return a.is_floating_point() and bool(((a == b) | (a.isnan() & b.isnan())).all())
+
+
+def _badness(outcome: Outcome) -> tuple[int, float]:
+    rank = ("equal", "close", "different").index(outcome.outcome)
+    return rank, math.inf if outcome.max_error is None else outcome.max_error
+
+
+def _scale(trial: Trial) -> float:
+    """The largest finite magnitude among the floating-point inputs."""
+    largest = 0.0
+    for argument in trial.arguments:
+        value = argument.value if isinstance(argument, Pointer) else None
+        if value is not None and value.is_floating_point() and value.numel():
+            magnitude = value.double().abs()
+            finite = magnitude[magnitude.isfinite()]
+            largest = max(largest, float(finite.max()) if finite.numel() else 0.0)
+    return largest
+
+
+def _compare(arena: _Arena, scale: float) -> Outcome:
+    expected = arena.pointer.expected
+    assert expected is not None
+    found = arena.tensor
+    if _same(found, expected):
+        return Outcome("equal", 0.0)
+    if not expected.is_floating_point():
+        at = (found != expected).nonzero()[0].tolist()
+        furthest = float((found.double() - expected.double()).abs().max())
+        return Outcome("different", furthest, 0.0, _where(arena, at))
+    a, b = found.double(), expected.double()
+    relative = RELATIVE.get(expected.dtype, 0.0)
+    finite = b[b.isfinite()]
+    mean_square = float(finite.square().mean().sqrt()) if finite.numel() else 0.0
+    allowed = relative * mean_square + ROUNDING * torch.finfo(expected.dtype).eps * scale
+    is_alike = (a == b) | (a.isnan() & b.isnan())
+    error = torch.where(is_alike, 0.0, (a - b).abs())
+    # What is finite on one side only is nan or inf here, which no bound admits.
+    is_wrong = ~(error <= allowed + relative * b.abs().nan_to_num(0.0, 0.0, 0.0))
+    finite_error = error[error.isfinite()]
+    largest = float(finite_error.max()) if finite_error.numel() else None
+    if not bool(is_wrong.any()):
+        return Outcome("close", largest, allowed)
+    return Outcome("different", largest, allowed, _where(arena, is_wrong.nonzero()[0].tolist()))
+
+
+def _where(arena: _Arena, at: list[int]) -> str:
+    """The first element that differs, in words."""
+    expected = arena.pointer.expected
+    assert expected is not None
+    index = tuple(at)
+    place = f"{arena.pointer.buffer}[{', '.join(map(str, index))}]"
+    return f"{place} is {arena.tensor[index].item()!r} where ATen has {expected[index].item()!r}"

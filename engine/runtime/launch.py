@@ -1,0 +1,47 @@
+"""Bind a kernel to something that launches it: the GPU at hand, or Triton's interpreter on CPU tensors."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Protocol
+
+from engine.ir.binary import build, jitted, unit_of
+from engine.ir.kernel import KernelSource
+
+Launcher = Callable[..., None]
+"""``launch(grid x, grid y, grid z, stream, *arguments)``: one argument a parameter, constexprs included."""
+
+
+class Bind(Protocol):
+    """Makes a launcher. ``misaligned`` names pointer parameters that may not be multiples of 16 bytes."""
+
+    def __call__(self, source: KernelSource, misaligned: frozenset[str]) -> Launcher:
+        """The launcher of one kernel."""
+        ...
+
+
+def on_gpu(source: KernelSource, misaligned: frozenset[str] = frozenset()) -> Launcher:
+    """Compile for the current GPU and load there.
+
+    Raises:
+        Exception: whatever Triton's compiler or the driver raises.
+    """
+    kernel = build(unit_of(source, misaligned))
+    run = kernel.run  # loads the binary: only then is there a function
+    function, metadata = kernel.function, kernel.packed_metadata
+
+    def launch(x: int, y: int, z: int, stream: int, *arguments: Any) -> None:
+        # The three Nones: launch metadata and the two hooks, which profilers set and nobody else.
+        run(x, y, z, stream, function, metadata, None, None, None, *arguments)
+
+    return launch
+
+
+def in_interpreter(source: KernelSource, misaligned: frozenset[str] = frozenset()) -> Launcher:
+    """Interpret on CPU tensors: only in a process that had TRITON_INTERPRET=1 before Triton was imported."""
+    function = jitted(source.name, source.text)
+
+    def launch(x: int, y: int, z: int, stream: int, *arguments: Any) -> None:
+        function[(x, y, z)](*arguments)
+
+    return launch

@@ -1,0 +1,320 @@
+"""Run a program of kernels: straight-line Python, written once per program, that allocates, launches, calls ATen and frees."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import sympy
+import torch
+from torch.utils._sympy.printers import PythonPrinter
+
+from engine.ir.binary import ALIGNMENT, static_size
+from engine.ir.kernel import Buffer, Extern, KernelArg, Launch, Program, Ref, Size
+from engine.runtime.launch import Bind, Launcher, on_gpu
+
+Run = Callable[..., tuple[Any, ...]]
+
+
+def executable(program: Program, bind: Bind = on_gpu) -> Run:
+    """``run(*inputs) -> tuple`` on the device of the inputs. Kernels are compiled here, for the current GPU, so that failures show now.
+
+    Raises:
+        Exception: whatever compiling a kernel raises.
+    """
+    return Executable(program, bind)
+
+
+class Executable:
+    """A program bound to a device. ``text`` is the Python that runs, once there was a first call."""
+
+    def __init__(self, program: Program, bind: Bind) -> None:
+        self._program = program
+        self._bind = bind
+        self._launchers: dict[frozenset[str], dict[str, Launcher]] = {}
+        self._device: torch.device | None = None
+        self._run: Run | None = None
+        self.text = ""
+        self._launchers_for(frozenset())
+
+    def __call__(self, *inputs: Any) -> tuple[Any, ...]:
+        """The program's outputs for these inputs."""
+        return (self._run or self._prepare(inputs))(*inputs)
+
+    def _launchers_for(self, misaligned: frozenset[str]) -> dict[str, Launcher]:
+        """Launchers by kernel key, for inputs of which ``misaligned`` are not at a multiple of 16 bytes."""
+        known = self._launchers.get(misaligned)
+        if known is None:
+            known = self._launchers[misaligned] = {}
+            for number, step in enumerate(self._program.steps):
+                if isinstance(step, Launch):
+                    odd = frozenset(a.name for a in step.kernel.args if a.kind == "pointer" and a.buffer in misaligned)
+                    known[f"launch{number}"] = self._bind(step.kernel, odd)
+        return known
+
+    def _prepare(self, inputs: tuple[Any, ...]) -> Run:
+        """Write the Python for the devices that these inputs are on (guards keep them so), and load it."""
+        gpu = next((x.device for x in inputs if isinstance(x, torch.Tensor) and x.is_cuda), None)
+        device = gpu or torch.device("cuda" if self._bind is on_gpu else "cpu")
+        if device.type == "cuda":
+            device = torch.device("cuda", torch.cuda.current_device() if device.index is None else device.index)
+        scalars = frozenset(
+            name
+            for name, x in zip(self._program.inputs, inputs, strict=True)
+            if isinstance(x, torch.Tensor) and x.device.type == "cpu" != device.type
+        )
+        writer = _Writer(self._program, device, scalars)
+        self.text = writer.text()
+        if device.type != "cuda":
+            self._run = self._loaded(writer, self._launchers_for(frozenset()))
+            return self._run
+        if device.index != torch.cuda.current_device():
+            self._launchers.clear()
+        with torch.cuda.device(device):
+            self._run = self._guarded(self._loaded(writer, self._launchers_for(frozenset())), writer, device)
+        return self._run
+
+    def _guarded(self, run: Run, writer: _Writer, device: torch.device) -> Run:
+        """``run`` on its own device, whichever is current."""
+        get_device, index = torch._C._cuda_getDevice, device.index
+
+        def on_device(*inputs: Any) -> tuple[Any, ...]:
+            if get_device() == index:
+                return run(*inputs)
+            with torch.cuda.device(device):
+                return run(*inputs)
+
+        return on_device
+
+    def _loaded(self, writer: _Writer, launchers: dict[str, Launcher]) -> Run:
+        namespace: dict[str, Any] = {**writer.constants, **launchers, "misaligned_run": self._misaligned(writer)}
+        exec(compile(self.text, "<engine program>", "exec"), namespace)
+        run: Run = namespace["run"]
+        return run
+
+    def _misaligned(self, writer: _Writer) -> Run:
+        """The same program for a call in which some inputs are not aligned; compiled when there is one."""
+        loaded: dict[frozenset[str], Run] = {}
+
+        def run(*inputs: Any) -> tuple[Any, ...]:
+            odd = frozenset(
+                name
+                for name, x in zip(self._program.inputs, inputs, strict=True)
+                if isinstance(x, torch.Tensor) and x.data_ptr() % ALIGNMENT
+            )
+            if odd not in loaded:
+                namespace: dict[str, Any] = {**writer.constants, **self._launchers_for(odd)}
+                exec(compile(writer.text(checks=False), "<engine program>", "exec"), namespace)
+                loaded[odd] = namespace["run"]
+            return loaded[odd](*inputs)
+
+        return run
+
+
+@dataclass
+class _Writer:
+    """Writes the Python of one program for one device. ``scalars`` are inputs on the CPU that kernels on a GPU read."""
+
+    program: Program
+    device: torch.device
+    scalars: frozenset[str]
+    constants: dict[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        names = dict.fromkeys([*self.program.inputs, *self.program.buffers])
+        self._names = {name: f"b{i}_{re.sub(r'[^A-Za-z0-9_]', '_', name)}" for i, name in enumerate(names)}
+        self._printer = PythonPrinter()
+        self._symbols = {name: f"s_{re.sub(r'[^A-Za-z0-9_]', '_', name)}" for name in self.program.symbols}
+        self.constants |= {
+            "math": math,
+            "empty_strided": torch.empty_strided,
+            "settled": settled,
+            "device": self.device,
+        }
+        if self.device.type == "cuda":
+            self.constants["raw_stream"] = torch._C._cuda_getCurrentRawStream
+
+    def text(self, *, checks: bool = True) -> str:
+        """The whole function. Without ``checks`` inputs may be misaligned."""
+        lines = [*self._symbol_lines(), *self._input_lines(checks)]
+        lines.append(f"stream = raw_stream({self.device.index})" if self.device.type == "cuda" else "stream = 0")
+        deaths = self._deaths()
+        written = set(self.program.inputs)
+        for number, step in enumerate(self.program.steps):
+            lines += self._launch(number, step, written) if isinstance(step, Launch) else self._extern(number, step)
+            if dead := deaths.get(number):
+                lines.append(f"del {', '.join(self._names[name] for name in dead)}")
+        outputs = "".join(f"{self._value(out)}, " for out in self.program.outputs)
+        lines.append(f"return ({outputs})")
+        parameters = ", ".join(self._names[name] for name in self.program.inputs)
+        return f"def run({parameters}):\n" + "".join(f"    {line}\n" for line in lines)
+
+    def _symbol_lines(self) -> Iterator[str]:
+        for symbol, (index, dimension) in self.program.symbols.items():
+            value = self._names[self.program.inputs[index]]
+            yield f"{self._symbols[symbol]} = {value}" + (f".size({dimension})" if dimension >= 0 else "")
+
+    def _input_lines(self, checks: bool) -> Iterator[str]:
+        read = {a.buffer for k in self.program.kernels for a in k.args if a.kind == "pointer"}
+        tensors = [n for n in dict.fromkeys(self.program.inputs) if n in read and n in self.program.buffers]
+        near = [f"{self._names[n]}.data_ptr()" for n in tensors if n not in self.scalars]
+        if checks and near and self.device.type == "cuda":
+            parameters = ", ".join(self._names[name] for name in self.program.inputs)
+            yield f"if ({' | '.join(near)}) & {ALIGNMENT - 1}:"
+            yield f"    return misaligned_run({parameters})"
+        for name in tensors:
+            if name in self.scalars:
+                yield f"{self._names[name]} = {self._names[name]}.to(device)"
+
+    def _launch(self, number: int, step: Launch, written: set[str]) -> Iterator[str]:
+        for argument in step.kernel.args:
+            if argument.kind == "pointer" and argument.written and argument.buffer not in written:
+                written.add(argument.buffer)
+                yield f"{self._names[argument.buffer]} = {self._allocation(self.program.buffers[argument.buffer])}"
+        grid = [*step.kernel.grid, 1, 1, 1][:3]
+        static = [static_size(size) for size in grid]
+        if 0 in static:
+            return
+        arguments = ", ".join(self._argument(a) for a in step.kernel.args)
+        sizes = [self._size(size) for size in grid]
+        call = f"launch{number}({', '.join(sizes)}, stream, {arguments})"
+        symbolic = [text for text, known in zip(sizes, static, strict=True) if known is None]
+        # A grid of no programs is an error to the driver, and nothing to do.
+        yield f"if {' and '.join(symbolic)}: {call}" if symbolic else call
+
+    def _argument(self, argument: KernelArg) -> str:
+        if argument.kind == "pointer":
+            return self._names[argument.buffer]
+        if argument.kind == "size":
+            return self._size(argument.value)
+        return self._value(argument.value)
+
+    def _extern(self, number: int, step: Extern) -> Iterator[str]:
+        self.constants[f"extern{number}"] = step.target
+        arguments = [self._value(a) for a in step.args]
+        arguments += [f"{key}={self._value(value)}" for key, value in step.kwargs.items()]
+        call = f"extern{number}({', '.join(arguments)})"
+        if not any(step.results):
+            yield call
+            return
+        yield f"r = {call}"
+        for position, name in enumerate(step.results):
+            if name is None:
+                continue
+            one = f"r[{position}]" if len(step.results) > 1 else "(r[0] if isinstance(r, (tuple, list)) else r)"
+            yield f"{self._names[name]} = {one}"
+            yield from self._settle(name)
+        yield "del r"
+
+    def _settle(self, name: str) -> Iterator[str]:
+        """Kernels index by the buffer's strides and count on its alignment: bring what ATen returned into that form."""
+        buffer = self.program.buffers.get(name)
+        if buffer is None:
+            return
+        local, dtype = self._names[name], self._bound(buffer.dtype)
+        sizes, strides = self._sizes(buffer.shape), self._sizes(buffer.stride)
+        yield f"if {local}.stride() != {strides} or {local}.data_ptr() & {ALIGNMENT - 1} or {local}.dtype is not {dtype}:"
+        yield f"    {local} = settled({local}, {sizes}, {strides}, {dtype}, {name!r})"
+
+    def _allocation(self, buffer: Buffer) -> str:
+        sizes, strides = self._sizes(buffer.shape), self._sizes(buffer.stride)
+        return f"empty_strided({sizes}, {strides}, dtype={self._bound(buffer.dtype)}, device=device)"
+
+    def _sizes(self, sizes: tuple[Size, ...]) -> str:
+        return f"({''.join(f'{self._size(size)}, ' for size in sizes)})"
+
+    def _size(self, size: Any) -> str:
+        if (known := static_size(size)) is not None:
+            return str(known)
+        if isinstance(size, (torch.SymInt, torch.SymFloat)):
+            size = size.node.expr
+        renamed = {s: sympy.Symbol(self._symbols[str(s)], integer=True) for s in size.free_symbols}
+        return f"({self._printer.doprint(size.xreplace(renamed))})"
+
+    def _value(self, value: Any) -> str:
+        """An argument or output as Python text; what has no text is bound to a name."""
+        if isinstance(value, Ref):
+            return self._ref(value)
+        if isinstance(value, (sympy.Expr, torch.SymInt, torch.SymFloat)):
+            return self._size(value)
+        if isinstance(value, tuple):
+            return f"({''.join(f'{self._value(v)}, ' for v in value)})"
+        if isinstance(value, list):
+            return f"[{', '.join(self._value(v) for v in value)}]"
+        if value is None or type(value) in (bool, int, str) or (type(value) is float and math.isfinite(value)):
+            return repr(value)
+        return self._bound(value)
+
+    def _ref(self, ref: Ref) -> str:
+        local, buffer = self._names[ref.buffer], self.program.buffers.get(ref.buffer)
+        if ref.shape is None and ref.stride is None and static_size(ref.offset) == 0:
+            return local
+        if buffer is None:
+            raise ValueError(f"{ref.buffer} is not a tensor, so it has no view.")
+        shape = self._sizes(buffer.shape if ref.shape is None else ref.shape)
+        stride = self._sizes(buffer.stride if ref.stride is None else ref.stride)
+        return f"{local}.as_strided({shape}, {stride}, {local}.storage_offset() + {self._size(ref.offset)})"
+
+    def _bound(self, value: Any) -> str:
+        for name, known in self.constants.items():
+            if known is value:
+                return name
+        name = f"constant{len(self.constants)}"
+        self.constants[name] = value
+        return name
+
+    def _deaths(self) -> dict[int, list[str]]:
+        """Intermediates whose last reader each step is. Inputs belong to the caller, outputs are returned."""
+        last: dict[str, int] = {}
+        for number, step in enumerate(self.program.steps):
+            for name in _touched(step):
+                last[name] = number
+        kept = {*self.program.inputs, *(ref.buffer for ref in _refs(self.program.outputs))}
+        deaths: dict[int, list[str]] = {}
+        for name, number in last.items():
+            if name not in kept and name in self.program.buffers:
+                deaths.setdefault(number, []).append(name)
+        return deaths
+
+
+def _touched(step: Launch | Extern) -> Iterator[str]:
+    if isinstance(step, Launch):
+        yield from (a.buffer for a in step.kernel.args if a.kind == "pointer")
+        return
+    yield from (ref.buffer for ref in _refs((step.args, dict(step.kwargs))))
+    yield from (name for name in step.results if name is not None)
+
+
+def _refs(value: Any) -> Iterator[Ref]:
+    """All references in a nest of tuples, lists and dicts."""
+    if isinstance(value, Ref):
+        yield value
+    elif isinstance(value, (tuple, list)):
+        for item in value:
+            yield from _refs(item)
+    elif isinstance(value, dict):
+        yield from _refs(tuple(value.values()))
+
+
+def settled(
+    tensor: torch.Tensor, size: tuple[int, ...], stride: tuple[int, ...], dtype: torch.dtype, name: str
+) -> torch.Tensor:
+    """``tensor`` with exactly these strides at an aligned address: itself where only strides of single elements differ, else a copy.
+
+    Raises:
+        RuntimeError: it has another shape or dtype than the kernels were made for.
+    """
+    if tuple(tensor.shape) != size or tensor.dtype is not dtype:
+        found = f"{tensor.dtype} {tuple(tensor.shape)}"
+        raise RuntimeError(f"The operator behind {name} returned {found} where {dtype} {size} was compiled for.")
+    is_same = all(n == 1 or a == b for n, a, b in zip(size, tensor.stride(), stride, strict=True)) or not tensor.numel()
+    if is_same and tensor.data_ptr() % ALIGNMENT == 0:
+        return tensor
+    # Strides with overlap (an expanded tensor): copying into them writes each element several times, always the same.
+    fresh = torch.empty_strided(size, stride, dtype=dtype, device=tensor.device)
+    distinct = tuple(slice(0, 1) if s == 0 else slice(None) for s in stride)
+    fresh[distinct].copy_(tensor[distinct])
+    return fresh
