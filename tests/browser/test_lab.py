@@ -1,0 +1,92 @@
+"""The explorer in a real JupyterLab: drawn, linked, following its session while the kernel is busy, in both themes."""
+
+from __future__ import annotations
+
+import json
+import pathlib
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from tests.browser.lab import Lab, errors_in, open_notebook, run_all, run_cell, set_theme
+from tests.browser.test_explorer import CONTRAST, click_line, keep, lit, said
+
+pytestmark = pytest.mark.browser
+
+CELLS = [
+    """
+import threading, time
+from notebook_ext.widgets.explorer import Explorer
+from tests.notebook_ext.sessions import head_compilation, head_session, verified_session
+session = head_session()
+def check():
+    for compilation in verified_session().compilations:
+        session.put(compilation)
+Explorer(session, on_verify=check)
+""",
+    """
+compiled = head_compilation(1, "s0", "x.size(0) changed from 64 to 96")
+threading.Thread(target=session.put, args=(compiled,)).start()
+time.sleep(20)
+""",
+]
+
+
+def write_notebook(path: pathlib.Path, cells: list[str]) -> None:
+    """A notebook with these code cells."""
+    made = [
+        {"cell_type": "code", "id": f"c{i}", "execution_count": None, "metadata": {}, "outputs": [], "source": source.strip()}
+        for i, source in enumerate(cells)
+    ]
+    kernel = {"kernelspec": {"name": "python3", "display_name": "Python 3", "language": "python"}}
+    path.write_text(json.dumps({"cells": made, "metadata": kernel, "nbformat": 4, "nbformat_minor": 5}), encoding="utf-8")
+
+
+@pytest.fixture(scope="module")
+def lab(chromium: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lab]:
+    """A server with two notebooks."""
+    folder = tmp_path_factory.mktemp("notebooks")
+    write_notebook(folder / "made.ipynb", CELLS)
+    started = Lab(folder)
+    yield started
+    started.close()
+
+
+def test_the_widget_works_in_jupyterlab(lab: Lab, tab: Callable[..., Any]) -> None:
+    """A click lights up PTX; keys stay in the widget; parts come from the kernel; contrast holds in JupyterLab's own colours."""
+    page = tab(1400).page
+    open_notebook(page, lab, "made.ipynb")
+    run_cell(page, 0)
+    page.wait_for_selector(".lm .say", timeout=60_000)
+    click_line(page, "source", 11)
+    assert len(lit(page, "ptx")) == 42
+    cells = page.evaluate("window.jupyterapp.shell.currentWidget.content.widgets.length")
+    for pressed in ("ArrowDown", "j", "a", "b", "x"):  # a, b and x would add and delete cells in the notebook
+        page.keyboard.press(pressed)
+    assert page.evaluate("window.jupyterapp.shell.currentWidget.content.widgets.length") == cells
+    assert "Line 13" in said(page)
+    for name in ("JupyterLab Light", "JupyterLab Dark"):
+        set_theme(page, name)
+        page.locator(".lm").scroll_into_view_if_needed()
+        keep(page, f"lab-{name[11:].lower()}")
+        assert page.evaluate(CONTRAST) == []
+    page.locator('.lm .tabs [data-view="guards"]').click()
+    page.wait_for_function("document.querySelector('.lm .say').textContent.startsWith('Guard 7')")
+    page.locator(".lm .sum button", has_text="Verify").click()
+    page.wait_for_function("document.querySelector('.lm .sum').textContent.includes('all checked')")
+
+
+def test_kernels_fill_their_panes_while_the_kernel_is_busy(lab: Lab, tab: Callable[..., Any]) -> None:
+    """PTX that arrives from a background thread appears although a cell is still running."""
+    page = tab(1400).page
+    open_notebook(page, lab, "made.ipynb")
+    run_cell(page, 0)
+    page.wait_for_selector(".lm .say", timeout=60_000)
+    page.locator('.lm select[aria-label="Function and cache entry"]').select_option("0/1")
+    page.wait_for_function("""document.querySelector('.lm section[data-pane="ptx"] .empty').textContent.includes('in the background')""")
+    click_line(page, "source", 11)
+    run_cell(page, 1)
+    page.wait_for_selector('.lm section[data-pane="ptx"] .r.hit', timeout=8_000)
+    assert "Line 12" in said(page)
+    assert page.evaluate("window.jupyterapp.shell.currentWidget.context.sessionContext.session.kernel.status") == "busy"
