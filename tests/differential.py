@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import cmath
 import contextlib
+import functools
 import io
+import logging
 import random
 import types
 import warnings
+import weakref
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -34,6 +37,9 @@ OPAQUE = (
     classmethod,
     staticmethod,
     property,
+    functools._lru_cache_wrapper,
+    logging.Logger,
+    weakref.ref,
 )
 
 
@@ -260,7 +266,7 @@ class Comparison:
         if a.layout is torch.strided and a.numel() and a.stride() != b.stride():
             self.differ(where, f"stride {a.stride()} became {b.stride()}")
         self.storages(a, b, where)
-        self.elements(a.detach(), b.detach(), where)
+        self.elements(a.detach().as_subclass(torch.Tensor), b.detach().as_subclass(torch.Tensor), where)
         if a.is_leaf and b.is_leaf and (a.grad is not None or b.grad is not None):
             self.values(a.grad, b.grad, f"{where}.grad")
         if isinstance(a, torch.nn.Parameter):

@@ -1,0 +1,212 @@
+"""Python's standard library in the middle of tensor code."""
+
+import collections
+import contextlib
+import copy
+import functools
+import inspect
+import itertools
+import logging
+import math
+import re
+import warnings
+import weakref
+
+import torch
+
+from tests.programs import program
+
+
+@program(lambda: (torch.randn(3),))
+def itertools_chain_product(x):
+    """chain, product, zip_longest, islice, accumulate, repeat, count."""
+    total = x * 0
+    for a, b in itertools.product([1, 2], [3, 4]):
+        total = total + x * a * b
+    for v in itertools.chain([1], (2, 3)):
+        total = total + v
+    for v, _ in zip(itertools.count(5, 2), range(3)):
+        total = total + v
+    pairs = list(itertools.zip_longest([1, 2, 3], [4], fillvalue=0))
+    sums = list(itertools.accumulate([x, x, x], torch.add))
+    return total, pairs, sums, list(itertools.islice(itertools.repeat(7), 2)), list(itertools.combinations("abc", 2))
+
+
+@program(lambda: (torch.randn(3),))
+def zip_enumerate_map(x):
+    """Lazy builtins over lists of tensors."""
+    parts = [x, x + 1, x + 2]
+    out = [a * i + b for i, (a, b) in enumerate(zip(parts, reversed(parts)), start=1)]
+    return out, list(map(torch.sin, parts)), list(zip(*[[1, 2], [3, 4]])), sum(map(lambda p: p.sum(), parts))
+
+
+@functools.lru_cache(maxsize=None)
+def table_size(n):
+    return n * n + 1
+
+
+@program(lambda: (torch.randn(3),), lambda: (torch.randn(3),), steady=True)
+def cached_helper(x):
+    """A helper behind functools.lru_cache."""
+    return x * table_size(4), table_size(3)
+
+
+@functools.singledispatch
+def describe(value):
+    return "something"
+
+
+@describe.register
+def _(value: int):
+    return "int"
+
+
+@program(lambda: (torch.randn(3),))
+def single_dispatch(x):
+    """functools.singledispatch chooses by type."""
+    return x, describe(3), describe("text")
+
+
+@program(lambda: (torch.randn(3), {"a": [1, 2], "b": (3,)}))
+def copies(x, settings):
+    """copy and deepcopy of containers and tensors."""
+    shallow = copy.copy(settings)
+    deep = copy.deepcopy(settings)
+    deep["a"].append(9)
+    shallow["c"] = 1
+    return x * len(deep["a"]), deep, shallow["a"] is settings["a"]
+
+
+@program(lambda: (torch.randn(3), "block_12.weight"))
+def regular_expressions(x, name):
+    """Compiled patterns on constant text."""
+    match = re.match(r"block_(\d+)\.(\w+)", name)
+    if match:
+        return x * int(match.group(1)), match.group(2), re.sub(r"\d+", "N", name)
+    return x
+
+
+def scaled(x, scale=2, *, shift=0):
+    return x * scale + shift
+
+
+@program(lambda: (torch.randn(3),))
+def signatures(x):
+    """inspect.signature of a helper decides how it is called."""
+    names = list(inspect.signature(scaled).parameters)
+    options = {"shift": 1} if "shift" in names else {}
+    return scaled(x, **options), names
+
+
+@program(lambda: (torch.randn(3),))
+def math_functions(x):
+    """math on plain numbers, with infinities."""
+    return (
+        x * math.ceil(2.1) + math.floor(-0.5),
+        math.log2(8),
+        math.isinf(math.inf),
+        math.prod([2, 3]),
+        math.gcd(12, 18),
+        math.isclose(0.1 + 0.2, 0.3),
+    )
+
+
+class Node:
+    """Something to refer to weakly."""
+
+    def __init__(self, value):
+        self.value = value
+
+
+KEPT = Node(3)
+LINK = weakref.ref(KEPT)
+
+
+@program(lambda: (torch.randn(3),))
+def weak_reference(x):
+    """A weak reference that is alive."""
+    node = LINK()
+    return x * node.value if node is not None else x
+
+
+@program(lambda: (torch.randn(3),))
+def warns(x):
+    """A warning reaches the caller's filters."""
+    if x.shape[0] < 10:
+        warnings.warn("short input", UserWarning)
+    return x * 2
+
+
+LOGGER = logging.getLogger("programs")
+
+
+@program(lambda: (torch.randn(3),))
+def logs(x):
+    """Logging at a level that is off."""
+    LOGGER.debug("shape %s", x.shape)
+    return x + 1
+
+
+@program(lambda: (torch.randn(3),))
+def null_and_exit_stack(x):
+    """nullcontext, suppress and ExitStack."""
+    with contextlib.nullcontext(4) as four, contextlib.suppress(KeyError):
+        x = x * four
+        {}["missing"]
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(torch.no_grad())
+        inside = torch.is_grad_enabled()
+    return x, inside, torch.is_grad_enabled()
+
+
+@program(lambda: (torch.randn(3),))
+def chain_map_and_ordered(x):
+    """ChainMap, OrderedDict.popitem, Counter.most_common, namedtuple made inside."""
+    layers = collections.ChainMap({"a": 1}, {"a": 2, "b": 3})
+    ordered = collections.OrderedDict([("k", 1), ("l", 2)])
+    point = collections.namedtuple("point", ["u", "v"])
+    p = point(x, 2)
+    return (
+        x * layers["b"] + layers["a"],
+        ordered.popitem(last=False),
+        collections.Counter("aabbb").most_common(1),
+        p.u * p.v,
+    )
+
+
+ITERATOR = iter(range(100))
+
+
+@program(lambda: (torch.randn(3),), lambda: (torch.randn(3),), steady=False)
+def global_iterator(x):
+    """A global iterator that every call advances."""
+    return x * next(ITERATOR)
+
+
+@program(lambda: (torch.randn(3),))
+def callable_and_type(x):
+    """callable, type, isinstance with tuples, id-free introspection."""
+    kinds = [type(v).__name__ for v in (1, "s", None, x, [])]
+    return (
+        x,
+        kinds,
+        callable(scaled),
+        callable(3),
+        isinstance(x, (list, torch.Tensor)),
+        isinstance(True, int),
+        issubclass(bool, int),
+        type(x) is torch.Tensor,
+    )
+
+
+@program(lambda: (torch.randn(3),))
+def infinite_recursion(x):
+    """Recursion without end ends as Python ends it."""
+
+    def forever(y):
+        return forever(y)
+
+    try:
+        return forever(x)
+    except RecursionError:
+        return x + 1
