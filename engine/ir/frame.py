@@ -10,8 +10,10 @@ from typing import Any, Protocol
 import torch.fx
 
 from engine.ir.guard import Guard
-from engine.ir.origin import Origin
+from engine.ir.origin import Origin, Scope
+from engine.options import Options
 from engine.records.bytecode import Span
+from engine.records.guards import GuardResult, GuardsRecord, Rejection
 from engine.records.session import Session
 from engine.records.trace import TraceRecord
 
@@ -111,14 +113,43 @@ class CompiledFrame:
 
 
 class Compiler(Protocol):
-    """How lower stages re-enter the pipeline: misses, resume functions, nested callees."""
+    """How lower stages re-enter the pipeline: misses, resume functions, nested callees, and what dispatch tells about guards.
+
+    Guards and runtime never import each other, so dispatch asks its compiler to walk an entry's guards. A compiler is compared by identity,
+    and its caches die with it.
+    """
+
+    @property
+    def options(self) -> Options:
+        """What the user asked for; dispatch looks at ``fullgraph``."""
+        ...
+
+    @property
+    def callee(self) -> Callable[[Any], Any]:
+        """``runtime.call.make_callee(self)``: where calls of frames left to Python go."""
+        ...
 
     def compile_frame(self, request: FrameRequest) -> CompiledFrame:
         """Trace, compile and link one frame. Never raises for what the user wrote, save under ``fullgraph``."""
         ...
 
     def session(self) -> Session | None:
-        """The session being recorded in this thread, if any."""
+        """The session being recorded in this thread, if any: ``ir.context.current_session()``.
+
+        A session that was not entered through ``ir.context.recording`` is not noticed by calls that hit.
+        """
+        ...
+
+    def explain(self, entry: CompiledFrame, scope: Scope) -> tuple[GuardResult, ...]:
+        """All guards of an entry evaluated against one call: ``guards.explain.explain(entry.guards, scope)``."""
+        ...
+
+    def rejection(self, entry: CompiledFrame, scope: Scope) -> Rejection | None:
+        """Why an entry does not serve a call: ``guards.reasons.rejection(entry.id, entry.guards, scope)``."""
+        ...
+
+    def guards_record(self, entry: CompiledFrame) -> GuardsRecord:
+        """An entry's guards as records: ``guards.tell.guards_record(entry.guards, entry.check_text)``."""
         ...
 
 

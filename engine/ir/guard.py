@@ -56,6 +56,9 @@ class Guard:
     rank: ClassVar[int] = 50
     """Order in the check: lower first (cheap and selective), but never before the guards of the origins it reads through."""
 
+    may_change: ClassVar[bool] = False
+    """Whether ``changed`` can say anything."""
+
     origin: Origin
     cause: Cause = field(default=NO_CAUSE, compare=False, kw_only=True)
 
@@ -192,6 +195,7 @@ class Equals(Guard):
 
     kind: ClassVar[str] = "equals"
     rank: ClassVar[int] = 14
+    may_change: ClassVar[bool] = True
 
     value: Any
 

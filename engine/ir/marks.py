@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import types
+import weakref
+from collections.abc import Callable, MutableMapping
 from typing import Any, TypeVar
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -42,3 +44,21 @@ def is_disabled(fn: object) -> bool:
 def is_in_graph(fn: object) -> bool:
     """Whether ``allow_in_graph`` marked this function."""
     return IN_GRAPH in getattr(fn, "__dict__", {})
+
+
+ORIGINALS: MutableMapping[types.FunctionType, types.FunctionType] = weakref.WeakKeyDictionary()
+"""Dispatcher -> the function it dispatches, for every dispatcher alive."""
+ORIGINAL_MODULE = "_engine_original"
+"""Attribute of a compiled module: the module it was made from, with which it shares its ``__dict__``."""
+
+
+def original(obj: Any) -> Any:
+    """What a dispatcher or a compiled module was made from, also behind a bound method; anything else as it is."""
+    if type(obj) is types.FunctionType:
+        return ORIGINALS.get(obj, obj)
+    if type(obj) is types.MethodType:
+        function, owner = original(obj.__func__), original(obj.__self__)
+        return obj if function is obj.__func__ and owner is obj.__self__ else types.MethodType(function, owner)
+    if ORIGINAL_MODULE in type(obj).__dict__:
+        return getattr(obj, ORIGINAL_MODULE)
+    return obj

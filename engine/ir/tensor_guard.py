@@ -255,6 +255,7 @@ class ShapeIs(Facet):
 
     kind: ClassVar[str] = "shape"
     rank: ClassVar[int] = 54
+    may_change: ClassVar[bool] = True
     attribute = "shape"
     reader = staticmethod(_size)
 

@@ -1,0 +1,218 @@
+"""Calls made from frames left to Python: each callable is exchanged for its dispatcher, so that what lies below is compiled all the same."""
+
+from __future__ import annotations
+
+import functools
+import os
+import sys
+import sysconfig
+import types
+import weakref
+from collections.abc import Callable
+from types import CodeType, FunctionType, MethodType
+from typing import Any
+
+import torch
+import torch.nn.modules.module as module_hooks
+
+from engine.bytecode.route import route_calls
+from engine.ir.frame import Compiler
+from engine.ir.marks import ORIGINAL_MODULE, is_disabled
+from engine.runtime.dispatch import dispatcher
+from engine.runtime.signature import FILE
+
+Callee = Callable[[Any], Any]
+
+LIBRARIES = frozenset(
+    (
+        "torch", "functorch", "torchgen", "numpy", "scipy", "sympy", "mpmath", "triton", "networkx", "pandas", "matplotlib", "PIL", "tqdm", "bytecode",
+        "engine", "notebook_ext", "IPython", "ipykernel", "ipywidgets", "anywidget", "traitlets", "jupyter_client", "jupyter_core", "zmq", "tornado",
+        "pytest", "_pytest", "pluggy", "hypothesis", "pip", "setuptools",
+    )
+)  # fmt: skip
+"""Packages whose functions are called as they are. All other installed packages (transformers, timm, ...) are the user's program."""
+
+KEPT = 512
+"""Dispatchers of functions without a closure that are kept ready."""
+
+_STDLIB = tuple(os.path.normpath(p) + os.sep for p in {sysconfig.get_path("stdlib"), sysconfig.get_path("platstdlib")})
+_SITE = ("site-packages", "dist-packages")
+
+
+def is_library(function: FunctionType) -> bool:
+    """Whether a function belongs to torch, the standard library or another package that is never compiled as a frame."""
+    root = str(function.__globals__.get("__name__", "")).partition(".")[0]
+    if root in LIBRARIES:
+        return True
+    file = function.__code__.co_filename
+    if file.startswith("<frozen"):
+        return True
+    return root in sys.stdlib_module_names and file.startswith(_STDLIB) and not any(s in file for s in _SITE)
+
+
+def is_user_callable(value: Any) -> bool:
+    """Whether calling the value runs a frame of the user's program directly."""
+    if type(value) is FunctionType:
+        return not is_library(value)
+    if type(value) is MethodType:
+        return is_user_callable(value.__func__) or isinstance(value.__self__, torch.nn.Module)
+    if type(value) is functools.partial:
+        return is_user_callable(value.func)
+    return isinstance(value, torch.nn.Module)
+
+
+class _Callee:
+    """Exchanges callables for one compiler."""
+
+    def __init__(self, compiler: Compiler) -> None:
+        # The compiler owns this object: a strong reference would keep both alive for ever.
+        self._compiler = weakref.ref(compiler)
+        self._kept: dict[int, tuple[FunctionType, FunctionType]] = {}
+        self._routed: dict[int, tuple[weakref.ref[CodeType], CodeType]] = {}
+
+    def __call__(self, obj: Any) -> Any:
+        """What to call instead of ``obj``: same arguments, same result."""
+        kind = type(obj)
+        if kind is FunctionType:
+            return self._function(obj)
+        if kind is MethodType:
+            return self._method(obj)
+        if isinstance(obj, type) or kind in _BUILTINS:
+            return obj
+        if kind is functools.partial:
+            func = self(obj.func)
+            return obj if func is obj.func else functools.partial(func, *obj.args, **obj.keywords)
+        if issubclass(kind, torch.nn.Module):
+            return self._module(obj)
+        return self._instance(obj)
+
+    def _function(self, function: FunctionType) -> Any:
+        code = function.__code__
+        if code.co_filename == FILE or is_disabled(function):
+            return function
+        if is_library(function):
+            return self._library(function)
+        compiler = self._compiler()
+        if compiler is None:
+            return function
+        if function.__closure__ is not None:
+            return dispatcher(function, compiler, "callee")
+        kept = self._kept.get(id(function))
+        if kept is None or kept[0] is not function:
+            if len(self._kept) >= KEPT:
+                self._kept.clear()
+            kept = self._kept[id(function)] = (function, dispatcher(function, compiler, "callee"))
+        return kept[1]
+
+    def _library(self, function: FunctionType) -> Any:
+        """A library's wrapper around something of the user's runs as Python with its calls exchanged; all else of a library as it is."""
+        if function.__closure__ is None or not any(is_user_callable(v) for v in _contents(function)):
+            return function
+        code = self.routed(function.__code__)
+        if code is None:
+            return function
+        made = FunctionType(code, function.__globals__, function.__name__, function.__defaults__, function.__closure__)
+        made.__kwdefaults__ = function.__kwdefaults__
+        return made
+
+    def routed(self, code: CodeType) -> CodeType | None:
+        """``code`` with its calls exchanged; None when it cannot be rewritten."""
+        key = id(code)
+        found = self._routed.get(key)
+        if found is not None and found[0]() is code:
+            return found[1]
+        try:
+            made = route_calls(code, self)
+        except Exception:
+            # Code that cannot be rewritten is called as it is.
+            return None
+        self._routed[key] = (weakref.ref(code, lambda _: self._routed.pop(key, None)), made)
+        return made
+
+    def _method(self, method: MethodType) -> Any:
+        func: Any = method.__func__
+        exchanged = self(func) if type(func) is FunctionType else func
+        return method if exchanged is func else MethodType(exchanged, method.__self__)
+
+    def _module(self, module: torch.nn.Module) -> Any:
+        """``module(...)`` with its forward and its hooks dispatched."""
+        call = type(module).__call__
+        if call is not torch.nn.Module.__call__:
+            return MethodType(self(call), module) if type(call) is FunctionType else module
+        if ORIGINAL_MODULE in type(module).__dict__ or module._compiled_call_impl is not None or isinstance(module, torch.jit.ScriptModule):
+            return module
+        return self.module_call(module)
+
+    def module_call(self, module: torch.nn.Module) -> Callable[..., Any]:
+        """What ``Module.__call__`` does, dispatched: the forward alone where no hook is registered."""
+        if torch._C._get_tracing_state():
+            return module._call_impl
+        if not has_hooks(module):
+            return self.forward(module)
+        code = self.routed(_CALL_IMPL.__code__)
+        if code is None:
+            return module._call_impl
+        return MethodType(FunctionType(code, _CALL_IMPL.__globals__, _CALL_IMPL.__name__, None, _CALL_IMPL.__closure__), module)
+
+    def forward(self, module: torch.nn.Module) -> Any:
+        """The module's forward, dispatched; torch's own modules count as the user's program here."""
+        forward = module.forward
+        if type(forward) is not MethodType or type(forward.__func__) is not FunctionType:
+            return self(forward)
+        compiler = self._compiler()
+        func = forward.__func__
+        root = str(func.__globals__.get("__name__", ""))
+        if compiler is None or not root.startswith("torch.nn.modules."):
+            return self(forward)
+        kept = self._kept.get(id(func))
+        if kept is None or kept[0] is not func:
+            kept = self._kept[id(func)] = (func, dispatcher(func, compiler, "callee"))
+        return MethodType(kept[1], forward.__self__)
+
+    def _instance(self, obj: Any) -> Any:
+        """An object whose class defines ``__call__`` in Python."""
+        call = next((c.__dict__["__call__"] for c in type(obj).__mro__ if "__call__" in c.__dict__), None)
+        if type(call) is not FunctionType:
+            return obj
+        exchanged = self(call)
+        return obj if exchanged is call else MethodType(exchanged, obj)
+
+
+_CALL_IMPL: FunctionType = torch.nn.Module._call_impl  # type: ignore[assignment]
+_BUILTINS = frozenset(
+    (types.BuiltinFunctionType, types.MethodWrapperType, types.WrapperDescriptorType, types.MethodDescriptorType, types.ClassMethodDescriptorType)
+)
+
+
+def _contents(function: FunctionType) -> list[Any]:
+    found = []
+    for cell in function.__closure__ or ():
+        try:
+            found.append(cell.cell_contents)
+        except ValueError:
+            continue
+    return found
+
+
+def has_hooks(module: torch.nn.Module) -> bool:
+    """Whether calling the module runs any hook."""
+    return bool(
+        module._backward_hooks
+        or module._backward_pre_hooks
+        or module._forward_hooks
+        or module._forward_pre_hooks
+        or module_hooks._global_backward_pre_hooks
+        or module_hooks._global_backward_hooks
+        or module_hooks._global_forward_hooks
+        or module_hooks._global_forward_pre_hooks
+    )
+
+
+def make_callee(compiler: Compiler) -> Callee:
+    """``callee(obj)``: what to call instead of ``obj`` so that Python frames of the user's below are dispatched by ``compiler``.
+
+    Python functions, bound methods, ``functools.partial``, modules and objects with a Python ``__call__`` become dispatchers; classes, builtins,
+    what ``engine.disable`` marked, dispatchers, and functions of torch, the standard library and the like are returned as they are (a library's
+    wrapper around a user's function, such as ``torch.no_grad()`` makes, runs as Python with its own calls exchanged).
+    """
+    return _Callee(compiler)

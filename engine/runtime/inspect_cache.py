@@ -1,0 +1,71 @@
+"""What one can ask of a compiled function without running it: its entries' guards, and what a call would hit."""
+
+from __future__ import annotations
+
+import functools
+from typing import Any
+
+import torch
+
+from engine.errors import BadArgument
+from engine.records.guards import CallExplanation, GuardsRecord
+from engine.runtime.cache import all_caches
+from engine.runtime.dispatch import Dispatch, dispatch_of
+from engine.runtime.modules import compiled_forward
+from engine.runtime.signature import bind
+
+
+def _target(f: Any) -> tuple[Dispatch, tuple[Any, ...], dict[str, Any]]:
+    """The dispatch state that a call of ``f`` reaches, and the arguments that ``f`` itself supplies.
+
+    Raises:
+        BadArgument: ``f`` is not compiled.
+    """
+    args: tuple[Any, ...] = ()
+    kwargs: dict[str, Any] = {}
+    subject = f
+    while True:
+        state = dispatch_of(subject)
+        if state is not None:
+            return state, args, kwargs
+        if isinstance(subject, functools.partial):
+            args, kwargs, subject = (*subject.args, *args), {**subject.keywords, **kwargs}, subject.func
+            continue
+        forward = compiled_forward(subject) if isinstance(subject, torch.nn.Module) else None
+        subject = subject if forward is None else forward
+        if not hasattr(subject, "__func__"):
+            raise BadArgument(f"{getattr(f, '__qualname__', type(f).__name__)} is not compiled: pass what engine.compile returned.")
+        args, subject = (subject.__self__, *args), subject.__func__
+
+
+def guards_of(f: Any) -> tuple[GuardsRecord, ...]:
+    """The guards of each cache entry, in look-up order.
+
+    Raises:
+        BadArgument: ``f`` is not compiled.
+    """
+    state, _, _ = _target(f)
+    return tuple(state.compiler.guards_record(entry) for entry in state.entries)
+
+
+def explain_call(f: Any, *args: Any, **kwargs: Any) -> CallExplanation:
+    """Which entry the call would hit and, guard by guard, why the others would not. Runs nothing, moves nothing.
+
+    Raises:
+        BadArgument: ``f`` is not compiled.
+        TypeError: the arguments do not fit ``f``'s signature.
+    """
+    state, first, more = _target(f)
+    scope = state.scope(bind(state.function, (*first, *args), {**more, **kwargs}))
+    entries = state.entries
+    results = {e.id: state.compiler.explain(e, scope) for e in entries}
+    rejections = {e.id: state.compiler.rejection(e, scope) for e in entries}
+    hit = next((e.id for e in entries if rejections[e.id] is None), None)
+    refused = tuple(r for r in rejections.values() if r is not None)
+    return CallExplanation(state.cache.frame.id, hit, tuple(e.id for e in entries), refused, results)
+
+
+def reset() -> None:
+    """Forget everything compiled so far, in every compiled function."""
+    for cache in all_caches():
+        cache.clear()

@@ -1,0 +1,170 @@
+"""Modules compiled: as a twin that shares the original's state, or in place through torch's own hook."""
+
+from __future__ import annotations
+
+import copy
+import weakref
+from collections.abc import MutableMapping
+from types import FunctionType, MethodType
+from typing import Any
+
+import torch
+
+from engine.errors import BadArgument
+from engine.ir.exact import instance_dict
+from engine.ir.frame import Compiler
+from engine.ir.marks import ORIGINAL_MODULE, original
+from engine.runtime.call import _Callee, make_callee
+from engine.runtime.dispatch import dispatcher
+
+Module = torch.nn.Module
+
+
+class _Quiet:
+    """First base of a twin's class: keeps the user's ``__init_subclass__`` from running, for the twin is no class of the user's."""
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        return None
+
+
+_classes: MutableMapping[type, type] = weakref.WeakKeyDictionary()
+
+
+def compiled_module(module: Module, compiler: Compiler) -> Any:
+    """A module of the same class (a nameless subclass) that shares the original's ``__dict__``, with its forward compiled.
+
+    Parameters, ``state_dict`` keys, hooks, ``train``/``eval``/``to`` and attribute writes are the original's own. Deep copies are compiled too; a pickle
+    is the original's.
+
+    Raises:
+        BadArgument: the module has no Python forward (a ``ScriptModule``).
+    """
+    module = original(module)
+    if isinstance(module, torch.jit.ScriptModule):
+        raise BadArgument(f"{type(module).__name__} is a TorchScript module, already compiled: pass the nn.Module it was made from.")
+    cls = _twin_class(type(module))
+    twin = cls.__new__(cls)
+    object.__setattr__(twin, "__dict__", instance_dict(module))
+    for slot, value in ((ORIGINAL_MODULE, module), ("_engine_compiler", compiler), ("_engine_forward", None)):
+        object.__setattr__(twin, slot, value)
+    return twin
+
+
+def _twin_class(cls: type) -> type:
+    found = _classes.get(cls)
+    if found is not None:
+        return found
+    space = {
+        "__slots__": (ORIGINAL_MODULE, "_engine_compiler", "_engine_forward"),
+        "__module__": cls.__module__,
+        "__qualname__": cls.__qualname__,
+        "__doc__": cls.__doc__,
+        "__new__": lambda kind, *args, **kwargs: object.__new__(kind),
+        "forward": property(_forward, _set_forward, _delete_forward),
+        "__deepcopy__": _deepcopy,
+        "__copy__": _copy,
+        "__reduce_ex__": _reduce,
+    }
+    made = type(cls)(cls.__name__, (_Quiet, cls), space)
+    _classes[cls] = made
+    return made
+
+
+def _forward(twin: Any) -> Any:
+    """The compiled forward, bound to the original, so that inside it ``type(self)`` is the user's class."""
+    module = getattr(twin, ORIGINAL_MODULE)
+    plain = module.forward
+    function = plain.__func__ if type(plain) is MethodType and plain.__self__ is module else plain
+    kept = twin._engine_forward
+    if kept is not None and kept[0] is function:
+        return kept[1]
+    made = _dispatched(plain, twin._engine_compiler)
+    object.__setattr__(twin, "_engine_forward", (function, made))
+    return made
+
+
+def _dispatched(forward: Any, compiler: Compiler) -> Any:
+    """A forward (bound method, or a function put on the instance) dispatched."""
+    if type(forward) is MethodType and type(forward.__func__) is FunctionType:
+        return MethodType(dispatcher(forward.__func__, compiler), forward.__self__)
+    if type(forward) is FunctionType:
+        return dispatcher(forward, compiler)
+    return make_callee(compiler)(forward)
+
+
+def _set_forward(twin: Any, value: Any) -> None:
+    twin.__dict__["forward"] = value
+
+
+def _delete_forward(twin: Any) -> None:
+    if "forward" not in twin.__dict__:
+        raise AttributeError("forward")
+    del twin.__dict__["forward"]
+
+
+def _deepcopy(twin: Any, memo: dict[int, Any]) -> Any:
+    made = compiled_module(copy.deepcopy(getattr(twin, ORIGINAL_MODULE), memo), twin._engine_compiler)
+    memo[id(twin)] = made
+    return made
+
+
+def _copy(twin: Any) -> Any:
+    return compiled_module(copy.copy(getattr(twin, ORIGINAL_MODULE)), twin._engine_compiler)
+
+
+def _reduce(twin: Any, protocol: Any) -> Any:
+    return getattr(twin, ORIGINAL_MODULE).__reduce_ex__(protocol)
+
+
+class _CompiledCall:
+    """What an attached module's ``_compiled_call_impl`` holds: its call, dispatched, hooks included."""
+
+    def __init__(self, module: Module, compiler: Compiler) -> None:
+        # Weak: the module owns this object.
+        self._module = weakref.ref(module)
+        self.compiler = compiler
+        self._callee = _Callee(compiler)
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Call the module."""
+        module = self._module()
+        assert module is not None
+        return self._callee.module_call(module)(*args, **kwargs)
+
+    def forward(self) -> Any:
+        """The dispatched forward."""
+        module = self._module()
+        assert module is not None
+        return self._callee.forward(module)
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> None:
+        # A copy of the module is plain, as a copy of a module under torch's own compile() is.
+        return None
+
+
+def attach(module: Module, compiler: Compiler) -> None:
+    """Compile a module in place, through the hook that torch's own ``Module.compile`` uses: class, identity, ``state_dict`` and pickle stay as they are.
+
+    Raises:
+        BadArgument: another compiler holds the hook.
+    """
+    module = original(module)
+    held = module._compiled_call_impl
+    if held is not None and not isinstance(held, _CompiledCall):
+        raise BadArgument(f"{type(module).__name__} is compiled already by torch's Module.compile(): make a new module, or compile that one only once.")
+    module._compiled_call_impl = _CompiledCall(module, compiler)
+
+
+def detach(module: Module) -> None:
+    """Undo ``attach``; a module that is not attached stays as it is."""
+    module = original(module)
+    if isinstance(module.__dict__.get("_compiled_call_impl"), _CompiledCall):
+        del module.__dict__["_compiled_call_impl"]
+
+
+def compiled_forward(module: Module) -> Any:
+    """The dispatched forward of a compiled or attached module; None for any other."""
+    if ORIGINAL_MODULE in type(module).__dict__:
+        return module.forward
+    held = module._compiled_call_impl
+    return held.forward() if isinstance(held, _CompiledCall) else None

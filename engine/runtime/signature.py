@@ -1,0 +1,160 @@
+"""Functions generated for a signature: the dispatcher's fast path, and the way a call's arguments are taken apart and put together."""
+
+from __future__ import annotations
+
+import inspect
+import weakref
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from types import CellType, CodeType, FunctionType
+from typing import Any
+
+from engine.ir.context import attention
+
+FILE = "<engine dispatch>"
+"""File name of generated dispatching functions."""
+
+
+@dataclass(frozen=True)
+class Parameters:
+    """A code object's parameters, by kind."""
+
+    positional_only: tuple[str, ...]
+    positional: tuple[str, ...]
+    keyword_only: tuple[str, ...]
+    rest: str | None
+    keywords: str | None
+
+    @classmethod
+    def of(cls, code: CodeType) -> Parameters:
+        """The parameters of a code object."""
+        names = code.co_varnames
+        count, only = code.co_argcount, code.co_posonlyargcount
+        after = count + code.co_kwonlyargcount
+        has_rest = bool(code.co_flags & inspect.CO_VARARGS)
+        rest = names[after] if has_rest else None
+        keywords = names[after + has_rest] if code.co_flags & inspect.CO_VARKEYWORDS else None
+        return cls(names[:only], names[only:count], names[count:after], rest, keywords)
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """All of them in ``co_varnames`` order."""
+        ends = tuple(n for n in (self.rest, self.keywords) if n is not None)
+        return (*self.positional_only, *self.positional, *self.keyword_only, *ends)
+
+
+@dataclass(frozen=True)
+class Shape:
+    """What is generated once per code object."""
+
+    parameters: Parameters
+    dispatch: CodeType
+    """Code with free variables ``attention``, ``bound`` (the (check, run) pairs), ``cells`` and ``miss``; touches no globals."""
+    spread: Callable[..., Any]
+    """``spread(run, *values)``: call ``run`` with values given in ``co_varnames`` order."""
+
+
+_shapes: dict[int, tuple[weakref.ref[CodeType], Shape]] = {}
+
+
+def shape_of(code: CodeType) -> Shape:
+    """The generated functions for a code object's signature."""
+    key = id(code)
+    found = _shapes.get(key)
+    if found is not None and found[0]() is code:
+        return found[1]
+    shape = _generate(code)
+    _shapes[key] = (weakref.ref(code, lambda _: _shapes.pop(key, None)), shape)
+    return shape
+
+
+def _generate(code: CodeType) -> Shape:
+    parameters = Parameters.of(code)
+    # Parameters get plain names here and their own ones afterwards, so that none can clash with what the text uses.
+    plain = [f"p{i}" for i in range(len(parameters.names))]
+    heading, call = _texts(parameters, plain)
+    values = "".join(f"{p}, " for p in plain)
+    define, result = _delegation(code)
+    text = (
+        f"def make(attention, bound, cells, miss):\n"
+        f"    {define} dispatch({heading}):\n"
+        f"        if not attention:\n"
+        f"            for check, run in bound:\n"
+        f"                if check(cells, {values}):\n"
+        f"                    {result.format(f'run({call})')}\n"
+        f"        {result.format(f'miss(({values}))')}\n"
+        f"    return dispatch\n"
+        f"def spread(run, {values}):\n"
+        f"    return run({call})\n"
+    )
+    space: dict[str, Any] = {}
+    exec(compile(text, FILE, "exec"), space)
+    inner = next(c for c in space["make"].__code__.co_consts if isinstance(c, CodeType))
+    names = parameters.names
+    dispatch = inner.replace(co_varnames=(*names, *inner.co_varnames[len(names) :]), co_name=code.co_name, co_qualname=code.co_qualname)
+    return Shape(parameters, dispatch, space["spread"])
+
+
+def _delegation(code: CodeType) -> tuple[str, str]:
+    """How a function of this kind is defined, and how it returns what another call gives."""
+    if code.co_flags & inspect.CO_COROUTINE:
+        return "async def", "return await {}"
+    if code.co_flags & inspect.CO_GENERATOR:
+        return "def", "return (yield from {})"
+    return "def", "return {}"
+
+
+def _texts(parameters: Parameters, plain: list[str]) -> tuple[str, str]:
+    """The heading that takes the arguments, and the call that passes them on."""
+    names = iter(plain)
+    only = [next(names) for _ in parameters.positional_only]
+    positional = [next(names) for _ in parameters.positional]
+    keyword = [(real, next(names)) for real in parameters.keyword_only]
+    rest = next(names) if parameters.rest is not None else None
+    keywords = next(names) if parameters.keywords is not None else None
+    star = [f"*{rest}"] if rest else (["*"] if keyword else [])
+    heading = [*only, *(["/"] if only else []), *positional, *star, *(p for _, p in keyword), *([f"**{keywords}"] if keywords else [])]
+    call = [*only, *positional, *([f"*{rest}"] if rest else []), *(f"{r}={p}" for r, p in keyword), *([f"**{keywords}"] if keywords else [])]
+    return ", ".join(heading), ", ".join(call)
+
+
+def make(function: FunctionType, miss: Callable[[tuple[Any, ...]], Any]) -> tuple[FunctionType, CellType]:
+    """The dispatching function for ``function``, which calls ``miss(values)`` when no entry admits a call, and the cell of its (check, run) pairs."""
+    code = shape_of(function.__code__).dispatch
+    bound = CellType(())
+    cells = {"attention": _ATTENTION, "bound": bound, "cells": CellType(function.__closure__ or ()), "miss": CellType(miss)}
+    closure = tuple(cells[name] for name in code.co_freevars)
+    return FunctionType(code, function.__globals__, function.__name__, function.__defaults__, closure), bound
+
+
+_ATTENTION = CellType(attention)
+
+
+def dress(dispatch: FunctionType, function: FunctionType) -> None:
+    """Give a dispatching function everything that a person can ask of the function it stands for."""
+    dispatch.__name__ = function.__name__
+    dispatch.__qualname__ = function.__qualname__
+    dispatch.__doc__ = function.__doc__
+    dispatch.__module__ = function.__module__
+    dispatch.__defaults__ = function.__defaults__
+    dispatch.__kwdefaults__ = function.__kwdefaults__
+    dispatch.__annotations__ = function.__annotations__
+    if hasattr(function, "__type_params__"):
+        dispatch.__type_params__ = function.__type_params__
+    dispatch.__dict__.update(function.__dict__)
+    dispatch.__dict__["__wrapped__"] = function
+
+
+def bind(function: FunctionType, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> tuple[Any, ...]:
+    """The values a call would give the parameters, in ``co_varnames`` order, defaults filled in. Runs none of the function.
+
+    Raises:
+        TypeError: the arguments do not fit, with Python's own message.
+    """
+    taken: list[tuple[Any, ...]] = []
+    taker, _ = make(function, taken.append)
+    dress(taker, function)
+    found = taker(*args, **kwargs)
+    if inspect.iscoroutine(found):
+        found.close()
+    return taken[0]
