@@ -19,12 +19,16 @@ from engine.aot.driver import compile_graph
 from engine.bytecode.route import route_calls
 from engine.graph.tell import graph_record
 from engine.guards.compile import compile_check
+from engine.guards.explain import explain
+from engine.guards.reasons import rejection
 from engine.guards.tell import guards_record
 from engine.ir.aot import AotGraph
 from engine.ir.context import current_session
 from engine.ir.frame import CALLEE, CompiledFrame, FrameRequest, GraphSlot, ResumeSlot, Slot, TracedFrame
 from engine.ir.kernel import Program
+from engine.ir.origin import Scope
 from engine.options import Options
+from engine.records.guards import GuardResult, GuardsRecord, Rejection
 from engine.records.lowering import LoweringRecord
 from engine.records.runtime import Failure, Timing
 from engine.records.session import CompilationRecord, Session
@@ -105,6 +109,18 @@ class Pipeline:
     def session(self) -> Session | None:
         """The session that records in this thread."""
         return current_session()
+
+    def explain(self, entry: CompiledFrame, scope: Scope) -> tuple[GuardResult, ...]:
+        """All guards of an entry evaluated against one call."""
+        return explain(entry.guards, scope)
+
+    def rejection(self, entry: CompiledFrame, scope: Scope) -> Rejection | None:
+        """Why an entry does not serve a call; None when it does."""
+        return rejection(entry.id, entry.guards, scope)
+
+    def guards_record(self, entry: CompiledFrame) -> GuardsRecord:
+        """An entry's guards as records."""
+        return guards_record(entry.guards, entry.check_text)
 
     def compile_frame(self, request: FrameRequest) -> CompiledFrame:
         """Trace, compile and link one frame; anything that goes wrong in our stages leaves the frame to Python, and is recorded.
