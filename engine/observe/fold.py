@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 import contextlib
-import linecache
-import pathlib
 import re
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
+from engine.ir.files import source_file
 from engine.observe.events import Event
 from engine.observe.graph_text import read_graph
 from engine.observe.messages import read_break, read_guards, read_recompile_reasons
 from engine.observe.output_code import read_kernels, read_lowering
-from engine.records.bytecode import SourceFile, Span
+from engine.records.bytecode import Span
 from engine.records.graph import GraphRecord
 from engine.records.guards import Rejection
 from engine.records.runtime import CallRecord, Failure, Skipped, Timing
@@ -160,9 +159,9 @@ class Fold:
         if file in self._files or not self._is_user(file):
             return
         self._files[file] = None
-        lines = linecache.getlines(file)
-        if lines:
-            self.session.add_file(SourceFile(file, pathlib.PurePath(file).name, "".join(lines)))
+        source = source_file(file)
+        if source.text:
+            self.session.add_file(source)
 
     def _resolve(self, end: str) -> str | None:
         """The user's file whose path ends like this (torch prints only the last characters of long paths); None for torch's own."""
