@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from engine import api
+from engine import api, errors
 from engine.records.guards import CallExplanation, GuardsRecord
 from engine.records.session import CompilationRecord, FrameRecord, Session
 from notebook_ext.views.kernels import kernels
@@ -36,11 +36,15 @@ def frames_of(session: Session, value: Any) -> tuple[FrameRecord, ...]:
     return tuple(f for f in session.frames if f.id in ids)
 
 
-def guards_text(value: Any) -> str:
-    """All guards of all cache entries, in the order in which a call would check them."""
-    entries = api.guards_of(value)
+def guards_text(value: Any, session: Session | None) -> str:
+    """All guards of all cache entries, in the order in which a call would check them; of the last cell's where ``value`` is plain again."""
+    try:
+        entries = api.guards_of(value)
+    except errors.BadArgument:
+        ids = {f.id for f in frames_of(session, value)} if session else set()
+        entries = tuple(c.guards for c in session.compilations if c.frame in ids and c.guards) if session else ()
     if not entries:
-        return f"{name_of(value)} has no cache entries: nothing of it was compiled, or its cell's cache is gone."
+        return f"{name_of(value)} has no cache entries: it was not compiled in the last %%compile cell."
     return "\n".join(line for i, entry in enumerate(entries) for line in _entry_lines(i, entry))
 
 
@@ -53,7 +57,10 @@ def _entry_lines(index: int, entry: GuardsRecord) -> Iterator[str]:
 
 def call_text(value: Any, arguments: tuple[Any, ...], keywords: dict[str, Any]) -> str:
     """What a call with these arguments would meet; nothing runs."""
-    told = api.explain_call(value, *arguments, **keywords)
+    try:
+        told = api.explain_call(value, *arguments, **keywords)
+    except (errors.BadArgument, TypeError) as error:
+        return str(error)
     return "\n".join(_call_lines(told))
 
 

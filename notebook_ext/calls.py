@@ -12,6 +12,9 @@ Scope = TypeVar("Scope", ast.FunctionDef, ast.AsyncFunctionDef)
 PLACE = f"notebook_ext.calls {uuid.uuid4()}"
 """A string constant that stands for the hook until the code is compiled; no name appears in the user's namespace."""
 
+MANY = 30
+"""From so many arguments on, CPython compiles a method call like any other."""
+
 
 class Hook(Protocol):
     """What rewritten code calls."""
@@ -85,12 +88,19 @@ def _through(method: str, func: ast.expr) -> ast.expr:
 
 
 def _call_position(node: ast.Call) -> tuple[int, int, int | None, int | None]:
-    """Where CPython says that a call is: for a method call that spans lines, at the method's name rather than at the start."""
+    """Where CPython says that a call is: for a method call that spans lines, from the method's name on."""
     func = node.func
-    if isinstance(func, ast.Attribute) and func.end_lineno is not None and func.end_lineno != node.lineno:
-        end = func.end_col_offset or 0
-        return func.end_lineno, max(0, end - len(func.attr)), func.end_lineno, end
-    return node.lineno, node.col_offset, node.end_lineno, node.end_col_offset
+    if not isinstance(func, ast.Attribute) or func.end_lineno in (None, node.lineno) or not _is_method_call(node):
+        return node.lineno, node.col_offset, node.end_lineno, node.end_col_offset
+    assert func.end_lineno is not None
+    end = func.end_col_offset or 0
+    return func.end_lineno, max(0, end - len(func.attr)), node.end_lineno, node.end_col_offset
+
+
+def _is_method_call(node: ast.Call) -> bool:
+    """Whether CPython compiles the call as one of a method, without making the bound method first."""
+    unpacks = any(isinstance(a, ast.Starred) for a in node.args) or any(k.arg is None for k in node.keywords)
+    return not unpacks and len(node.args) + len(node.keywords) + bool(node.keywords) < MANY
 
 
 def top_level(tree: ast.AST) -> list[ast.AST]:

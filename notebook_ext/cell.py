@@ -13,9 +13,10 @@ from IPython.core.displayhook import DisplayHook
 from IPython.core.error import UsageError
 from IPython.core.interactiveshell import InteractiveShell
 
+from engine.ir.files import cell_names
 from engine.records.runtime import Skipped
 from engine.records.session import Session
-from engine.runtime.dispatch import is_dispatcher
+from engine.runtime.dispatch import dispatch_of
 from notebook_ext import calls, cellframe
 from notebook_ext.roots import Roots, call_method
 from notebook_ext.subjects import Subject
@@ -60,7 +61,9 @@ def parse(shell: InteractiveShell, body: str) -> Cell:
         UsageError: it awaits at its top level.
     """
     text = shell.transform_cell(body)
-    file = shell.compile.cache(text, cell_number(shell), raw_code=body)
+    number = cell_number(shell)
+    file = shell.compile.cache(text, number, raw_code=body)
+    cell_names[file] = f"cell {number}"
     tree = shell.transform_ast(shell.compile.ast_parse(text, filename=file))
     if calls.awaits(tree):
         raise UsageError(
@@ -141,7 +144,7 @@ def is_root(value: Any, namespace: dict[str, Any]) -> bool:
     inner: Any = value
     while hasattr(inner, "__wrapped__"):
         inner = inner.__wrapped__
-    return is_dispatcher(value) or getattr(inner, "__globals__", None) is namespace
+    return dispatch_of(value) is not None or getattr(inner, "__globals__", None) is namespace
 
 
 class _Run:

@@ -222,7 +222,7 @@ class CompileMagics(Magics):
             positional, keywords = self._evaluate(f"(lambda *a, **k: (a, k))({_inside(tree)})")
             print(answers.call_text(value, positional, keywords))
         else:
-            print(answers.guards_text(self._callable(line)))
+            print(answers.guards_text(self._callable(line), self.sessions.last))
 
     @no_var_expand
     @line_magic

@@ -15,10 +15,11 @@ from typing import Any
 import torch
 from IPython.core.error import UsageError
 
-from engine.ir.marks import is_disabled
+from engine.ir.marks import is_disabled, original
 from engine.records.runtime import Skipped
 from engine.records.session import Session
-from engine.runtime.dispatch import is_dispatcher, original
+from engine.runtime.dispatch import dispatch_of
+from engine.runtime.modules import compiled_forward
 from notebook_ext.drivers import driver_reason, routed
 from notebook_ext.subjects import Subject, Undo
 from notebook_ext.tape import Tape
@@ -139,8 +140,10 @@ class Roots:
                 "it is a TorchScript module, which has no Python code to trace",
                 "Call the Python module it was scripted from.",
             )
-        elif name == "OptimizedModule":
-            self._skip(name, "torch.compile wraps it already", "Call the module that was given to torch.compile.")
+        elif original(module) is not module:
+            self.compiled.append(name)  # a person compiled it; its own options and cache stay
+        elif name == "OptimizedModule" or (module._compiled_call_impl is not None and compiled_forward(module) is None):
+            self._skip(name, "torch.compile has it already", "Call a module that was not given to torch.compile.")
         elif is_disabled(type(module).forward):
             self._skip(name, "its forward is marked as not to be compiled", "Remove the disable mark.")
         else:
@@ -160,7 +163,7 @@ class Roots:
             return function
         inner = original(function) if function in MADE else function
         name = inner.__qualname__
-        if is_dispatcher(inner):
+        if dispatch_of(inner) is not None:
             self.compiled.append(name)
             return inner
         if not self._names and not self._is_notebook(inner):

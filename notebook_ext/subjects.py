@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable
 from dataclasses import dataclass
-from types import FunctionType
+from types import CodeType, FunctionType
 from typing import Any, Protocol
 
 import torch
@@ -15,8 +15,9 @@ from engine import api, errors
 from engine.options import Options
 from engine.pipeline import Pipeline
 from engine.records.session import Session
-from engine.runtime.dispatch import dispatcher, original
-from engine.runtime.modules import attach, attached_to, detach
+from engine.ir.marks import original
+from engine.runtime.dispatch import dispatcher
+from engine.runtime.modules import attach, detach
 
 TORCH_BACKENDS = ("inductor", "eager", "aot_eager")
 
@@ -56,25 +57,23 @@ class Engine:
     def __init__(self, choice: Choice) -> None:
         self.choice = choice
         self._pipeline = Pipeline(_options(choice))
+        self._codes: dict[tuple[CodeType, str], CodeType] = {}
 
     def recording(self) -> contextlib.AbstractContextManager[Session]:
         """``engine.record`` for the chosen level and target."""
         return api.record(self.choice.level, target=self.choice.target)
 
     def function(self, function: FunctionType, role: str = "root") -> Callable[..., Any]:
-        """A dispatcher."""
-        return dispatcher(function, self._pipeline, role=role)
+        """A dispatcher. A function that was defined again with the same text finds its cache again (``--keep``)."""
+        code = function.__code__
+        function.__code__ = self._codes.setdefault((code, code.co_filename), code)
+        compiled: Callable[..., Any] = dispatcher(function, self._pipeline, role=role)
+        return compiled
 
     def attach(self, module: torch.nn.Module) -> Undo:
         """Attach to this engine; a module that was attached before goes back to its earlier compiler on undo."""
-        before = attached_to(module)
+        undo = _kept(module)
         attach(module, self._pipeline)
-
-        def undo() -> None:
-            detach(module)
-            if before is not None:
-                attach(module, before)
-
         return undo
 
 
@@ -101,18 +100,24 @@ class Torch:
 
     def attach(self, module: torch.nn.Module) -> Undo:
         """``module.compile()``, which changes neither class nor state."""
-        ours = attached_to(module)
-        if ours is not None:
-            detach(module)
-        before = module._compiled_call_impl
+        undo = _kept(module)
+        detach(module)
         module.compile(backend=self._backend, dynamic=self.choice.dynamic, fullgraph=self.choice.fullgraph)
-
-        def undo() -> None:
-            module._compiled_call_impl = before
-            if ours is not None:
-                attach(module, ours)
-
         return undo
+
+
+def _kept(module: torch.nn.Module) -> Undo:
+    """What puts back the compiled call that a module has now. Both compilers use torch's own slot for it, which is no part of its state."""
+    slot = "_compiled_call_impl"
+    before = module.__dict__.get(slot)
+
+    def undo() -> None:
+        if before is None:
+            module.__dict__.pop(slot, None)
+        else:
+            module.__dict__[slot] = before
+
+    return undo
 
 
 def subject(choice: Choice) -> Subject:

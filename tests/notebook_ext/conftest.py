@@ -1,0 +1,131 @@
+"""A shell in this process, and a real kernel in another, with the magics loaded."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import os
+import pathlib
+import queue
+import re
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+
+ROOT = pathlib.Path(__file__).parents[2]
+ANSI = re.compile(r"\x1b\[[0-9;]*m")
+
+
+@dataclass
+class Ran:
+    """What one cell left behind."""
+
+    succeeded: bool
+    text: str
+    value: Any = None
+    error: BaseException | None = None
+    shown: list[dict[str, Any]] = field(default_factory=list)
+
+
+class Shell:
+    """An InteractiveShell with the extension; ``run`` gives what a person would see."""
+
+    def __init__(self) -> None:
+        from IPython.core.interactiveshell import InteractiveShell
+
+        InteractiveShell.clear_instance()
+        self.shell = InteractiveShell.instance(colors="nocolor")
+        self.ns = self.shell.user_ns
+        self.setup = self.run("import torch\nfrom torch import nn\n%load_ext notebook_ext")
+
+    def run(self, cell: str) -> Ran:
+        out, err = io.StringIO(), io.StringIO()
+        with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+            result = self.shell.run_cell(cell, store_history=True)
+        text = ANSI.sub("", out.getvalue() + err.getvalue())
+        return Ran(result.success, text, result.result, result.error_before_exec or result.error_in_exec)
+
+    def close(self) -> None:
+        self.shell.run_line_magic("unload_ext", "notebook_ext")
+        self.shell.history_manager.end_session()
+        type(self.shell).clear_instance()
+
+
+@pytest.fixture
+def shell() -> Iterator[Shell]:
+    """A fresh shell in this process."""
+    made = Shell()
+    assert made.setup.succeeded, made.setup.text
+    yield made
+    made.close()
+
+
+class Kernel:
+    """A real IPython kernel."""
+
+    def __init__(self, folder: pathlib.Path) -> None:
+        from jupyter_client.manager import start_new_kernel
+
+        search = os.pathsep.join(p for p in (str(ROOT), os.environ.get("PYTHONPATH", "")) if p)
+        self.manager, self.client = start_new_kernel(
+            kernel_name="python3", cwd=str(folder), env={**os.environ, "PYTHONPATH": search}
+        )
+
+    def run(self, cell: str, *, while_running: Callable[[float], None] | None = None, seconds: float = 120) -> Ran:
+        """Run a cell; ``while_running`` is called now and then with the seconds since the start."""
+        message = self.client.execute(cell)
+        ran = Ran(True, "")
+        start = time.monotonic()
+        while True:
+            if while_running is not None:
+                while_running(time.monotonic() - start)
+            try:
+                told = self.client.get_iopub_msg(timeout=0.1)
+            except queue.Empty:
+                assert time.monotonic() - start < seconds, f"the cell ran longer than {seconds} s"
+                continue
+            if told["parent_header"].get("msg_id") != message:
+                continue
+            if told["msg_type"] == "status" and told["content"]["execution_state"] == "idle":
+                break
+            self._take(ran, told)
+        reply = self.client.get_shell_msg(timeout=10)
+        ran.succeeded = reply["content"]["status"] == "ok"
+        return ran
+
+    @staticmethod
+    def _take(ran: Ran, told: dict[str, Any]) -> None:
+        content = told["content"]
+        if told["msg_type"] == "stream":
+            ran.text += content["text"]
+            ran.shown.append({"stream": content["name"], "text": content["text"]})
+        elif told["msg_type"] == "error":
+            ran.text += ANSI.sub("", "\n".join(content["traceback"])) + "\n"
+            ran.shown.append({"error": content["ename"]})
+        elif "data" in content and told["msg_type"] != "comm_open":
+            ran.shown.append({"kind": told["msg_type"], **content["data"]})
+
+    def close(self) -> None:
+        self.client.stop_channels()
+        self.manager.shutdown_kernel(now=True)
+
+
+@pytest.fixture(scope="module")
+def kernel(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Kernel]:
+    """One kernel for the tests of a module, in an empty folder, with the extension loaded."""
+    made = Kernel(tmp_path_factory.mktemp("notebook"))
+    loaded = made.run("import torch\nfrom torch import nn\n%load_ext notebook_ext")
+    assert loaded.succeeded, loaded.text
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def empty_kernel(tmp_path: pathlib.Path) -> Iterator[Kernel]:
+    """A kernel of its own in ``tmp_path``, without the extension."""
+    made = Kernel(tmp_path)
+    yield made
+    made.close()

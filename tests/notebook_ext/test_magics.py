@@ -1,0 +1,351 @@
+"""%%compile in a shell: what it compiles, what it leaves behind, and how it answers bad input."""
+
+from __future__ import annotations
+
+import inspect
+import pathlib
+import pickle
+
+import pytest
+
+from tests.notebook_ext.conftest import Shell
+
+SOFTMAX = "def f(x):\n    return torch.softmax(x * 0.5, dim=-1)\n"
+
+
+def names(shell: Shell) -> list[str]:
+    """Names of the root frames in the last session."""
+    return [f.name for f in shell.ns["_compile"].frames if f.role in ("root", "cell")]
+
+
+def test_a_function_defined_and_called_in_the_cell_is_compiled(shell: Shell) -> None:
+    """The function becomes a root, the last value is displayed, and the result equals Python's."""
+    ran = shell.run(f"%%compile\n{SOFTMAX}x = torch.ones(2, 4)\nf(x)")
+    assert ran.succeeded, ran.text
+    assert names(shell) == ["f"]
+    assert "tensor([[0.2500" in ran.text
+    assert shell.ns["_"].shape == (2, 4)
+
+
+def test_a_semicolon_hides_the_last_value(shell: Shell) -> None:
+    """As in a plain cell, ``;`` at the end suppresses the display."""
+    ran = shell.run(f"%%compile\n{SOFTMAX}f(torch.ones(2, 4));")
+    assert ran.succeeded
+    assert "tensor(" not in ran.text
+
+
+def test_a_compiled_function_stays_what_it_was(shell: Shell) -> None:
+    """type, source, signature and pickling by name are unchanged after the cell."""
+    shell.run(f"%%compile\n{SOFTMAX}f(torch.ones(2, 4));")
+    f = shell.ns["f"]
+    assert inspect.isfunction(f)
+    assert inspect.getsource(f) == SOFTMAX
+    assert str(inspect.signature(f)) == "(x)"
+    assert f.__name__ == f.__qualname__ == "f"
+    shell.run("import pickle\nsame = pickle.loads(pickle.dumps(f)) is f")
+    assert shell.ns["same"] is True
+
+
+def test_a_module_made_in_the_cell_stays_compiled(shell: Shell) -> None:
+    """Its class, state_dict keys and pickle are unchanged; a later plain call is dispatched."""
+    shell.run(
+        "%%compile\nm = nn.Sequential(nn.Linear(4, 4), nn.ReLU())\nwith torch.no_grad():\n    y = m(torch.ones(1, 4))"
+    )
+    m = shell.ns["m"]
+    assert type(m).__name__ == "Sequential"
+    assert list(m.state_dict()) == ["0.weight", "0.bias"]
+    assert pickle.loads(pickle.dumps(m))[0].weight.equal(m[0].weight)
+    assert names(shell) == ["Sequential.forward"]
+    from engine.runtime.modules import compiled_forward
+
+    assert compiled_forward(m) is not None
+
+
+def test_an_older_module_is_compiled_only_during_the_cell(shell: Shell) -> None:
+    """A module from an earlier cell is a root of this one, and plain again afterwards."""
+    shell.run("m = nn.Linear(4, 4)")
+    ran = shell.run("%%compile\nwith torch.no_grad():\n    m(torch.ones(1, 4))")
+    assert ran.succeeded, ran.text
+    assert names(shell) == ["Linear.forward"]
+    from engine.runtime.modules import compiled_forward
+
+    assert compiled_forward(shell.ns["m"]) is None
+
+
+def test_an_older_function_is_compiled_only_during_the_cell(shell: Shell) -> None:
+    """The name means the same plain function before and after."""
+    shell.run(SOFTMAX)
+    before = shell.ns["f"]
+    shell.run("%%compile\nf(torch.ones(2, 4));")
+    assert names(shell) == ["f"]
+    assert shell.ns["f"] is before
+
+
+def test_roots_are_found_in_blocks_and_through_attributes(shell: Shell) -> None:
+    """Calls inside for, with, if and comprehensions of the top level count, also through attributes and containers."""
+    shell.run(
+        "class Pair(nn.Module):\n    def __init__(self):\n        super().__init__()\n        self.a, self.b = nn.Linear(2, 2), nn.Tanh()\n"
+        "p = Pair()\nfs = [lambda x: x + 1]"
+    )
+    ran = shell.run(
+        "%%compile\nx = torch.ones(1, 2)\nwith torch.no_grad():\n    if True:\n        y = [p.a(x) for _ in range(2)]\n"
+        "    for g in fs:\n        z = g(p.b(x))"
+    )
+    assert ran.succeeded, ran.text
+    assert sorted(names(shell)) == ["<lambda>", "Linear.forward", "Tanh.forward"]
+
+
+def test_a_driver_runs_as_python_and_its_modules_are_compiled(shell: Shell) -> None:
+    """A training function is left to Python, with the reason; the model and loss that it calls are roots; training works."""
+    ran = shell.run(
+        "%%compile\nm, loss_of = nn.Linear(4, 1), nn.MSELoss()\nopt = torch.optim.SGD(m.parameters(), 0.1)\n"
+        "def train(steps):\n    for _ in range(steps):\n        loss = loss_of(m(torch.ones(2, 4)), torch.zeros(2, 1))\n"
+        "        loss.backward()\n        opt.step()\n        opt.zero_grad()\n    return loss.item()\nfirst, last = train(1), train(20)"
+    )
+    assert ran.succeeded, ran.text
+    assert shell.ns["last"] < shell.ns["first"]
+    assert {"Linear.forward", "MSELoss.forward"} <= set(names(shell))
+    assert any("train" in s.name and "backward" in s.reason for s in shell.ns["_compile"].skipped)
+
+
+def test_a_cell_without_roots_is_itself_the_frame(shell: Shell) -> None:
+    """Tensor code at the top level is compiled as one frame; what it assigns lands in the namespace."""
+    shell.run("a = torch.arange(4.0)")
+    ran = shell.run("%%compile\nb = a.sin() * 2\nc = b.sum()\nc > 0")
+    assert ran.succeeded, ran.text
+    assert [f.role for f in shell.ns["_compile"].frames] == ["cell"]
+    assert shell.ns["b"].shape == (4,)
+    assert "tensor(True)" in ran.text
+
+
+def test_a_cell_that_computes_nothing_says_so(shell: Shell) -> None:
+    """The headline says that nothing was compiled, and the remedy follows."""
+    ran = shell.run("%%compile\nprint('hello')")
+    assert ran.text.startswith("hello\nNothing was compiled")
+    assert "%%compile NAME" in ran.text
+
+
+def test_the_cell_runs_once(shell: Shell) -> None:
+    """Side effects of the top level and of roots happen once."""
+    shell.run("count = []")
+    shell.run("%%compile\ndef f(x):\n    count.append(1)\n    return x + 1\ncount.append('top')\nf(torch.ones(2));")
+    assert shell.ns["count"] == ["top", 1]
+
+
+def test_names_choose_the_roots(shell: Shell) -> None:
+    """With NAMES, only those are compiled, wherever they are called from; they are themselves again afterwards."""
+    shell.run("def inner(x):\n    return x + 1\ndef outer(x):\n    return inner(x) * 2")
+    before = shell.ns["inner"]
+    ran = shell.run("%%compile inner\ny = outer(torch.ones(2))")
+    assert ran.succeeded, ran.text
+    assert names(shell) == ["inner"]
+    assert shell.ns["inner"] is before
+
+
+def test_a_name_that_the_cell_defines_is_compiled(shell: Shell) -> None:
+    """NAMES may name what the cell itself makes."""
+    ran = shell.run(
+        "%%compile m\nm = nn.Linear(2, 2)\ndef call(x):\n    return m(x)\nwith torch.no_grad():\n    call(torch.ones(1, 2))"
+    )
+    assert ran.succeeded, ran.text
+    assert names(shell) == ["Linear.forward"]
+
+
+@pytest.mark.parametrize(
+    "source", ["async def h(x):\n    return x\nh(1).close()", "def h(x):\n    yield x\nlist(h(1))"]
+)
+def test_async_and_generator_roots_run_as_python(shell: Shell, source: str) -> None:
+    """They are left to Python, with the reason."""
+    ran = shell.run(f"%%compile\n{source}")
+    assert ran.succeeded, ran.text
+    assert [s.name for s in shell.ns["_compile"].skipped] == ["h"]
+    assert "run as Python" in ran.text
+
+
+def test_rerunning_a_cell_starts_empty_and_keep_continues(shell: Shell) -> None:
+    """The second run compiles again; with --keep it finds what the first one compiled."""
+    cell = f"{SOFTMAX}f(torch.ones(2, 4));"
+    shell.run(f"%%compile\n{cell}")
+    shell.run(f"%%compile\n{cell}")
+    assert len(shell.ns["_compile"].compilations) == 1
+    shell.run(f"%%compile --keep\n{cell}")
+    assert len(shell.ns["_compile"].compilations) == 0
+    assert [c.outcome for c in shell.ns["_compile"].calls] == ["hit"]
+
+
+def test_the_session_is_bound_and_saved(shell: Shell, tmp_path: pathlib.Path) -> None:
+    """-o binds it to a name as well as to _compile, --save writes it, %explore opens the file."""
+    path = tmp_path / "s.json"
+    shell.run(f"%%compile -o mine --save {path}\n{SOFTMAX}f(torch.ones(2, 4));")
+    assert shell.ns["mine"] is shell.ns["_compile"]
+    ran = shell.run(f"%explore {path}")
+    assert ran.succeeded
+    assert ran.text.startswith("f: ")
+    shell.ns["path"] = path
+    assert shell.run("%explore path").text == ran.text
+
+
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        ("--backend tritn", "no backend 'tritn'"),
+        ("--backend torch:nope", "no backend 'torch:nope'"),
+        ("--target h100", "no target 'h100'"),
+        ("--nonsense", "unrecognized arguments: --nonsense"),
+        ("nowhere", "no 'nowhere' here"),
+        ("number", "'number' cannot be compiled: it is of type int"),
+        ("nn.Linear", "it is a class"),
+        ('"open', "A quote is not closed"),
+        ("--dynamic --static", "exclude each other"),
+        ("-o 1x", "needs a Python name"),
+        ("--save /no/such/folder/x.json", "there is no folder"),
+    ],
+)
+def test_bad_arguments_are_one_sentence_and_run_nothing(shell: Shell, line: str, said: str) -> None:
+    """The cell does not run, and no traceback is shown."""
+    shell.run("number = 1")
+    ran = shell.run(f"%%compile {line}\nran_anyway = True")
+    assert not ran.succeeded
+    assert ran.text.startswith("UsageError: ")
+    assert said in ran.text
+    assert len(ran.text.strip().splitlines()) == 1
+    assert "ran_anyway" not in shell.ns
+
+
+def test_top_level_await_is_refused(shell: Shell) -> None:
+    """One sentence, and nothing has run."""
+    ran = shell.run("%%compile\nran_anyway = True\nimport asyncio\nawait asyncio.sleep(0)")
+    assert "await" in ran.text
+    assert "Traceback" not in ran.text
+    assert "ran_anyway" not in shell.ns
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        "def g(x):\n    raise ValueError('no')\n\nfor i in range(2):\n    g(\n      i)",
+        "x = [1, 2]\ny = (x\n  .index(\n    3))",
+        "torch.ones(2) @ torch.ones(3)",
+        "undefined_name(1)",
+        "def g(x):\n    return torch.ones(2) @ x\ng(torch.ones(3))",
+        "class M(nn.Module):\n    def forward(self, x):\n        return x + self.missing\nM()(torch.ones(2))",
+        "def g(x):\n    try:\n        {}['key']\n    except KeyError as error:\n        raise RuntimeError('second') from error\ng(torch.ones(1))",
+    ],
+    ids=["nested", "chain", "plain", "name", "function", "module", "cause"],
+)
+def test_an_error_looks_as_it_does_without_us(shell: Shell, body: str) -> None:
+    """The traceback equals that of the same cell without the magic, and the explorer's summary follows it."""
+    plain = shell.run(body)
+    ran = shell.run(f"%%compile\n{body}")
+    assert not ran.succeeded
+    assert type(ran.error) is type(plain.error)
+    expected = without_numbers(plain.text)
+    assert without_numbers(ran.text).startswith(expected)
+    assert "compiled" in ran.text.removeprefix(expected) or "graph" in ran.text.removeprefix(expected)
+    assert "_compile" in shell.ns
+
+
+def without_numbers(text: str) -> str:
+    """A traceback without the number of its cell."""
+    import re
+
+    return re.sub(r"In\[\d+\]", "In[n]", text)
+
+
+def test_a_syntax_error_looks_as_it_does_without_us(shell: Shell) -> None:
+    """As IPython shows it, and nothing has run."""
+    plain = shell.run("ok = 1\ndef f(x)\n    return x")
+    ran = shell.run("%%compile\nok = 2\ndef f(x)\n    return x")
+    assert without_numbers(ran.text) == without_numbers(plain.text)
+    assert "ok" not in shell.ns
+
+
+def test_after_an_error_everything_works_again(shell: Shell) -> None:
+    """Names assigned before the error are there, older objects are plain again, and the next cell compiles."""
+    shell.run(f"{SOFTMAX}m = nn.Linear(4, 4)")
+    before = shell.ns["f"]
+    ran = shell.run("%%compile\nkept = f(m(torch.ones(2, 4)))\nraise RuntimeError('later')")
+    assert not ran.succeeded
+    assert shell.ns["kept"].shape == (2, 4)
+    assert shell.ns["f"] is before
+    assert shell.run("%%compile\nf(torch.ones(2, 4)).shape").succeeded
+    assert names(shell) == ["f"]
+
+
+def test_magics_inside_the_cell_work(shell: Shell) -> None:
+    """Line magics in the body are run as in any cell."""
+    ran = shell.run(f"%%compile\n{SOFTMAX}%time y = f(torch.ones(2, 4))")
+    assert ran.succeeded, ran.text
+    assert shell.ns["y"].shape == (2, 4)
+
+
+def test_compile_name_keeps_it_compiled(shell: Shell) -> None:
+    """%compile on a function or module keeps it compiled after the line."""
+    shell.run(f"{SOFTMAX}m = nn.Linear(4, 4)")
+    plain = shell.ns["f"]
+    assert shell.run("%compile f").succeeded
+    assert shell.run("%compile m").succeeded
+    from engine.runtime.dispatch import dispatch_of, original
+    from engine.runtime.modules import compiled_forward
+
+    assert dispatch_of(shell.ns["f"]) is not None
+    assert original(shell.ns["f"]) is plain
+    assert compiled_forward(shell.ns["m"]) is not None
+
+
+def test_compile_expression_gives_its_value(shell: Shell) -> None:
+    """%compile EXPR runs the expression compiled; its value can be assigned."""
+    shell.run(SOFTMAX)
+    ran = shell.run("y = %compile f(torch.ones(2, 4))")
+    assert ran.succeeded, ran.text
+    assert shell.ns["y"].shape == (2, 4)
+    assert names(shell) == ["f"]
+
+
+def test_guards_recompiles_and_kernels_answer_in_text(shell: Shell) -> None:
+    """Each names the function's guards, reasons and kernels; %guards with a call explains it and runs nothing."""
+    shell.run(f"%%compile\n{SOFTMAX}f(torch.ones(2, 4)); f(torch.ones(3, 4));")
+    assert "L['x']" in shell.run("%guards f").text
+    assert "entry" in shell.run("%guards f(torch.ones(2, 4))").text
+    assert "f: 2 entries" in shell.run("%recompiles f").text
+    assert "triton" in shell.run("%kernels f").text
+
+
+def test_completion_offers_options_values_and_names(shell: Shell) -> None:
+    """After %%compile: its options, then backends, targets, and names of functions and modules."""
+    shell.run(SOFTMAX)
+
+    def complete(line: str) -> list[str]:
+        return list(shell.shell.complete("", line, len(line))[1])
+
+    assert complete("%%compile --ba") == ["--backend"]
+    assert "triton" in complete("%%compile --backend tr")
+    assert "inductor" in complete("%%compile --backend torch:i")
+    assert "90" in complete("%%compile --target cuda:")
+    assert "f" in complete("%%compile f")
+
+
+def test_help_lists_every_argument(shell: Shell) -> None:
+    """The magic's docstring, which ``%%compile?`` shows, has all options."""
+    text = shell.shell.find_cell_magic("compile").__doc__
+    for flag in (
+        "--backend",
+        "--target",
+        "--dynamic",
+        "--compare",
+        "--verify",
+        "--steps",
+        "--keep",
+        "--no-static",
+        "--save",
+        "-o",
+    ):
+        assert flag in text
+
+
+def test_unloading_takes_the_magics_away(shell: Shell) -> None:
+    """After %unload_ext no magic of ours is left; loading again brings them back."""
+    shell.run("%unload_ext notebook_ext")
+    assert shell.shell.find_cell_magic("compile") is None
+    assert shell.run("%load_ext notebook_ext").succeeded
+    assert shell.shell.find_cell_magic("compile") is not None

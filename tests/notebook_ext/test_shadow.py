@@ -1,0 +1,52 @@
+"""A user's own engine module: named in one sentence, and never replaced."""
+
+from __future__ import annotations
+
+import pathlib
+
+import pytest
+
+from tests.notebook_ext.conftest import Kernel
+
+
+@pytest.mark.parametrize("path", ["engine.py", "engine/__init__.py"])
+@pytest.mark.parametrize("first", ["import engine", "pass"])
+def test_loading_beside_a_module_called_engine(
+    tmp_path: pathlib.Path, empty_kernel: Kernel, path: str, first: str
+) -> None:
+    """Whether imported before or not: one sentence with path and remedy, no magic, and ``import engine`` stays theirs."""
+    mine = tmp_path / path
+    mine.parent.mkdir(exist_ok=True)
+    mine.write_text("WHOSE = 'mine'\n")
+    # The kernel's own folder comes first on the path in a notebook; PYTHONPATH would come before it here.
+    empty_kernel.run("import sys, os; sys.path.insert(0, os.getcwd())")
+    empty_kernel.run(first)
+    ran = empty_kernel.run("%load_ext notebook_ext")
+    said = [line for line in ran.text.splitlines() if line.strip()]
+    assert len(said) == 1, ran.text
+    assert said[0].startswith(
+        f"UsageError: Your own {mine.parent.name + '/' if 'init' in path else ''}".removesuffix("/")
+    )
+    assert "rename it" in said[0]
+    assert empty_kernel.run("import engine; assert engine.WHOSE == 'mine'").succeeded
+    assert "not found" in empty_kernel.run("%%compile\n1").text
+
+
+def test_a_module_imported_after_loading(tmp_path: pathlib.Path, empty_kernel: Kernel) -> None:
+    """When theirs takes the name later, the next %%compile says so, runs nothing, and theirs stays."""
+    assert empty_kernel.run("%load_ext notebook_ext").succeeded
+    (tmp_path / "engine.py").write_text("WHOSE = 'mine'\n")
+    empty_kernel.run("import sys; sys.path.insert(0, ''); del sys.modules['engine']; import engine")
+    ran = empty_kernel.run("%%compile\nran_anyway = True")
+    assert "UsageError: Your own engine.py hides" in ran.text
+    assert empty_kernel.run("assert engine.WHOSE == 'mine'; assert 'ran_anyway' not in globals()").succeeded
+
+
+def test_a_module_that_appears_after_loading_is_pointed_out(tmp_path: pathlib.Path, empty_kernel: Kernel) -> None:
+    """A file that would have been found first, but was not imported: the cell runs, and the sentence is below it."""
+    assert empty_kernel.run("import torch\n%load_ext notebook_ext").succeeded
+    (tmp_path / "engine.py").write_text("WHOSE = 'mine'\n")
+    empty_kernel.run("import sys; sys.path.insert(0, '')")
+    ran = empty_kernel.run("%%compile\ndef f(x):\n    return x + 1\nf(torch.ones(2))")
+    assert ran.succeeded, ran.text
+    assert any("engine.py" in str(shown.get("text/plain", "")) for shown in ran.shown)
