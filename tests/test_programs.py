@@ -126,7 +126,7 @@ def cases() -> Iterator[Any]:
 
 
 @pytest.mark.usefixtures("no_background")
-@pytest.mark.parametrize(("name", "backend", "grad"), cases())
+@pytest.mark.parametrize(("name", "backend", "grad"), list(cases()))
 def test_compiled_is_plain(
     name: str, backend: str, grad: bool, ledger: Ledger, capfd: pytest.CaptureFixture[str]
 ) -> None:
