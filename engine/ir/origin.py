@@ -264,7 +264,7 @@ class TypeOf(Origin):
         return f"type({self.base.expr})"
 
     def code(self, base: str, const: ConstName) -> str:
-        return f"type({base})"
+        return f"{const(type, 'type')}({base})"
 
     def read(self, base: Any) -> Any:
         return type(base)
@@ -350,7 +350,7 @@ class Key(Origin):
         return f"list({self.base.expr})[{self.index}]"
 
     def code(self, base: str, const: ConstName) -> str:
-        return f"list({base})[{self.index}]"
+        return f"{const(list, 'list')}({base})[{self.index}]"
 
     def read(self, base: Any) -> Any:
         return list(base)[self.index]
