@@ -1,0 +1,517 @@
+"""Integer arithmetic on loop variables: linear combinations with floor division and remainder, simplified as they are built.
+
+An ``Index`` is a sum of atoms times coefficients plus a constant. Coefficients and sizes are ints, or sympy expressions over the
+program's symbols. Because every view is such an index, composing views is substitution, and a chain of reshapes that ends where it
+began simplifies back to the variable that it started from.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+import sympy
+
+Size: TypeAlias = int | sympy.Expr
+
+
+def plain(value: Any) -> Size:
+    """A size as an int where it is one, else as an expanded sympy expression."""
+    if isinstance(value, int):
+        return int(value)
+    if isinstance(value, sympy.Expr):
+        return int(value) if value.is_Integer else sympy.expand(value)
+    node = getattr(value, "node", None)
+    if node is not None and hasattr(node, "expr"):
+        return plain(node.expr)
+    raise TypeError(f"not a size: {value!r}")
+
+
+def product(sizes: Iterable[Size]) -> Size:
+    """The product of sizes, 1 for none."""
+    total: Size = 1
+    for size in sizes:
+        total = plain(total * size)
+    return total
+
+
+def is_same(a: Size, b: Size) -> bool:
+    """Whether two sizes are equal for every value of the symbols."""
+    return bool(plain(a - b) == 0)
+
+
+def exact_quotient(a: Size, b: Size) -> Size | None:
+    """``a / b`` where b divides a for every value of the symbols, else None."""
+    if isinstance(a, int) and isinstance(b, int):
+        return a // b if a % b == 0 else None
+    quotient = sympy.cancel(sympy.sympify(a) / b)
+    if quotient.as_numer_denom()[1] != 1:
+        return None
+    if any(not n.is_Integer for n in quotient.as_coefficients_dict().values()):
+        return None
+    return plain(quotient)
+
+
+def is_nonnegative(value: Size) -> bool:
+    """Whether a size is known to be >= 0 (symbols are positive integers)."""
+    if isinstance(value, int):
+        return value >= 0
+    return bool(plain(value) == 0 or sympy.expand(value).is_nonnegative or _shifted(value).is_nonnegative)
+
+
+def _shifted(value: sympy.Expr) -> sympy.Expr:
+    """The value with each positive symbol s written as 1 + t, t >= 0: shows that ``s - 1`` is not negative."""
+    replacements = {
+        s: 1 + sympy.Symbol(f"{s}__", integer=True, nonnegative=True) for s in value.free_symbols if s.is_positive
+    }
+    return sympy.expand(value.xreplace(replacements))
+
+
+@dataclass(frozen=True, slots=True)
+class Var:
+    """A loop variable: 0 <= var < size."""
+
+    name: str
+    size: Size
+
+
+@dataclass(frozen=True, slots=True)
+class Div:
+    """``of // by`` that did not simplify."""
+
+    of: Index
+    by: Size
+
+
+@dataclass(frozen=True, slots=True)
+class Mod:
+    """``of % by`` that did not simplify."""
+
+    of: Index
+    by: Size
+
+
+@dataclass(frozen=True, slots=True)
+class Picked:
+    """An index read from memory: the value of op number ``op``, taken to be in [0, size)."""
+
+    op: int
+    size: Size
+
+
+Atom = Var | Div | Mod | Picked
+
+
+class Index:
+    """An immutable integer expression. Build it with ``+``, ``*`` by a size, ``div`` and ``mod``; equal expressions compare equal."""
+
+    __slots__ = ("_hash", "const", "terms")
+
+    def __init__(self, terms: Mapping[Atom, Size] | None = None, const: Size = 0) -> None:
+        self.terms: dict[Atom, Size] = {a: c for a, c in (terms or {}).items() if c != 0}
+        self.const = const
+        self._hash = hash((frozenset(self.terms.items()), const))
+
+    def __eq__(self, other: object) -> bool:
+        return (
+            isinstance(other, Index)
+            and self._hash == other._hash
+            and self.const == other.const
+            and self.terms == other.terms
+        )
+
+    def __hash__(self) -> int:
+        return self._hash
+
+    def __repr__(self) -> str:
+        return text_of(self, lambda number: f"%{number}")
+
+    @property
+    def is_constant(self) -> bool:
+        """Whether it holds no variable."""
+        return not self.terms
+
+    def __add__(self, other: Index | Size) -> Index:
+        if not isinstance(other, Index):
+            return Index(self.terms, plain(self.const + other))
+        terms = dict(self.terms)
+        for atom, coefficient in other.terms.items():
+            terms[atom] = plain(terms.get(atom, 0) + coefficient)
+        return _recombined(Index(terms, plain(self.const + other.const)))
+
+    def __sub__(self, other: Index | Size) -> Index:
+        return self + (other * -1)
+
+    def __mul__(self, factor: Size) -> Index:
+        if isinstance(factor, int) and factor == 1:
+            return self
+        return Index({a: plain(c * factor) for a, c in self.terms.items()}, plain(self.const * factor))
+
+    def div(self, by: Size) -> Index:
+        """``self // by`` for by > 0; self is taken to be >= 0 wherever its value matters."""
+        if by == 1 or (not self.terms and self.const == 0):
+            return self
+        whole, rest = _split(self, by)
+        if is_below(rest, by):
+            return whole
+        reduced, by = _without_common_factor(rest, by)
+        if len(reduced.terms) == 1 and reduced.const == 0:
+            ((atom, coefficient),) = reduced.terms.items()
+            if isinstance(atom, Div) and coefficient == 1:
+                return whole + atom.of.div(plain(atom.by * by))
+            if isinstance(atom, Mod) and coefficient == 1 and (outer := exact_quotient(atom.by, by)) is not None:
+                return whole + atom.of.div(by).mod(outer)
+        if not reduced.terms and isinstance(reduced.const, int) and isinstance(by, int):
+            return whole + reduced.const // by
+        return whole + Index({Div(reduced, by): 1})
+
+    def mod(self, by: Size) -> Index:
+        """``self % by`` for by > 0."""
+        if by == 1:
+            return ZERO
+        _, rest = _split(self, by)
+        if is_below(rest, by):
+            return rest
+        if len(rest.terms) == 1 and rest.const == 0:
+            ((atom, coefficient),) = rest.terms.items()
+            if isinstance(atom, Mod) and coefficient == 1 and exact_quotient(atom.by, by) is not None:
+                return atom.of.mod(by)
+        if not rest.terms and isinstance(rest.const, int) and isinstance(by, int):
+            return constant(rest.const % by)
+        factor = _common_factor(rest, by)
+        if factor > 1:
+            inner = Index({a: _exact(c, factor) for a, c in rest.terms.items()}, _exact(rest.const, factor))
+            return inner.mod(_exact(by, factor)) * factor
+        return Index({Mod(rest, by): 1})
+
+    def replace(self, values: Mapping[Var, Index]) -> Index:
+        """This expression with variables replaced."""
+        total = Index({}, self.const)
+        for atom, coefficient in self.terms.items():
+            total = total + _replaced(atom, values) * coefficient
+        return total
+
+    def variables(self) -> frozenset[Var]:
+        """All loop variables in it, nested ones too."""
+        found: set[Var] = set()
+        for atom in self.terms:
+            if isinstance(atom, Var):
+                found.add(atom)
+            elif isinstance(atom, (Div, Mod)):
+                found |= atom.of.variables()
+        return frozenset(found)
+
+    def picks(self) -> frozenset[int]:
+        """Numbers of the ops whose values it uses."""
+        found: set[int] = set()
+        for atom in self.terms:
+            if isinstance(atom, Picked):
+                found.add(atom.op)
+            elif isinstance(atom, (Div, Mod)):
+                found |= atom.of.picks()
+        return frozenset(found)
+
+
+ZERO = Index()
+
+
+def constant(value: Size) -> Index:
+    """A constant index."""
+    return Index({}, plain(value)) if value != 0 else ZERO
+
+
+def variable(var: Var) -> Index:
+    """A loop variable as an index; one of size 1 is always 0."""
+    return ZERO if var.size == 1 else Index({var: 1})
+
+
+def _replaced(atom: Atom, values: Mapping[Var, Index]) -> Index:
+    match atom:
+        case Var():
+            return values.get(atom, Index({atom: 1}))
+        case Div():
+            return atom.of.replace(values).div(atom.by)
+        case Mod():
+            return atom.of.replace(values).mod(atom.by)
+        case Picked():
+            return Index({atom: 1})
+
+
+def _exact(a: Size, b: int) -> Size:
+    quotient = exact_quotient(a, b)
+    if quotient is None:
+        raise ArithmeticError(f"{b} does not divide {a}")
+    return quotient
+
+
+def _split(index: Index, by: Size) -> tuple[Index, Index]:
+    """``(whole, rest)`` with index == whole * by + rest, every term that ``by`` divides in ``whole``.
+
+    A rest that could be negative is not split off: targets round division towards zero.
+    """
+    whole, rest = _split_terms(index, by)
+    bottom = lower(rest)
+    return (whole, rest) if bottom is not None and is_nonnegative(bottom) else (ZERO, index)
+
+
+def _split_terms(index: Index, by: Size) -> tuple[Index, Index]:
+    whole: dict[Atom, Size] = {}
+    rest: dict[Atom, Size] = {}
+    for atom, coefficient in index.terms.items():
+        quotient = exact_quotient(coefficient, by)
+        if quotient is None:
+            rest[atom] = coefficient
+        else:
+            whole[atom] = quotient
+    if isinstance(index.const, int) and isinstance(by, int):
+        return Index(whole, index.const // by), Index(rest, index.const % by)
+    quotient = exact_quotient(index.const, by)
+    if quotient is None:
+        return Index(whole), Index(rest, index.const)
+    return Index(whole, quotient), Index(rest)
+
+
+def _common_factor(index: Index, by: Size) -> int:
+    factor = by if isinstance(by, int) else 1
+    for value in (*index.terms.values(), index.const):
+        if not isinstance(value, int):
+            return 1
+        while value % factor:
+            factor, value = value % factor, factor
+        if factor == 1:
+            return 1
+    return factor
+
+
+def _without_common_factor(index: Index, by: Size) -> tuple[Index, Size]:
+    """Divide both by what divides all coefficients and ``by``; a constant smaller than that does not change a floor."""
+    factor = _common_factor(Index(index.terms), by)
+    if factor <= 1 or not isinstance(index.const, int):
+        return index, by
+    if index.const < 0:
+        return index, by
+    return Index({a: _exact(c, factor) for a, c in index.terms.items()}, index.const // factor), _exact(by, factor)
+
+
+def atom_size(atom: Atom) -> Size | None:
+    """How many values an atom can take, None where unknown."""
+    match atom:
+        case Var() | Picked():
+            return atom.size
+        case Mod():
+            return atom.by
+        case Div():
+            top = upper(atom.of)
+            return top // atom.by + 1 if isinstance(top, int) and isinstance(atom.by, int) else None
+
+
+def upper(index: Index) -> Size | None:
+    """The largest value, None where unknown."""
+    top = index.const
+    for atom, coefficient in index.terms.items():
+        if is_nonnegative(coefficient):
+            size = atom_size(atom)
+            if size is None:
+                return None
+            top = plain(top + coefficient * (size - 1))
+        elif not is_nonnegative(-coefficient):
+            return None
+    return top
+
+
+def lower(index: Index) -> Size | None:
+    """The smallest value, None where unknown."""
+    top = upper(index * -1)
+    return None if top is None else plain(-top)
+
+
+def is_below(index: Index, limit: Size) -> bool:
+    """Whether 0 <= index < limit is known."""
+    if not index.terms and isinstance(index.const, int) and isinstance(limit, int):
+        return 0 <= index.const < limit
+    bottom, top = lower(index), upper(index)
+    if bottom is None or top is None:
+        return False
+    return is_nonnegative(bottom) and is_nonnegative(plain(limit - 1 - top))
+
+
+def _recombined(index: Index) -> Index:
+    """``k * (y % m) + k * m * (y // m)`` is ``k * y``; ``k * (y % m) + k * m * ((y // m) % t)`` is ``k * (y % (m * t))``."""
+    changed = True
+    while changed:
+        changed = False
+        for atom, coefficient in index.terms.items():
+            if not isinstance(atom, Mod):
+                continue
+            merged = _merged_remainder(index, atom, coefficient)
+            if merged is not None:
+                index = merged
+                changed = True
+                break
+    return index
+
+
+def _merged_remainder(index: Index, atom: Mod, coefficient: Size) -> Index | None:
+    quotient = atom.of.div(atom.by)
+    if len(quotient.terms) != 1 or quotient.const != 0:
+        return None
+    ((high, one),) = quotient.terms.items()
+    if one != 1:
+        return None
+    wanted = plain(coefficient * atom.by)
+    for other, factor in index.terms.items():
+        if factor != wanted:
+            continue
+        rest = Index({a: c for a, c in index.terms.items() if a not in (atom, other)}, index.const)
+        if other == high:
+            return rest + atom.of * coefficient
+        if isinstance(other, Mod) and other.of == quotient:
+            return rest + atom.of.mod(plain(atom.by * other.by)) * coefficient
+    return None
+
+
+def flatten(index: Iterable[Index], strides: Iterable[Size], offset: Size = 0) -> Index:
+    """The position in memory of an element."""
+    total = constant(offset)
+    for i, stride in zip(index, strides, strict=True):
+        total = total + i * stride
+    return total
+
+
+def contiguous_strides(shape: tuple[Size, ...]) -> tuple[Size, ...]:
+    """Row-major strides."""
+    strides: list[Size] = []
+    running: Size = 1
+    for size in reversed(shape):
+        strides.append(running)
+        running = plain(running * (size if size != 0 else 1))
+    return tuple(reversed(strides))
+
+
+def unflatten(flat: Index, shape: tuple[Size, ...]) -> tuple[Index, ...]:
+    """The row-major coordinates of a flat position."""
+    parts: list[Index] = []
+    for position, size in enumerate(reversed(shape)):
+        last = position == len(shape) - 1
+        parts.append(ZERO if size == 1 else flat if last else flat.mod(size))
+        if not last:
+            flat = flat.div(size)
+    return tuple(reversed(parts))
+
+
+def text_of(
+    index: Index,
+    picked: Callable[[int], str],
+    name: Callable[[Var], str] | None = None,
+    size: Callable[[Size], str] = str,
+) -> str:
+    """The expression as Python text. ``picked`` names values read from memory, ``name`` variables, ``size`` prints symbolic sizes."""
+    terms = [_term_text(a, c, picked, name, size) for a, c in index.terms.items()]
+    if not terms:
+        return size(index.const)
+    text = " + ".join(terms).replace("+ -", "- ")
+    if index.const == 0:
+        return text
+    if isinstance(index.const, int) and index.const < 0:
+        return f"{text} - {-index.const}"
+    return f"{text} + {_factor_text(index.const, size)}"
+
+
+def _factor_text(value: Size, size: Callable[[Size], str]) -> str:
+    text = size(value)
+    return text if isinstance(value, int) or value.is_Symbol else f"({text})"
+
+
+def _term_text(
+    atom: Atom,
+    coefficient: Size,
+    picked: Callable[[int], str],
+    name: Callable[[Var], str] | None,
+    size: Callable[[Size], str],
+) -> str:
+    match atom:
+        case Var():
+            text = name(atom) if name else atom.name
+        case Picked():
+            text = picked(atom.op)
+        case Div() | Mod():
+            inner = text_of(atom.of, picked, name, size)
+            if len(atom.of.terms) != 1 or atom.of.const != 0 or next(iter(atom.of.terms.values())) != 1:
+                inner = f"({inner})"
+            text = f"{inner} {'//' if isinstance(atom, Div) else '%'} {_factor_text(atom.by, size)}"
+            text = f"({text})"
+    if coefficient == 1:
+        return text
+    if coefficient == -1:
+        return f"-{text}"
+    return (
+        f"{text} * {_factor_text(coefficient, size)}"
+        if not isinstance(coefficient, int) or coefficient > 0
+        else f"-{text} * {-coefficient}"
+    )
+
+
+def is_bijection(index: Iterable[Index], shape: tuple[Size, ...], variables: Iterable[Var]) -> bool:
+    """Whether walking the variables' ranges visits every element of ``shape`` exactly once.
+
+    Sound but not complete: recognises permutations, merges and splits of variables.
+    """
+    flat = flatten(index, contiguous_strides(shape))
+    if flat.const != 0:
+        return False
+    remaining = dict(flat.terms)
+    running: Size = 1
+    while remaining:
+        atom = next((a for a, c in remaining.items() if is_same(c, running)), None)
+        size = None if atom is None else atom_size(atom)
+        if atom is None or size is None:
+            return False
+        running = plain(running * size)
+        del remaining[atom]
+    return (
+        is_same(running, product(shape))
+        and all(_is_covered(v, flat) for v in variables if v.size != 1)
+        and not flat.picks()
+        and flat.variables() <= set(variables)
+    )
+
+
+def _is_covered(var: Var, flat: Index) -> bool:
+    """Whether the digits of ``var`` that the atoms use make up the whole of it, each once."""
+    pieces = [p for p in (_digits(a, var) for a in flat.terms) if p is not None]
+    running: Size = 1
+    while pieces:
+        piece = next((p for p in pieces if is_same(p[0], running)), None)
+        if piece is None:
+            return False
+        pieces.remove(piece)
+        running = piece[1]
+    return is_same(running, var.size)
+
+
+def _digits(atom: Atom, var: Var) -> tuple[Size, Size] | None:
+    """The mixed-radix digits [low, high) of ``var`` that an atom is; (0, 0) when it mixes ``var`` in another way; None without ``var``."""
+    whole = Index({var: 1})
+    match atom:
+        case Var():
+            return (1, var.size) if atom == var else None
+        case Div(of, by):
+            if of == whole:
+                return (by, var.size) if exact_quotient(var.size, by) is not None else (0, 0)
+        case Mod(of, by):
+            if of == whole and exact_quotient(var.size, by) is not None:
+                return (1, by)
+            if (
+                of.terms.keys() == {Div(whole, d) for d in [next(iter(of.terms)).by]}
+                if len(of.terms) == 1 and isinstance(next(iter(of.terms)), Div)
+                else False
+            ):
+                inner = next(iter(of.terms))
+                assert isinstance(inner, Div)
+                high = plain(inner.by * by)
+                if of.const == 0 and of.terms[inner] == 1 and exact_quotient(var.size, high) is not None:
+                    return (inner.by, high)
+        case Picked():
+            return None
+    return (0, 0) if var in Index({atom: 1}).variables() else None

@@ -1,0 +1,377 @@
+"""The loop IR: tensors defined element by element, and the operations that one kernel's loops perform.
+
+A ``Def`` says how to compute one element of a tensor: a function from a builder and an index to the operation whose value it is.
+Nothing is stored until the scheduler says so. Running bodies through a ``Builder`` writes the operations of a kernel down; whether a
+load of another Def becomes a memory access or more arithmetic depends on what the builder was told to fuse.
+
+Rounding: values of float16 and bfloat16 are computed in float32 and rounded where they are stored and where the program casts to
+them, so a fused chain is at least as accurate as the eager one, which rounds after every operation.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+
+from engine.ir.index import ZERO, Index, Picked, Size, Var, flatten, text_of, unflatten, variable
+from engine.ir.kernel import Buffer
+
+X = "x"
+R = "r"
+OUTER = frozenset((X,))
+INNER = frozenset((X, R))
+NOTHING: frozenset[str] = frozenset()
+
+Coordinates = tuple[Index, ...]
+Body = Callable[["Builder", Coordinates], "Op"]
+ReductionBody = Callable[["Builder", Coordinates, Coordinates], "Op"]
+
+COSTS = {
+    "exp": 8,
+    "exp2": 6,
+    "log": 8,
+    "log2": 8,
+    "log1p": 14,
+    "expm1": 14,
+    "sin": 20,
+    "cos": 20,
+    "tanh": 14,
+    "erf": 20,
+    "sqrt": 4,
+    "rsqrt": 4,
+    "div": 4,
+    "pow": 30,
+    "fmod": 12,
+    "floordiv": 8,
+    "rem": 12,
+    "sigmoid": 12,
+    "reduce": 2,
+    "scan": 10,
+}
+FREE = frozenset(("constant", "index", "load", "store", "to"))
+
+
+def compute_dtype(dtype: torch.dtype) -> torch.dtype:
+    """The type in which values of a dtype are held while computing."""
+    return torch.float32 if dtype in (torch.float16, torch.bfloat16) else dtype
+
+
+@dataclass(eq=False)
+class Op:
+    """One operation. ``space`` says along which loops its value varies; ``dtype`` is the type that it is held in.
+
+    ``value`` is a constant, a reduction's kind, or a cast's target; ``index`` the memory position (load, store) or the value (index).
+    """
+
+    number: int
+    name: str
+    args: tuple[Op, ...]
+    dtype: torch.dtype
+    space: frozenset[str]
+    value: Any = None
+    index: Index | None = None
+    buffer: str = ""
+    mask: Op | None = None
+    origins: list[str] = field(default_factory=list)
+    label: str = ""
+
+    def __str__(self) -> str:
+        parts = [f"%{a.number}" for a in self.args]
+        if self.value is not None:
+            parts.append(
+                repr(self.value) if not isinstance(self.value, torch.dtype) else str(self.value).removeprefix("torch.")
+            )
+        if self.index is not None:
+            where = text_of(self.index, lambda number: f"%{number}")
+            parts.insert(0, f"{self.buffer}[{where}]" if self.buffer else where)
+        masked = f" if %{self.mask.number}" if self.mask is not None else ""
+        kind = str(self.dtype).removeprefix("torch.")
+        head = "" if self.name == "store" else f"%{self.number}: {kind} = "
+        return f"{head}{self.name}({', '.join(parts)}){masked}"
+
+    @property
+    def cost(self) -> int:
+        """Rough arithmetic cost of one evaluation."""
+        return 0 if self.name in FREE else COSTS.get(self.name, 1)
+
+
+@dataclass(eq=False)
+class Def:
+    """A tensor of the program. ``kind``: "input", "pointwise", "reduction", "scan", or "extern" (an ATen call's result).
+
+    ``stride`` is the layout that it gets when it is stored. For a reduction ``ranges`` are the sizes reduced over and ``reduction`` is
+    "sum", "prod", "max" or "min"; a scan runs along dimension ``axis``.
+    """
+
+    name: str
+    dtype: torch.dtype
+    shape: tuple[Size, ...]
+    stride: tuple[Size, ...]
+    kind: str
+    origins: tuple[str, ...] = ()
+    body: Any = None
+    ranges: tuple[Size, ...] = ()
+    reduction: str = ""
+    axis: int = 0
+    position: int = 0
+    """Place in the program's order."""
+    label: str = ""
+    """What to call its value inside a kernel."""
+
+    @property
+    def is_computed(self) -> bool:
+        """Whether loops compute it."""
+        return self.kind in ("pointwise", "reduction", "scan")
+
+
+@dataclass(frozen=True)
+class Demand:
+    """A body read element ``index`` of ``source``; ``is_masked`` when only under a condition."""
+
+    source: Def
+    index: Coordinates
+    is_masked: bool
+
+
+class Builder:
+    """Writes down the operations of one kernel. Equal operations are written once.
+
+    Loads of Defs in ``fused`` become their bodies; all others are recorded in ``demands`` and become memory accesses.
+    ``inner`` are the variables that are reduced over, ``reduced`` their flat position.
+    """
+
+    def __init__(
+        self,
+        fused: Collection[Def] = (),
+        inner: frozenset[Var] = frozenset(),
+        reduced: Index = ZERO,
+        is_wide: bool = False,
+    ) -> None:
+        self.fused = fused
+        self.inner = inner
+        self.reduced = reduced
+        self.index_dtype = torch.int64 if is_wide else torch.int32
+        self.ops: list[Op] = []
+        self.demands: list[Demand] = []
+        self.reads: dict[str, Def] = {}
+        self._known: dict[Any, Op] = {}
+        self._values: dict[Any, Op] = {}
+        self._masks: list[Op] = []
+        self._origins: tuple[str, ...] = ()
+
+    def _space(self, index: Index) -> frozenset[str]:
+        space = frozenset(R if v in self.inner else X for v in index.variables())
+        for number in index.picks():
+            space |= self.ops[number].space
+        return space
+
+    def _write(
+        self,
+        name: str,
+        args: tuple[Op, ...],
+        dtype: torch.dtype,
+        *,
+        value: Any = None,
+        index: Index | None = None,
+        buffer: str = "",
+        mask: Op | None = None,
+        space: frozenset[str] | None = None,
+    ) -> Op:
+        value_key = (type(value), value, math.copysign(1, value) if isinstance(value, float) else 0)
+        if isinstance(value, float) and value != value:
+            value_key = (float, "nan", 0)
+        key = (name, tuple(a.number for a in args), dtype, value_key, index, buffer, mask.number if mask else None)
+        found = self._known.get(key)
+        if found is None:
+            if space is None:
+                space = frozenset().union(*(a.space for a in args))
+                if index is not None:
+                    space |= self._space(index)
+                if mask is not None:
+                    space |= mask.space
+            found = Op(len(self.ops), name, args, dtype, space, value, index, buffer, mask)
+            self.ops.append(found)
+            self._known[key] = found
+        for origin in self._origins:
+            if origin not in found.origins:
+                found.origins.append(origin)
+        return found
+
+    def constant(self, value: Any, dtype: torch.dtype) -> Op:
+        """A constant of a computing dtype."""
+        dtype = compute_dtype(dtype)
+        converted: Any = bool(value) if dtype == torch.bool else float(value) if dtype.is_floating_point else int(value)
+        return self._write("constant", (), dtype, value=converted, space=NOTHING)
+
+    def size(self, value: Size, dtype: torch.dtype) -> Op:
+        """A size as a number, symbolic or not."""
+        if isinstance(value, int):
+            return self.constant(value, dtype)
+        return self.cast(self.position(Index({}, value)), dtype)
+
+    def position(self, index: Index) -> Op:
+        """The value of an index expression."""
+        if index.is_constant and isinstance(index.const, int):
+            return self.constant(index.const, self.index_dtype)
+        if len(index.terms) == 1 and index.const == 0:
+            ((atom, coefficient),) = index.terms.items()
+            if isinstance(atom, Picked) and coefficient == 1:
+                return self.ops[atom.op]
+        return self._write("index", (), self.index_dtype, index=index)
+
+    def call(self, name: str, *args: Op, dtype: torch.dtype | None = None) -> Op:
+        """Apply an operation to operands of one dtype; the result has that dtype unless said otherwise."""
+        return self._write(name, args, dtype or args[-1].dtype)
+
+    def cast(self, op: Op, dtype: torch.dtype) -> Op:
+        """Convert to the computing type of ``dtype``, without rounding to ``dtype`` itself."""
+        held = compute_dtype(dtype)
+        if op.dtype == held:
+            return op
+        if op.name == "constant":
+            return (
+                self.constant(op.value, held)
+                if not (isinstance(op.value, float) and not held.is_floating_point and not math.isfinite(op.value))
+                else self._write("to", (op,), held, value=held)
+            )
+        return self._write("to", (op,), held, value=held)
+
+    def round(self, op: Op, dtype: torch.dtype) -> Op:
+        """Convert to ``dtype`` exactly as a cast in the program does, rounding to 16 bits where it is that narrow."""
+        if compute_dtype(dtype) == dtype:
+            return self.cast(op, dtype)
+        return self._write("round", (self.cast(op, torch.float32),), torch.float32, value=dtype)
+
+    def where(self, condition: Op, then: Op, otherwise: Op) -> Op:
+        """Choose between two values of one dtype."""
+        if condition.name == "constant":
+            return then if condition.value else otherwise
+        return self.call("where", condition, then, otherwise, dtype=then.dtype)
+
+    def below(self, index: Index, limit: Size) -> Op:
+        """Whether an index is less than a size."""
+        return self.call("lt", self.position(index), self.size(limit, self.index_dtype), dtype=torch.bool)
+
+    def at_least(self, index: Index, limit: Size) -> Op:
+        """Whether an index is at least a size."""
+        return self.call("ge", self.position(index), self.size(limit, self.index_dtype), dtype=torch.bool)
+
+    def both(self, a: Op, b: Op) -> Op:
+        """Logical and."""
+        return self.call("and", a, b, dtype=torch.bool)
+
+    def masked(self, condition: Op, then: Callable[[], Op], otherwise: Op) -> Op:
+        """``then()`` where the condition holds, reading memory only there."""
+        if condition.name == "constant":
+            return then() if condition.value else otherwise
+        self._masks.append(condition)
+        try:
+            value = then()
+        finally:
+            self._masks.pop()
+        return self.where(condition, value, otherwise)
+
+    def picked(self, value: Op, size: Size) -> Index:
+        """A value read from memory as an index into a dimension; negative values count from the end."""
+        value = self.cast(value, torch.int64)
+        wrapped = self.where(
+            self.call("lt", value, self.constant(0, torch.int64), dtype=torch.bool),
+            self.call("add", value, self.size(size, torch.int64)),
+            value,
+        )
+        return Index({Picked(wrapped.number, size): 1})
+
+    def _mask(self) -> Op | None:
+        mask: Op | None = None
+        for condition in self._masks:
+            mask = condition if mask is None else self.both(mask, condition)
+        return mask
+
+    def load(self, source: Def, index: Coordinates) -> Op:
+        """One element of a tensor, in its computing type."""
+        if source in self.fused:
+            return self._inlined(source, index)
+        self.demands.append(Demand(source, index, bool(self._masks)))
+        self.reads[source.name] = source
+        read = self._write(
+            "load", (), source.dtype, index=flatten(index, source.stride), buffer=source.name, mask=self._mask()
+        )
+        if not read.label:
+            read.label = source.name
+        return (
+            self._write("to", (read,), torch.float32, value=torch.float32)
+            if compute_dtype(source.dtype) != source.dtype
+            else read
+        )
+
+    def _inlined(self, source: Def, index: Coordinates) -> Op:
+        mask = self._mask() if source.kind == "pointwise" else None
+        key = (source, index, mask.number if mask else None)
+        found = self._values.get(key)
+        if found is None:
+            masks = self._masks
+            if source.kind != "pointwise":  # read at the loop's own position, which always exists
+                self._masks = []
+            found = self._values[key] = self.evaluate(source, index)
+            self._masks = masks
+        return found
+
+    def evaluate(self, source: Def, index: Coordinates) -> Op:
+        """The body of one Def at an index."""
+        outer, self._origins = self._origins, source.origins
+        try:
+            if source.kind == "reduction":
+                value = source.body(self, index, unflatten(self.reduced, source.ranges))
+                value = self._write("reduce", (value,), value.dtype, value=source.reduction, space=value.space - {R})
+            elif source.kind == "scan":
+                value = source.body(self, index)
+                value = self._write("scan", (value,), value.dtype, value=source.reduction, space=value.space | {R})
+            else:
+                value = source.body(self, index)
+        finally:
+            self._origins = outer
+        if not value.label and value.name not in ("constant", "load"):
+            value.label = source.label or source.name
+        return value
+
+    def store(self, target: Def, index: Coordinates, value: Op) -> Op:
+        """Write one element of a tensor, rounded to its dtype."""
+        self._origins = target.origins
+        position = flatten(index, target.stride)
+        return self._write(
+            "store",
+            (value,),
+            target.dtype,
+            index=position,
+            buffer=target.name,
+            space=self._space(position) | value.space,
+        )
+
+
+@dataclass(frozen=True)
+class LoopKernel:
+    """One kernel before it has text: operations in order, over a flat outer loop ``x`` and a flat inner (reduced) loop ``r``.
+
+    ``names`` are what it does, most telling first; ``nodes`` the ids of the ATen nodes in it; ``prefix`` starts its loop ops' ids.
+    """
+
+    id: str
+    prefix: str
+    names: tuple[str, ...]
+    ops: tuple[Op, ...]
+    x: Var
+    r: Var | None
+    buffers: Mapping[str, Buffer]
+    nodes: tuple[str, ...]
+    is_wide: bool = False
+    bytes_moved: int | None = None
+    flops: int | None = None
+
+
+def flat_coordinates(x: Var, sizes: tuple[Size, ...]) -> Coordinates:
+    """The loop variables of nested loops, from one flat loop over all of them."""
+    return unflatten(variable(x), sizes)

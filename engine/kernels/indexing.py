@@ -1,0 +1,128 @@
+"""How a kernel's flat loops are cut into blocks, and what its loop variables, bounds and sizes read like."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import sympy
+
+from engine.ir.index import Index, Mod, Size, Var, exact_quotient
+from engine.ir.loops import LoopKernel, R, X
+
+PERSISTENT_LIMIT = 16_384
+"""Longest row that one program holds whole."""
+LOOP_BLOCK = 2_048
+POINTWISE_BLOCK = 1_024
+TILE = 2_048
+"""Elements that a program works on at a time when rows are short."""
+
+
+@dataclass(frozen=True)
+class Blocking:
+    """``x_block`` outer elements a program (1: the outer index is a scalar), ``r_block`` inner elements at a time (0: no inner loop)."""
+
+    x_block: int
+    r_block: int
+    is_looped: bool
+    num_warps: int
+
+    @property
+    def is_row(self) -> bool:
+        """Whether a program works on one row only."""
+        return self.r_block > 0 and self.x_block == 1
+
+
+def power_of_two(n: int) -> int:
+    """The least power of two that is at least n."""
+    return 1 << max(n - 1, 0).bit_length()
+
+
+def blocking(kernel: LoopKernel) -> Blocking:
+    """Block sizes and warps for a kernel, from its sizes and from which loop runs along memory."""
+    x = kernel.x.size if isinstance(kernel.x.size, int) else 1 << 20
+    if kernel.r is None:
+        block = min(POINTWISE_BLOCK, power_of_two(x))
+        return Blocking(block, 0, False, 4 if block >= 512 else max(1, block // 128))
+    has_scan = any(op.name == "scan" for op in kernel.ops)
+    r = kernel.r.size if isinstance(kernel.r.size, int) else None
+    if _runs_along(kernel, X) > _runs_along(kernel, R) and x >= 16 and not has_scan:
+        return _columns(x, r)
+    if r is not None and power_of_two(r) <= PERSISTENT_LIMIT:
+        block = power_of_two(r)
+        rows = max(1, min(TILE // block, power_of_two(x), 64)) if block < 1024 else 1
+        return Blocking(rows, block, False, _warps(rows * block))
+    return Blocking(1, LOOP_BLOCK, True, 8)
+
+
+def _columns(x: int, r: int | None) -> Blocking:
+    """Rows that lie across memory: neighbouring outer elements are read together."""
+    rows = min(64, power_of_two(x))
+    if r is not None and power_of_two(r) <= 64:
+        return Blocking(rows, power_of_two(r), False, 4)
+    return Blocking(rows, 64, True, 8)
+
+
+def _warps(elements: int) -> int:
+    return min(16, max(1, elements // 512))
+
+
+def _runs_along(kernel: LoopKernel, loop: str) -> int:
+    """How many loads have neighbouring elements of this loop side by side in memory."""
+    var = kernel.x if loop == X else kernel.r
+    return sum(
+        1
+        for op in kernel.ops
+        if op.name == "load" and op.index is not None and op.space >= {X, R} and _is_unit(op.index, var)
+    )
+
+
+def _is_unit(index: Index, var: Var | None) -> bool:
+    for atom, coefficient in index.terms.items():
+        if coefficient == 1 and (
+            atom == var or (isinstance(atom, Mod) and var is not None and atom.of == Index({var: 1}))
+        ):
+            return True
+    return False
+
+
+def is_divisible(size: Size, block: int) -> bool:
+    """Whether blocks cover a size exactly, so that no bounds are checked."""
+    return exact_quotient(size, block) is not None
+
+
+def blocks(size: Size, block: int) -> Size:
+    """How many blocks cover a size."""
+    if isinstance(size, int):
+        return -(-size // block)
+    whole = exact_quotient(size, block)
+    return whole if whole is not None else sympy.ceiling(size / block)
+
+
+def size_text(size: Size) -> str:
+    """A size as Python text."""
+    return str(size)
+
+
+def symbols_of(kernel: LoopKernel) -> tuple[sympy.Symbol, ...]:
+    """Symbols that the kernel's text mentions, by name."""
+    found: set[sympy.Symbol] = set()
+    for size in (kernel.x.size, kernel.r.size if kernel.r is not None else 1):
+        found |= _free(size)
+    for op in kernel.ops:
+        if op.index is not None:
+            found |= index_symbols(op.index)
+    return tuple(sorted(found, key=str))
+
+
+def index_symbols(index: Index) -> set[sympy.Symbol]:
+    """Symbols in an index expression."""
+    found = _free(index.const)
+    for atom, coefficient in index.terms.items():
+        found |= _free(coefficient)
+        if not isinstance(atom, Var) and hasattr(atom, "of"):
+            found |= index_symbols(atom.of) | _free(atom.by)
+    return found
+
+
+def _free(size: Size) -> set[sympy.Symbol]:
+    return set() if isinstance(size, int) else {s for s in size.free_symbols if isinstance(s, sympy.Symbol)}

@@ -1,0 +1,460 @@
+"""Prints a kernel's loops as Triton that a person can read, and keeps which operations are behind each line."""
+
+from __future__ import annotations
+
+import keyword
+import re
+from dataclasses import dataclass, field
+
+import sympy
+import torch
+
+from engine.ir.index import Index, Size, Var, text_of
+from engine.ir.kernel import KernelArg, KernelSource
+from engine.ir.loops import LoopKernel, Op, R, X
+from engine.kernels.expressions import HELPERS, SIGNATURE, TYPES, constant_text, helper_of, is_infix, operation_text
+from engine.kernels.indexing import Blocking, blocking, blocks, is_divisible, size_text, symbols_of
+from engine.records.lowering import LoopOp
+
+LONGEST_INLINE = 56
+"""Characters up to which a value that is used once is written where it is used."""
+RESERVED = frozenset(
+    ("tl", "triton", "row", "col", "at", "start", "cols", "rows", "ROWS", "COLS", "BLOCK", "float", "range", *HELPERS)
+)
+NEUTRAL = {"sum": "0", "prod": "1"}
+
+
+def emit(kernel: LoopKernel, target: str) -> KernelSource:
+    """The kernel's Triton module. The text is the same for every target: it uses only what all of them have."""
+    return Printer(kernel).source()
+
+
+@dataclass
+class Line:
+    """A line of text and the numbers of the operations behind it."""
+
+    text: str
+    ops: list[int] = field(default_factory=list)
+
+
+@dataclass(frozen=True)
+class Text:
+    """An operation as an expression; ``is_closed`` if it can stand inside a larger one without parentheses."""
+
+    text: str
+    is_closed: bool
+    ops: tuple[int, ...]
+
+    @property
+    def closed(self) -> str:
+        """The expression, in parentheses if it needs them."""
+        return self.text if self.is_closed else f"({self.text})"
+
+
+class Printer:
+    """Prints one kernel. Values that vary along the inner loop live inside it; the others stand before or after."""
+
+    def __init__(self, kernel: LoopKernel) -> None:
+        self.kernel = kernel
+        self.block: Blocking = blocking(kernel)
+        self.lines: list[Line] = []
+        self.names: dict[int, str] = {}
+        self.taken: set[str] = set(RESERVED)
+        self.texts: dict[int, Text] = {}
+        self.helpers: dict[str, None] = {}
+        self.indent = "    "
+        self.symbols = symbols_of(kernel)
+        self.taken |= {str(s) for s in self.symbols}
+        self.live = _live(kernel.ops)
+        self.uses = _uses(self.live)
+        self.levels = _levels(kernel.ops)
+        pointwise = kernel.r is None
+        self.x_name = "at" if pointwise else "row"
+        self.x_masked = not is_divisible(kernel.x.size, self.block.x_block)
+        self.r_masked = kernel.r is not None and not is_divisible(kernel.r.size, self.block.r_block)
+        self.name = _kernel_name(kernel)
+        self.taken.add(self.name)
+
+    def source(self) -> KernelSource:
+        """Everything about the kernel."""
+        args = self._args()
+        self._body()
+        head = [Line("import triton"), Line("import triton.language as tl"), Line("")]
+        for helper in self.helpers:
+            head += [Line(text) for text in HELPERS[helper].rstrip("\n").split("\n")]
+        if self.helpers:
+            head.append(Line(""))
+        head += [Line(""), Line("@triton.jit"), Line(self._signature(args))]
+        lines = head + self.lines
+        kernel = self.kernel
+        return KernelSource(
+            id=kernel.id,
+            name=self.name,
+            text="\n".join(line.text for line in lines) + "\n",
+            args=args,
+            grid=(blocks(kernel.x.size, self.block.x_block),),
+            line_ops=tuple(tuple(f"{kernel.prefix}:{n}" for n in sorted(set(line.ops))) for line in lines),
+            ops=tuple(LoopOp(f"{kernel.prefix}:{op.number}", str(op), tuple(op.origins)) for op in self.live),
+            nodes=kernel.nodes,
+            num_warps=self.block.num_warps,
+            num_stages=1 if not self.block.is_looped else 2,
+            bytes_moved=kernel.bytes_moved,
+            flops=kernel.flops,
+        )
+
+    def _args(self) -> tuple[KernelArg, ...]:
+        written = {op.buffer for op in self.live if op.name == "store"}
+        read = {op.buffer for op in self.live if op.name == "load"}
+        args = []
+        for name, buffer in self.kernel.buffers.items():
+            if name in read or name in written:
+                args.append(
+                    KernelArg(
+                        self._unique(f"{_identifier(name)}_ptr"),
+                        "pointer",
+                        f"*{SIGNATURE[buffer.dtype]}",
+                        name,
+                        None,
+                        name in written,
+                    )
+                )
+        args.sort(key=lambda a: a.written)
+        self.pointers = {a.buffer: a.name for a in args}
+        width = "i64" if self.kernel.is_wide else "i32"
+        args += [KernelArg(str(s), "size", width, value=s) for s in self.symbols]
+        if self.block.r_block == 0:
+            args.append(KernelArg("BLOCK", "constexpr", "constexpr", value=self.block.x_block))
+        else:
+            if not self.block.is_row:
+                args.append(KernelArg("ROWS", "constexpr", "constexpr", value=self.block.x_block))
+            args.append(KernelArg("COLS", "constexpr", "constexpr", value=self.block.r_block))
+        return tuple(args)
+
+    def _signature(self, args: tuple[KernelArg, ...]) -> str:
+        parameters = [f"{a.name}: tl.constexpr" if a.kind == "constexpr" else a.name for a in args]
+        return f"def {self.name}({', '.join(parameters)}):"
+
+    def _unique(self, wanted: str) -> str:
+        name, count = wanted, 1
+        while name in self.taken or keyword.iskeyword(name):
+            name, count = f"{wanted}_{count}", count + 1
+        self.taken.add(name)
+        return name
+
+    def _add(self, text: str, ops: tuple[int, ...] = ()) -> None:
+        self.lines.append(Line(self.indent + text, list(ops)))
+
+    def _body(self) -> None:
+        self._loop_variables()
+        if self.kernel.r is None or not self.block.is_looped:
+            for op in self.live:
+                self._write(op)
+            return
+        for level in range(max(self.levels.values(), default=0) + 1):
+            for op in self.live:
+                if R not in op.space and self.levels[op.number] == level and op.name != "reduce":
+                    self._write(op)
+            self._pass(level)
+
+    def _loop_variables(self) -> None:
+        wide = ".to(tl.int64)" if self.kernel.is_wide else ""
+        program = f"tl.program_id(0){wide}"
+        uses_x = any(X in op.space for op in self.live)
+        if self.block.r_block == 0:
+            if uses_x:
+                self._add(f"at = {program} * BLOCK + tl.arange(0, BLOCK)")
+            return
+        if uses_x:
+            self._add(
+                f"row = {program}" if self.block.is_row else f"row = {program} * ROWS + tl.arange(0, ROWS)[:, None]"
+            )
+        span = "tl.arange(0, COLS)" if self.block.is_row else "tl.arange(0, COLS)[None, :]"
+        if self.block.is_looped:
+            self._add(f"cols = {span}")
+        else:
+            self._add(f"col = {span}")
+
+    def _pass(self, level: int) -> None:
+        """One run over the inner loop: everything that the reductions and stores of this level need."""
+        reductions = [op for op in self.live if op.name == "reduce" and self.levels[op.number] == level + 1]
+        stores = [op for op in self.live if op.name == "store" and R in op.space and self.levels[op.number] == level]
+        if not reductions and not stores:
+            return
+        needed = _closure([*(a for op in reductions for a in op.args), *stores], self.kernel.ops)
+        for op in reductions:
+            name = self._unique(f"{_identifier(op.label or 'total')}_acc")
+            self.names[-1 - op.number] = name
+            self._add(
+                f"{name} = tl.full({self._shape(op.args[0].space | {R})}, {self._neutral(op)}, {TYPES[op.dtype]})",
+                (op.number,),
+            )
+        assert self.kernel.r is not None
+        self._add(f"for start in range(0, {size_text(self.kernel.r.size)}, COLS):")
+        self.indent = "        "
+        self._add("col = start + cols")
+        for op in self.live:
+            if op.number in needed and R in op.space and (op.name != "store" or op in stores):
+                self.texts.pop(op.number, None)
+                self._write(op)
+        for op in reductions:
+            self._accumulate(op)
+        self.indent = "    "
+        for op in reductions:
+            acc = self.names[-1 - op.number]
+            self._assign(op, Text(self._reduced(op, acc), True, (op.number,)))
+
+    def _accumulate(self, op: Op) -> None:
+        acc, value = self.names[-1 - op.number], self._masked_value(op)
+        combined = {"sum": f"{acc} + {value.closed}", "prod": f"{acc} * {value.closed}"}.get(
+            op.value, f"tl.{'maximum' if op.value == 'max' else 'minimum'}({acc}, {value.text})"
+        )
+        self._add(f"{acc} = {combined}", (*value.ops, op.number))
+
+    def _neutral(self, op: Op) -> str:
+        if op.value in NEUTRAL:
+            return NEUTRAL[op.value]
+        if op.dtype.is_floating_point:
+            return 'float("-inf")' if op.value == "max" else 'float("inf")'
+        limits = torch.iinfo(op.dtype)
+        return str(limits.min if op.value == "max" else limits.max)
+
+    def _masked_value(self, op: Op) -> Text:
+        """The reduced value over the whole block, what lies beyond the row replaced by what the reduction ignores."""
+        value = self._text(op.args[0])
+        text = value.text
+        if R not in op.args[0].space:
+            zeros = f"tl.zeros({self._shape(op.args[0].space | {R})}, {TYPES[op.dtype]})"
+            value = Text(f"{value.closed} + {zeros}", False, value.ops)
+            text = value.text
+        if not self.r_masked:
+            return value
+        return Text(f"tl.where({self._inside(R)}, {text}, {self._neutral(op)})", True, value.ops)
+
+    def _shape(self, space: frozenset[str] | set[str]) -> str:
+        if self.block.r_block == 0:
+            return "(BLOCK,)"
+        if self.block.is_row:
+            return "(COLS,)"
+        return f"({'ROWS' if X in space else '1'}, {'COLS' if R in space else '1'})"
+
+    def _reduced(self, op: Op, value: str) -> str:
+        axis = "0" if self.block.is_row else "1, keep_dims=True"
+        if op.value == "prod":
+            self.helpers["multiply"] = None
+            axis = "0, multiply" if self.block.is_row else "1, multiply, keep_dims=True"
+            return f"tl.reduce({value}, {axis})"
+        text = f"tl.{op.value}({value}, {axis})"
+        return f"{text}.to({TYPES[op.dtype]})" if op.dtype in (torch.int8, torch.int16, torch.uint8) else text
+
+    def _inside(self, loop: str) -> str:
+        if loop == X:
+            return f"{self.x_name} < {size_text(self.kernel.x.size)}"
+        assert self.kernel.r is not None
+        return f"col < {size_text(self.kernel.r.size)}"
+
+    def _write(self, op: Op) -> None:
+        """Print an operation's line, unless it is written where it is used."""
+        if op.name == "store":
+            self._store(op)
+            return
+        made = self._made(op)
+        if self._is_inlined(op, made):
+            self.texts[op.number] = made
+            return
+        self._assign(op, made)
+
+    def _is_inlined(self, op: Op, made: Text) -> bool:
+        if op.name == "constant":
+            return True
+        if op.name in ("reduce", "scan"):
+            return False
+        users = self.uses.get(op.number, [])
+        if op.name == "load":
+            return len(users) == 1 and users[0].name == "to" and op.number not in self._picked
+        if op.name == "index" and (len(made.text) <= 12 or len(users) == 1):
+            return True
+        if len(users) != 1 or op.number in self._picked or len(made.text) > LONGEST_INLINE:
+            return False
+        return not op.label and users[0].name not in ("reduce", "scan")
+
+    @property
+    def _picked(self) -> set[int]:
+        return {n for op in self.live if op.index is not None for n in op.index.picks()} | {
+            op.mask.number for op in self.live if op.mask is not None
+        }
+
+    def _assign(self, op: Op, made: Text) -> None:
+        name = self.names.get(op.number)
+        if name is None:
+            name = self.names[op.number] = self._unique(_identifier(_label(op)))
+        self._add(f"{name} = {made.text}", made.ops)
+        self.texts[op.number] = Text(name, True, ())
+
+    def _text(self, op: Op) -> Text:
+        return self.texts[op.number]
+
+    def _made(self, op: Op) -> Text:
+        if op.name == "constant":
+            return Text(
+                constant_text(op.value, op.dtype),
+                not (isinstance(op.value, (int, float)) and op.value < 0),
+                (op.number,),
+            )
+        if op.name == "index":
+            return self._index_value(op)
+        if op.name == "load":
+            return self._load(op)
+        if op.name == "reduce":
+            value = self._masked_value(op)
+            return Text(self._reduced(op, value.text), True, (*value.ops, op.number))
+        if op.name == "scan":
+            value = self._masked_value(op)
+            axis = "0" if self.block.is_row else "1"
+            return Text(f"tl.cumsum({value.text}, {axis})", True, (*value.ops, op.number))
+        args = [self._text(a) for a in op.args]
+        if args and all(a.name == "constant" for a in op.args):
+            args = [Text(constant_text(a.value, a.dtype, typed=True), True, (a.number,)) for a in op.args]
+        behind = (*(n for a in args for n in a.ops), op.number)
+        if (
+            op.name == "where"
+            and all(a.name == "constant" for a in op.args[1:])
+            and op.dtype not in (torch.float32, torch.int32)
+        ):
+            args[1] = Text(constant_text(op.args[1].value, op.dtype, typed=True), True, args[1].ops)
+        if op.name == "to":
+            return Text(f"{args[0].closed}.to({TYPES[op.dtype]})", True, behind)
+        if op.name == "round" and isinstance(op.value, torch.dtype):
+            return Text(f"{args[0].closed}.to({TYPES[op.value]}).to(tl.float32)", True, behind)
+        helper = helper_of(op.name)
+        if helper is not None:
+            self.helpers[helper] = None
+        infix = is_infix(op.name)
+        return Text(
+            operation_text(op.name, [a.closed if infix else a.text for a in args], op.dtype, op.args[0].dtype),
+            not infix,
+            behind,
+        )
+
+    def _index_value(self, op: Op) -> Text:
+        assert op.index is not None
+        text = self._index(op.index)
+        return Text(text, bool(re.fullmatch(r"\w+|\d+", text)), (op.number,))
+
+    def _index(self, index: Index) -> str:
+        return text_of(index, lambda number: self._text(self.kernel.ops[number]).closed, self._var, size_text)
+
+    def _var(self, var: Var) -> str:
+        return self.x_name if var is self.kernel.x or var == self.kernel.x else "col"
+
+    def _place(self, op: Op) -> str:
+        """The pointer of a load or store, as wide as its mask."""
+        assert op.index is not None
+        pointer = self.pointers[op.buffer]
+        index = self._index(op.index)
+        text = pointer if index == "0" else f"{pointer} + {index}"
+        space = {X if v == self.kernel.x else R for v in op.index.variables()}
+        for number in op.index.picks():
+            space |= self.kernel.ops[number].space
+        wanted = op.space if op.name == "load" else space
+        if wanted - space:
+            text = f"{text} + tl.zeros({self._shape(wanted)}, tl.int32)"
+        return text
+
+    def _mask(self, op: Op, space: frozenset[str]) -> str:
+        parts = []
+        if self.x_masked and X in space:
+            parts.append(self._inside(X))
+        if self.r_masked and R in space:
+            parts.append(self._inside(R))
+        if op.mask is not None:
+            parts.append(self._text(op.mask).text)
+        if not parts:
+            return ""
+        return ", mask=" + (
+            parts[0] if len(parts) == 1 else " & ".join(p if re.fullmatch(r"\w+", p) else f"({p})" for p in parts)
+        )
+
+    def _load(self, op: Op) -> Text:
+        masked = (op.mask.number,) if op.mask is not None else ()
+        return Text(f"tl.load({self._place(op)}{self._mask(op, op.space)})", True, (op.number, *masked))
+
+    def _store(self, op: Op) -> None:
+        value = self._text(op.args[0])
+        if op.args[0].name == "constant":
+            value = Text(constant_text(op.args[0].value, op.args[0].dtype), True, value.ops)
+        self._add(f"tl.store({self._place(op)}, {value.text}{self._mask(op, op.space)})", (*value.ops, op.number))
+
+
+def _label(op: Op) -> str:
+    if op.label:
+        return op.label
+    if op.name == "to" and op.args[0].name == "load":
+        return op.args[0].label
+    return {"index": "place", "where": "chosen", "lt": "below", "ge": "from_here", "and": "inside"}.get(
+        op.name, op.name
+    )
+
+
+def _identifier(name: str) -> str:
+    cleaned = re.sub(r"\W", "_", name).strip("_") or "t"
+    return f"t{cleaned}" if cleaned[0].isdigit() else cleaned
+
+
+def _kernel_name(kernel: LoopKernel) -> str:
+    words: list[str] = []
+    for word in kernel.names:
+        if len(words) == 5 or sum(map(len, words)) + len(word) > 48:
+            break
+        words.append(_identifier(word))
+    number = kernel.id.removeprefix("k")
+    kind = "fused" if len(kernel.nodes) > 1 else "loop"
+    return "_".join([kind, *(words or ["copy"]), number])
+
+
+def _live(ops: tuple[Op, ...]) -> list[Op]:
+    """Operations that a store depends on, in order."""
+    needed = _closure([op for op in ops if op.name == "store"], ops)
+    return [op for op in ops if op.number in needed]
+
+
+def _closure(roots: list[Op], ops: tuple[Op, ...]) -> set[int]:
+    seen: set[int] = set()
+    stack = list(roots)
+    while stack:
+        op = stack.pop()
+        if op.number in seen:
+            continue
+        seen.add(op.number)
+        stack.extend(_needs(op, ops))
+    return seen
+
+
+def _needs(op: Op, ops: tuple[Op, ...]) -> list[Op]:
+    needs = list(op.args)
+    if op.mask is not None:
+        needs.append(op.mask)
+    if op.index is not None:
+        needs.extend(ops[number] for number in op.index.picks())
+    return needs
+
+
+def _uses(ops: list[Op]) -> dict[int, list[Op]]:
+    uses: dict[int, list[Op]] = {}
+    for op in ops:
+        for arg in op.args:
+            uses.setdefault(arg.number, []).append(op)
+    return uses
+
+
+def _levels(ops: tuple[Op, ...]) -> dict[int, int]:
+    """How many runs over the inner loop must be over before an operation can be computed."""
+    levels: dict[int, int] = {}
+    for op in ops:
+        below = max((levels[n.number] for n in _needs(op, ops)), default=0)
+        levels[op.number] = below + 1 if op.name == "reduce" else below
+    return levels
+
+
+def grid_text(grid: tuple[Size, ...]) -> str:
+    """The launch grid for people."""
+    return " x ".join(str(sympy.sympify(g)) for g in grid)

@@ -1,0 +1,1 @@
+"""From functional ATen graphs to loops: decompose, lower, fuse, and lay the program out."""

@@ -1,0 +1,208 @@
+"""Takes operators without a lowering apart with torch's own decompositions, one node at a time, so that each part knows its origin."""
+
+from __future__ import annotations
+
+import functools
+import operator
+from collections.abc import Callable
+from typing import Any
+
+import torch
+import torch.fx
+from torch._guards import detect_fake_mode
+
+from engine.ir.aot import AotGraph
+from engine.ir.graph import NodeOrigin, node_id, origin_of, set_origin
+from engine.lowering.table import TABLE
+
+aten = torch.ops.aten
+
+LIBRARY = frozenset(
+    (
+        "mm",
+        "addmm",
+        "bmm",
+        "baddbmm",
+        "linear",
+        "_scaled_mm",
+        "convolution",
+        "scaled_dot_product_attention",
+        "_scaled_dot_product_flash_attention",
+        "_scaled_dot_product_efficient_attention",
+        "_scaled_dot_product_cudnn_attention",
+        "_scaled_dot_product_flash_attention_for_cpu",
+        "_scaled_dot_product_fused_attention_overrideable",
+        "convolution_backward",
+        "_scaled_dot_product_flash_attention_backward",
+        "_scaled_dot_product_efficient_attention_backward",
+        "_cdist_forward",
+        "_fft_r2c",
+        "_fft_c2c",
+        "_fft_c2r",
+        "sort",
+        "topk",
+        "_cudnn_rnn",
+        "mkldnn_rnn_layer",
+    )
+)
+"""Operators that stay whole: a vendor library does them best."""
+
+
+def is_library(target: Any) -> bool:
+    """Whether an operator is left to a library on purpose."""
+    if not isinstance(target, torch._ops.OpOverload):
+        return False
+    return target.namespace == "engine" or (
+        target.namespace == "aten" and target._schema.name.split("::")[1] in LIBRARY
+    )
+
+
+@functools.cache
+def decompositions() -> dict[Any, Callable[..., Any]]:
+    """torch's decompositions of every operator that has neither a lowering nor a library of its own."""
+    from torch._decomp import decomposition_table
+
+    return {
+        op: fn
+        for op, fn in decomposition_table.items()
+        if op not in TABLE and not is_library(op) and "_for_cpu" not in str(op) and not _is_random(op)
+    }
+
+
+def _is_random(op: Any) -> bool:
+    return isinstance(op, torch._ops.OpOverload) and torch.Tag.nondeterministic_seeded in op.tags
+
+
+def decompose(graph: AotGraph) -> torch.fx.GraphModule:
+    """The graph with every decomposable operator taken apart. Names of nodes that stay are kept; so is the provenance of all."""
+    old = graph.module
+    root = torch.nn.Module()
+    new = torch.fx.Graph()
+    made: dict[torch.fx.Node, Any] = {}
+    for node in old.graph.nodes:
+        origin = origin_of(node)
+        here = NodeOrigin((node_id("aten", graph.compilation, node),), origin.span, origin.stack, origin.module)
+        if node.op == "get_attr":
+            setattr(root, node.target.replace(".", "_"), _attribute(old, node.target))
+            made[node] = new.create_node("get_attr", node.target.replace(".", "_"), name=node.name)
+            made[node].meta = dict(node.meta)
+        elif node.target is operator.getitem and isinstance(made[node.args[0]], tuple):
+            made[node] = made[node.args[0]][node.args[1]]
+            continue
+        elif node.op == "call_function" and (parts := _parts(node)) is not None:
+            made[node] = _spliced(new, root, node, parts, made, here)
+            continue
+        elif node.op == "output":
+            new.output(torch.fx.map_arg(node.args[0], made.__getitem__))
+            continue
+        else:
+            copied = new.node_copy(node, made.__getitem__)
+            copied.meta = dict(node.meta)
+            made[node] = copied
+        set_origin(made[node], here)
+    for name, value in old.named_parameters(recurse=False):
+        root.register_parameter(name, value)
+    result = torch.fx.GraphModule(root, new)
+    return result
+
+
+def _attribute(module: torch.nn.Module, path: str) -> Any:
+    found: Any = module
+    for part in path.split("."):
+        found = getattr(found, part)
+    return found
+
+
+def _can_decompose(target: Any) -> bool:
+    if not isinstance(target, torch._ops.OpOverload) or target in TABLE or is_library(target):
+        return False
+    return target in decompositions() or torch._C._dispatch_has_kernel_for_dispatch_key(
+        target.name(), "CompositeImplicitAutograd"
+    )
+
+
+def _parts(node: torch.fx.Node) -> torch.fx.GraphModule | None:
+    """One node's decomposition as a graph over the node's tensor and size arguments, None where there is none."""
+    if not _can_decompose(node.target):
+        return None
+    from torch.fx.experimental.proxy_tensor import make_fx
+
+    sources = list(node.all_input_nodes)
+    values = [n.meta.get("val") for n in sources]
+    mode = detect_fake_mode([*values, node.meta.get("val")])
+    if mode is None or not all(isinstance(v, (torch.Tensor, torch.SymInt, torch.SymFloat)) for v in values):
+        return None
+
+    def call(*inputs: Any) -> Any:
+        given = dict(zip(sources, inputs, strict=True))
+        args, kwargs = torch.fx.map_arg((node.args, dict(node.kwargs)), given.__getitem__)
+        return node.target(*args, **kwargs)  # type: ignore[operator]
+
+    try:
+        with mode, torch.no_grad():
+            traced = make_fx(call, decomposition_table=decompositions(), tracing_mode="real")(*values)
+    except Exception:  # a decomposition that does not take these arguments: ATen does the whole operator
+        return None
+    calls = [n for n in traced.graph.nodes if n.op == "call_function"]
+    if any(n.target is node.target for n in calls) or not _fits(node, traced):
+        return None
+    return traced
+
+
+def _fits(node: torch.fx.Node, traced: torch.fx.GraphModule) -> bool:
+    """Whether the parts give the same dtypes and sizes as the node did."""
+    output = next(n for n in traced.graph.nodes if n.op == "output").args[0]
+    results = output if isinstance(output, (tuple, list)) else (output,)
+    value = node.meta.get("val")
+    wanted = value if isinstance(value, (tuple, list)) else (value,)
+    if len(results) != len(wanted):
+        return False
+    for result, expected in zip(results, wanted, strict=True):
+        found = result.meta.get("val") if isinstance(result, torch.fx.Node) else result
+        if isinstance(expected, torch.Tensor):
+            if (
+                not isinstance(found, torch.Tensor)
+                or found.dtype != expected.dtype
+                or len(found.shape) != len(expected.shape)
+            ):
+                return False
+            if any(
+                isinstance(a, int) and isinstance(b, int) and a != b
+                for a, b in zip(found.shape, expected.shape, strict=True)
+            ):
+                return False
+    return True
+
+
+def _spliced(
+    new: torch.fx.Graph,
+    root: torch.nn.Module,
+    node: torch.fx.Node,
+    parts: torch.fx.GraphModule,
+    made: dict[torch.fx.Node, Any],
+    here: NodeOrigin,
+) -> Any:
+    """Copy the parts into the new graph; returns what stands for the node (a node, or a tuple of nodes)."""
+    sources = iter(node.all_input_nodes)
+    inner: dict[torch.fx.Node, Any] = {}
+    result: Any = None
+    output = next(n for n in parts.graph.nodes if n.op == "output").args[0]
+    for part in parts.graph.nodes:
+        if part.op == "placeholder":
+            inner[part] = made[next(sources)]
+        elif part.op == "output":
+            result = torch.fx.map_arg(part.args[0], inner.__getitem__)
+        elif part.op == "get_attr":
+            name = f"{node.name}_{part.target}"
+            setattr(root, name, _attribute(parts, part.target))
+            inner[part] = new.create_node("get_attr", name, name=name)
+            inner[part].meta = {"val": part.meta.get("val", getattr(root, name))}
+            set_origin(inner[part], here)
+        else:
+            args, kwargs = torch.fx.map_arg((part.args, dict(part.kwargs)), inner.__getitem__)
+            name = node.name if part is output else f"{node.name}_{part.name}"
+            copied = new.create_node(part.op, part.target, args, kwargs, name=name)
+            copied.meta = {"val": part.meta.get("val")}
+            set_origin(copied, here)
+            inner[part] = copied
+    return tuple(result) if isinstance(result, list) else result

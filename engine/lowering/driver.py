@@ -1,0 +1,309 @@
+"""Runs lowering: one functional ATen graph in, a program of kernels and ATen calls out."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.fx
+
+from engine.errors import EngineError
+from engine.ir.aot import AotGraph
+from engine.ir.graph import origin_of
+from engine.ir.index import Size, is_same, plain
+from engine.ir.kernel import KernelSource, Program
+from engine.ir.loops import Def, LoopKernel
+from engine.lowering import ops as _families
+from engine.lowering.decompose import decompose, is_library
+from engine.lowering.fuse import bases, fuse, probed
+from engine.lowering.memory import layout, strided
+from engine.lowering.table import TABLE, ExternNode, Lowering, NotLowered, Tensor, dense_stride, sizes_of
+
+Emit = Callable[[LoopKernel, str], KernelSource]
+"""Prints one kernel for a target; given by the caller, since printing is the next stage's work."""
+
+assert _families
+
+
+class LoweringError(EngineError):
+    """The graph as a whole could not be lowered; results then come from ATen."""
+
+
+@dataclass(frozen=True)
+class Constant:
+    """Stands as an ATen call's target for a tensor that the graph holds."""
+
+    tensor: torch.Tensor
+
+    def __call__(self) -> torch.Tensor:
+        return self.tensor
+
+
+def lower(graph: AotGraph, target: str, emit: Emit) -> Program:
+    """Lower a functional graph to kernels for ``target`` ("cuda:90", "hip:gfx942").
+
+    Operators without a lowering become ATen calls, each with its reason.
+
+    Raises:
+        LoweringError: something in the graph cannot be expressed at all.
+    """
+    try:
+        decomposed = decompose(graph)
+        walk = Walk(graph.compilation, decomposed)
+        walk.run()
+        schedule = fuse(walk.low.defs, walk.low.externs, walk.kept())
+        return layout(walk, schedule, target, emit)
+    except LoweringError:
+        raise
+    except Exception as error:
+        raise LoweringError(
+            f"The graph of {graph.compilation} could not be lowered: {type(error).__name__}: {error}"
+        ) from error
+
+
+class Walk:
+    """Goes through a decomposed graph node by node and gives each a meaning in ``values``."""
+
+    def __init__(self, compilation: str, module: torch.fx.GraphModule) -> None:
+        self.module = module
+        self.low = Lowering(compilation)
+        self.low.names.update({n.name: 1 for n in module.graph.nodes})
+        self.values: dict[torch.fx.Node, Any] = {}
+        self.inputs: list[tuple[str, Any]] = []
+        self.symbols: dict[str, tuple[int, int]] = {}
+        self.outputs: tuple[Any, ...] = ()
+        self.computing = 0
+        self.lowered = 0
+
+    def run(self) -> None:
+        """Walk the graph."""
+        for node in self.module.graph.nodes:
+            self.low.node = node
+            self.low.origins = origin_of(node).nodes
+            getattr(self, f"_{node.op}")(node)
+        self.low.node = None
+
+    def kept(self) -> set[Def]:
+        """Defs that must be in memory."""
+        kept = {v.base for v in self.outputs if isinstance(v, Tensor)}
+        for extern in self.low.externs:
+            kept.update(bases(extern))
+        return kept
+
+    def _placeholder(self, node: torch.fx.Node) -> None:
+        value = node.meta["val"]
+        position = len(self.inputs)
+        self.inputs.append((node.name, value))
+        if not isinstance(value, torch.Tensor):
+            self.values[node] = self._scalar(value)
+            self._bind(value, position, -1)
+            return
+        for dim, size in enumerate(value.shape):
+            self._bind(size, position, dim)
+        stride = tuple(plain(s) for s in value.stride()) if value.layout == torch.strided else ()
+        self.values[node] = Tensor(
+            sizes_of(value), self.low.add(Def(node.name, value.dtype, sizes_of(value), stride, "input", ()))
+        )
+
+    def _bind(self, value: Any, position: int, dim: int) -> None:
+        if isinstance(value, torch.SymInt) and value.node.expr.is_Symbol:
+            self.symbols.setdefault(str(value.node.expr), (position, dim))
+
+    def _scalar(self, value: Any) -> Any:
+        return plain(value) if isinstance(value, torch.SymInt) else value
+
+    def _get_attr(self, node: torch.fx.Node) -> None:
+        value = getattr(self.module, str(node.target))
+        if not isinstance(value, torch.Tensor):
+            self.values[node] = value
+            return
+        value = value.detach()
+        self.computing += 1
+        if (
+            value.numel() == 1
+            and value.device.type == "cpu"
+            and not isinstance(value, torch._subclasses.FakeTensor)
+            and value.dtype != torch.complex64
+        ):
+            number = value.item()
+            if isinstance(number, (bool, int, float)):
+                self.lowered += 1
+                self.values[node] = self._renamed(
+                    node, self.low.pointwise(sizes_of(value), value.dtype, lambda b, i: b.constant(number, value.dtype))
+                )
+                return
+        self._extern(node, Constant(value), (), {}, "a constant tensor that the graph holds", is_library=True)
+
+    def _call_function(self, node: torch.fx.Node) -> None:
+        value = node.meta.get("val")
+        if node.target is operator.getitem:
+            found = self._of(node.args[0])[node.args[1]]
+            self.values[node] = self._renamed(node, found)
+            return
+        if isinstance(value, (torch.SymInt, int)) and not isinstance(value, bool) and not _is_item(node):
+            self.values[node] = self._scalar(value)
+            return
+        self.computing += 1
+        args, kwargs = torch.fx.map_arg((node.args, dict(node.kwargs)), self._of)
+        reason = self._lowered(node, args, kwargs)
+        if reason is None:
+            self.lowered += 1
+            return
+        self._extern(node, node.target, args, kwargs, reason, is_library=is_library(node.target))
+
+    def _of(self, node: Any) -> Any:
+        return self.values[node]
+
+    def _lowered(self, node: torch.fx.Node, args: Any, kwargs: Any) -> str | None:
+        """Try the table; why it did not work, None if it did."""
+        if node.target not in TABLE:
+            return "A vendor library does it best." if is_library(node.target) else "It has no lowering."
+        mark = len(self.low.defs)
+        try:
+            _check_devices(node)
+            _check_not_empty(node)
+            result = TABLE[node.target](self.low, *args, **kwargs)
+            _check_result(node, result)
+            for made in self.low.defs[mark:]:
+                if made.is_computed:
+                    probed(made)
+        except NotLowered as refusal:
+            del self.low.defs[mark:]
+            return _sentence(str(refusal))
+        except Exception as error:
+            del self.low.defs[mark:]
+            return f"Its lowering failed ({type(error).__name__}: {error}): ATen runs it."
+        self.values[node] = self._renamed(node, result) if isinstance(result, Tensor) else result
+        return None
+
+    def _renamed(self, node: torch.fx.Node, value: Any) -> Any:
+        """Name what holds exactly this node's value after the node."""
+        if (
+            isinstance(value, Tensor)
+            and value.mapping is None
+            and value.base.is_computed
+            and value.base.name not in _node_names(self.module)
+        ):
+            value.base.name = node.name
+        return value
+
+    def _extern(
+        self, node: torch.fx.Node, target: Any, args: Any, kwargs: Any, reason: str, *, is_library: bool
+    ) -> None:
+        args, kwargs = torch.utils._pytree.tree_map(
+            lambda v: self.in_memory(v) if isinstance(v, Tensor) else v, (tuple(args), dict(kwargs))
+        )
+        value = node.meta.get("val")
+        results: list[Def | None] = []
+        many = isinstance(value, (tuple, list))
+        for k, item in enumerate(value if many else (value,)):  # type: ignore[arg-type]
+            name = node.name if not many else self.low.name(f"{node.name}_{k}")
+            results.append(self._result(name, item) if isinstance(item, torch.Tensor) else None)
+        self.low.externs.append(
+            ExternNode(node, target, args, kwargs, tuple(results), is_library, reason, self.low.origins)
+        )
+        tensors = tuple(None if r is None else Tensor(r.shape, r) for r in results)
+        self.values[node] = tensors if many else tensors[0]
+        if not many and results[0] is None and value is not None:
+            raise LoweringError(
+                f"{node.target} gives a number that later operators need; numbers read from tensors are not lowered yet."
+            )
+
+    def _result(self, name: str, value: torch.Tensor) -> Def:
+        if value.layout != torch.strided:
+            raise LoweringError(f"{name} is a sparse tensor: graphs with sparse results are not lowered.")
+        stride = tuple(plain(s) for s in value.stride())
+        return self.low.add(Def(name, value.dtype, sizes_of(value), stride, "extern", self.low.origins))
+
+    def in_memory(self, value: Tensor) -> Tensor:
+        """The tensor itself where it is a strided view of something in memory, else a copy."""
+        if strided(value) is not None:
+            return value
+        node, self.low.node = self.low.node, None
+        copied = self.low.pointwise(
+            value.shape, value.dtype, lambda b, i: value.at(b, i), name=f"{value.base.name}_copy"
+        )
+        self.low.node = node
+        return copied
+
+    def _output(self, node: torch.fx.Node) -> None:
+        given = node.args[0] if isinstance(node.args[0], (tuple, list)) else (node.args[0],)
+        values = [self._of(v) if isinstance(v, torch.fx.Node) else v for v in given]
+        result: list[Any] = []
+        for source, value in zip(given, values, strict=True):
+            if isinstance(value, Tensor):
+                value = self._output_tensor(source, value)
+            result.append(value)
+        self.outputs = tuple(result)
+
+    def _output_tensor(self, source: Any, value: Tensor) -> Tensor:
+        """Something in memory with the strides that eager gives."""
+        self.low.origins = origin_of(source).nodes
+        placed = strided(value)
+        wanted = source.meta["val"]
+        if placed is not None and _same_layout(placed, value, wanted):
+            return value
+        self.low.node = source
+        copied = self.low.pointwise(
+            value.shape,
+            value.dtype,
+            lambda b, i: value.at(b, i),
+            name=f"{source.name}_copy",
+            stride=dense_stride(wanted),
+        )
+        self.low.node = None
+        return copied
+
+
+def _node_names(module: torch.fx.GraphModule) -> set[str]:
+    names: set[str] | None = getattr(module, "_names", None)
+    if names is None:
+        names = {n.name for n in module.graph.nodes}
+        module._names = names  # type: ignore[assignment]
+    return names
+
+
+def _is_item(node: torch.fx.Node) -> bool:
+    return node.target in (torch.ops.aten._local_scalar_dense.default, torch.ops.aten.item.default)
+
+
+def _sentence(reason: str) -> str:
+    return reason[:1].upper() + reason[1:] + ("" if reason.endswith(".") else ".")
+
+
+def _check_devices(node: torch.fx.Node) -> None:
+    values = [n.meta.get("val") for n in node.all_input_nodes] + [node.meta.get("val")]
+    flat = torch.utils._pytree.tree_leaves(values)
+    devices = {v.device.type for v in flat if isinstance(v, torch.Tensor)}
+    if len(devices) > 1:
+        raise NotLowered(f"it mixes tensors on {' and '.join(sorted(devices))}")
+    if any(v.layout != torch.strided for v in flat if isinstance(v, torch.Tensor)):
+        raise NotLowered("sparse tensors are computed by ATen")
+
+
+def _check_not_empty(node: torch.fx.Node) -> None:
+    for value in torch.utils._pytree.tree_leaves(node.meta.get("val")):
+        if isinstance(value, torch.Tensor) and any(isinstance(s, int) and s == 0 for s in value.shape):
+            raise NotLowered("its result has no elements: there is nothing to launch")
+
+
+def _check_result(node: torch.fx.Node, result: Any) -> None:
+    """A lowering must give the dtypes and shapes that eager gives."""
+    value = node.meta.get("val")
+    results = result if isinstance(result, tuple) else (result,)
+    wanted = value if isinstance(value, (tuple, list)) else (value,)
+    for made, expected in zip(results, wanted, strict=True):
+        if not isinstance(expected, torch.Tensor):
+            continue
+        same = isinstance(made, Tensor) and made.dtype == expected.dtype and len(made.shape) == len(expected.shape)
+        if not same or not all(is_same(a, plain(b)) for a, b in zip(made.shape, expected.shape, strict=True)):
+            raise AssertionError(
+                f"it gave {getattr(made, 'dtype', None)}{getattr(made, 'shape', None)} for {expected.dtype}{tuple(expected.shape)}"
+            )
+
+
+def _same_layout(placed: tuple[tuple[Size, ...], Size], value: Tensor, wanted: torch.Tensor) -> bool:
+    return all(n == 1 or is_same(s, plain(w)) for n, s, w in zip(value.shape, placed[0], wanted.stride(), strict=True))

@@ -1,0 +1,240 @@
+"""Lays a schedule out as a program: buffers, steps, outputs, the record, and the program as readable Python."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch.utils import _pytree as pytree
+
+from engine.ir.index import Index, Size, Var, contiguous_strides, flatten, product, unflatten, variable
+from engine.ir.kernel import Buffer, Extern, KernelSource, Launch, Program, Ref, Step
+from engine.ir.loops import Builder, Def, LoopKernel
+from engine.lowering.cost import bytes_moved, flops
+from engine.lowering.fuse import Group, Schedule
+from engine.lowering.table import ExternNode, Tensor
+from engine.records.lowering import ExternCall, LoweringRecord
+
+if TYPE_CHECKING:
+    from engine.lowering.driver import Walk
+
+WIDE = 1 << 31
+PLAIN_OPS = frozenset(("clone", "copy", "to", "convert", "element", "type", "full", "arange", "t", "default"))
+
+
+def layout(walk: Walk, schedule: Schedule, target: str, emit: Callable[[LoopKernel, str], KernelSource]) -> Program:
+    """The program of one schedule."""
+    buffers = _buffers(walk, schedule)
+    steps: list[Step] = []
+    number = 0
+    for step in schedule.steps:
+        if isinstance(step, ExternNode):
+            steps.append(_extern(step))
+        else:
+            steps.append(Launch(emit(loop_kernel(step, f"k{number}", walk, buffers), target)))
+            number += 1
+    outputs = tuple(_ref(v) if isinstance(v, Tensor) else v for v in walk.outputs)
+    externs = tuple(
+        ExternCall(_first(e.origins), _op_name(e.target), e.reason, e.is_library)
+        for e in schedule.steps
+        if isinstance(e, ExternNode)
+    )
+    program = Program(
+        target,
+        tuple(name for name, _ in walk.inputs),
+        buffers,
+        tuple(steps),
+        outputs,
+        walk.symbols,
+        LoweringRecord(target, schedule.decisions, externs, walk.lowered, walk.computing),
+        walk.module,
+    )
+    record = LoweringRecord(target, schedule.decisions, externs, walk.lowered, walk.computing, wrapper_text(program))
+    return Program(program.target, program.inputs, buffers, program.steps, outputs, walk.symbols, record, walk.module)
+
+
+def _first(values: tuple[str, ...]) -> str:
+    return values[0] if values else ""
+
+
+def _op_name(target: Any) -> str:
+    return (
+        str(target) if isinstance(target, torch._ops.OpOverload) else getattr(target, "__name__", type(target).__name__)
+    )
+
+
+def _buffers(walk: Walk, schedule: Schedule) -> dict[str, Buffer]:
+    returned = {v.base for v in walk.outputs if isinstance(v, Tensor)}
+    buffers: dict[str, Buffer] = {}
+    for made in walk.low.defs:
+        if made.kind == "input":
+            buffers[made.name] = Buffer(made.name, made.dtype, made.shape, made.stride, "input")
+    for step in schedule.steps:
+        for made in step.stored if isinstance(step, Group) else [r for r in step.results if r is not None]:
+            buffers[made.name] = Buffer(
+                made.name, made.dtype, made.shape, made.stride, "output" if made in returned else "intermediate"
+            )
+    return buffers
+
+
+def strided(value: Tensor) -> tuple[tuple[Size, ...], Size] | None:
+    """``(strides, offset)`` of a view of something in memory, None where it is no strided view."""
+    if value.mapping is None:
+        return value.base.stride, 0
+    variables = tuple(Var(f"v{d}", n) for d, n in enumerate(value.shape))
+    flat = flatten(value.mapping(tuple(variable(v) for v in variables)), value.base.stride)
+    if not flat.terms.keys() <= set(variables):
+        return None
+    usual = contiguous_strides(value.shape)
+    strides = tuple(flat.terms.get(v, 0) if v.size != 1 else usual[d] for d, v in enumerate(variables))
+    negative = any(isinstance(s, int) and s < 0 for s in strides)
+    return None if negative else (strides, flat.const)
+
+
+def _ref(value: Tensor) -> Ref:
+    """How a step names a tensor in memory."""
+    if value.mapping is None:
+        return Ref(value.base.name)
+    placed = strided(value)
+    assert placed is not None, f"{value.base.name} was not put into memory"
+    return Ref(value.base.name, value.shape, placed[0], placed[1])
+
+
+def _extern(step: ExternNode) -> Extern:
+    args, kwargs = pytree.tree_map(lambda v: _ref(v) if isinstance(v, Tensor) else v, (step.args, step.kwargs))
+    results = tuple(None if r is None else r.name for r in step.results)
+    return Extern(_first(step.origins), step.target, args, kwargs, results, step.reason, step.is_library)
+
+
+def loop_kernel(group: Group, id: str, walk: Walk, buffers: Mapping[str, Buffer]) -> LoopKernel:
+    """The operations of a group over one flat outer and one flat inner loop."""
+    inner = group.inner or ()
+    x = Var("x", product(v.size for v in group.outer))
+    r = Var("r", product(v.size for v in inner)) if group.inner is not None else None
+    values = _coordinates(group.outer, x) | (_coordinates(inner, r) if r is not None else {})
+    is_wide = _is_wide(group, buffers, product(v.size for v in (x, r) if v is not None))
+    builder = Builder(
+        group.members,
+        frozenset((r,)) if r is not None else frozenset(),
+        variable(r) if r is not None else Index(),
+        is_wide,
+    )
+    for made, index in sorted(group.stored.items(), key=lambda item: item[0].position):
+        place = tuple(i.replace(values) for i in index)
+        builder.store(made, place, builder.load(made, place))
+    ops = tuple(builder.ops)
+    used = {op.buffer for op in ops if op.buffer}
+    mine = {name: buffers[name] for name in buffers if name in used}
+    nodes = tuple(dict.fromkeys(o for made in sorted(group.members, key=lambda d: d.position) for o in made.origins))
+    rows = r.size if r is not None else 1
+    return LoopKernel(
+        id,
+        f"loop:{walk.low.compilation}:{id}",
+        _words(nodes),
+        ops,
+        x,
+        r,
+        mine,
+        nodes,
+        is_wide,
+        bytes_moved(ops, mine, x.size, rows),
+        flops(ops, x.size, rows),
+    )
+
+
+def _coordinates(variables: tuple[Var, ...], flat: Var) -> dict[Var, Index]:
+    return dict(zip(variables, unflatten(variable(flat), tuple(v.size for v in variables)), strict=True))
+
+
+def _is_wide(group: Group, buffers: Mapping[str, Buffer], numel: Size) -> bool:
+    if isinstance(numel, int) and numel >= WIDE:
+        return True
+    for made in (*group.sources(), *group.stored):
+        buffer = buffers[made.name]
+        last = flatten([Index({}, s - 1) for s in buffer.shape], buffer.stride).const
+        if isinstance(last, int) and last >= WIDE:
+            return True
+    return False
+
+
+def _words(nodes: tuple[str, ...]) -> tuple[str, ...]:
+    """What a kernel does, from the names of the nodes in it."""
+    words: list[str] = []
+    for node in nodes:
+        word = node.rsplit(":", 1)[-1].strip("_")
+        head, _, tail = word.rpartition("_")
+        word = head if tail.isdigit() and head else word
+        word = word.removeprefix("native_")
+        if word and word not in words and word not in PLAIN_OPS and not word.startswith("getitem"):
+            words.append(word)
+    return tuple(words)
+
+
+def wrapper_text(program: Program) -> str:
+    """The whole program as Python that a person can read."""
+    lines = [f"def run({', '.join(program.inputs)}):"]
+    for symbol, (position, dim) in program.symbols.items():
+        source = program.inputs[position]
+        lines.append(f"    {symbol} = {source}" + (f".shape[{dim}]" if dim >= 0 else ""))
+    last_use = _last_uses(program)
+    made: set[str] = set(program.inputs)
+    for number, step in enumerate(program.steps):
+        if isinstance(step, Launch):
+            lines += _launch_lines(step.kernel, program, made)
+        else:
+            lines.append("    " + _call_text(step))
+            made.update(r for r in step.results if r is not None)
+        dead = [name for name, at in last_use.items() if at == number and program.buffers[name].kind == "intermediate"]
+        if dead:
+            lines.append(f"    del {', '.join(dead)}")
+    lines.append(f"    return ({''.join(_value_text(o) + ', ' for o in program.outputs).rstrip()})")
+    return "\n".join(lines) + "\n"
+
+
+def _last_uses(program: Program) -> dict[str, int]:
+    uses: dict[str, int] = {}
+    for number, step in enumerate(program.steps):
+        if isinstance(step, Launch):
+            names = [a.buffer for a in step.kernel.args if a.kind == "pointer"]
+        else:
+            leaves = pytree.tree_leaves((step.args, dict(step.kwargs)))
+            names = [v.buffer for v in leaves if isinstance(v, Ref)] + [r for r in step.results if r is not None]
+        uses.update({name: number for name in names})
+    return uses
+
+
+def _launch_lines(kernel: KernelSource, program: Program, made: set[str]) -> list[str]:
+    lines: list[str] = []
+    for arg in kernel.args:
+        if arg.kind == "pointer" and arg.buffer not in made:
+            made.add(arg.buffer)
+            buffer = program.buffers[arg.buffer]
+            shape, stride = _tuple_text(buffer.shape), _tuple_text(buffer.stride)
+            lines.append(f"    {arg.buffer} = empty_strided({shape}, {stride}, {buffer.dtype})")
+    grid = _tuple_text(kernel.grid)
+    given = [arg.buffer if arg.kind == "pointer" else f"{arg.name}={arg.value}" for arg in kernel.args]
+    lines.append(f"    {kernel.name}[{grid}]({', '.join(given)}, num_warps={kernel.num_warps})")
+    return lines
+
+
+def _tuple_text(values: tuple[Any, ...]) -> str:
+    return f"({', '.join(map(str, values))}{',' if len(values) == 1 else ''})"
+
+
+def _call_text(step: Extern) -> str:
+    results = ", ".join(r or "_" for r in step.results)
+    args = [_value_text(a) for a in step.args] + [f"{k}={_value_text(v)}" for k, v in step.kwargs.items()]
+    name = _op_name(step.target)
+    return f"{results} = {name}({', '.join(args)})  # {step.reason}"
+
+
+def _value_text(value: Any) -> str:
+    if isinstance(value, Ref):
+        if value.shape is None:
+            return value.buffer
+        return f"view({value.buffer}, {_tuple_text(value.shape)}, {_tuple_text(value.stride or ())}, {value.offset})"
+    if isinstance(value, (tuple, list)):
+        inside = ", ".join(_value_text(v) for v in value)
+        return f"({inside})" if isinstance(value, tuple) else f"[{inside}]"
+    return str(value)

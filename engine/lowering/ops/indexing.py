@@ -1,0 +1,229 @@
+"""Indirect reads and tensors made from nothing: embedding, gather, index, arange, full."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+from engine.ir.index import ZERO, Index, Size, plain
+from engine.ir.loops import Builder, Coordinates, Op
+from engine.lowering.ops.views import broadcast_to
+from engine.lowering.table import (
+    Lowering,
+    NotLowered,
+    Tensor,
+    broadcast_shape,
+    check_loopable,
+    lowers,
+    positive_dim,
+    result_value,
+    sizes_of,
+)
+
+aten = torch.ops.aten
+prims = torch.ops.prims
+
+
+@lowers(aten.embedding.default)
+def embedding(low: Lowering, weight: Tensor, indices: Tensor, *_: Any) -> Tensor:
+    check_loopable(weight)
+    rows = weight.shape[0]
+    shape = sizes_of(result_value(low))
+    return low.pointwise(shape, weight.dtype, lambda b, i: weight.at(b, (b.picked(indices.at(b, i[:-1]), rows), i[-1])))
+
+
+@lowers(aten.index_select.default)
+def index_select(low: Lowering, a: Tensor, dim: int, indices: Tensor) -> Tensor:
+    check_loopable(a)
+    if not a.shape or not indices.shape:
+        raise NotLowered("index_select with a scalar is computed by ATen")
+    dim = positive_dim(dim, len(a.shape))
+    return low.pointwise(
+        sizes_of(result_value(low)),
+        a.dtype,
+        lambda b, i: a.at(b, (*i[:dim], b.picked(indices.at(b, (i[dim],)), a.shape[dim]), *i[dim + 1 :])),
+    )
+
+
+@lowers(aten.gather.default)
+def gather(low: Lowering, a: Tensor, dim: int, indices: Tensor, **_: Any) -> Tensor:
+    check_loopable(a)
+    if not a.shape or not indices.shape:
+        raise NotLowered("gather of a scalar is computed by ATen")
+    dim = positive_dim(dim, len(a.shape))
+    return low.pointwise(
+        indices.shape,
+        a.dtype,
+        lambda b, i: a.at(b, (*i[:dim], b.picked(indices.at(b, i), a.shape[dim]), *i[dim + 1 :])),
+    )
+
+
+@lowers(aten.index.Tensor, aten._unsafe_index.Tensor)
+def index(low: Lowering, a: Tensor, indices: Sequence[Tensor | None]) -> Tensor:
+    check_loopable(a)
+    given = [t for t in indices if t is not None]
+    if any(t.dtype in (torch.bool, torch.uint8) for t in given):
+        raise NotLowered("a boolean index gives a result whose size depends on the data")
+    picked_shape = broadcast_shape(given)
+    spread = {d: broadcast_to(t, picked_shape) for d, t in enumerate(indices) if t is not None}
+    places = sorted(spread)
+    is_together = places == list(range(places[0], places[0] + len(places)))
+    start = places[0] if is_together else 0
+    shape = sizes_of(result_value(low))
+    others = [d for d in range(len(a.shape)) if d not in spread]
+
+    def body(b: Builder, i: Coordinates) -> Op:
+        where = i[start : start + len(picked_shape)]
+        rest = dict(zip(others, (*i[:start], *i[start + len(picked_shape) :]), strict=True))
+        return a.at(
+            b,
+            tuple(
+                b.picked(spread[d].at(b, where), a.shape[d]) if d in spread else rest[d] for d in range(len(a.shape))
+            ),
+        )
+
+    return low.pointwise(shape, a.dtype, body)
+
+
+@lowers(aten.full.default, aten.full_like.default, aten.new_full.default)
+def full(low: Lowering, *args: Any, **_: Any) -> Tensor:
+    value = result_value(low)
+    fill = args[-1]
+    check_loopable(value)
+    if isinstance(fill, Tensor):
+        raise NotLowered("a fill value held in a tensor is filled in by ATen")
+    return _filled(low, value, fill)
+
+
+def _filled(low: Lowering, value: torch.Tensor, fill: Any) -> Tensor:
+    dtype = value.dtype
+    if isinstance(fill, (bool, int, float)):
+        return low.pointwise(sizes_of(value), dtype, lambda b, i: b.constant(fill, dtype))
+    if isinstance(fill, complex):
+        raise NotLowered("complex numbers are computed by ATen")
+    return low.pointwise(sizes_of(value), dtype, lambda b, i: b.size(plain(fill), dtype))
+
+
+@lowers(aten.zeros.default, aten.zeros_like.default, aten.new_zeros.default)
+def zeros(low: Lowering, *_: Any, **__: Any) -> Tensor:
+    check_loopable(result_value(low))
+    return _filled(low, result_value(low), 0)
+
+
+@lowers(aten.ones.default, aten.ones_like.default, aten.new_ones.default)
+def ones(low: Lowering, *_: Any, **__: Any) -> Tensor:
+    check_loopable(result_value(low))
+    return _filled(low, result_value(low), 1)
+
+
+@lowers(aten.fill.Scalar)
+def fill(low: Lowering, a: Tensor, value: Any) -> Tensor:
+    check_loopable(a)
+    return _filled(low, result_value(low), value)
+
+
+@lowers(aten.scalar_tensor.default)
+def scalar_tensor(low: Lowering, value: Any, **_: Any) -> Tensor:
+    check_loopable(result_value(low))
+    return _filled(low, result_value(low), value)
+
+
+@lowers(aten.empty.memory_format, aten.empty_like.default, aten.new_empty.default)
+def empty(low: Lowering, *_: Any, **__: Any) -> Tensor:
+    check_loopable(result_value(low))
+    return _filled(low, result_value(low), 0)
+
+
+def _arange(low: Lowering, start: Any, step: Any) -> Tensor:
+    value = result_value(low)
+    check_loopable(value)
+    dtype = value.dtype
+
+    def body(b: Builder, i: Coordinates) -> Op:
+        if isinstance(start, float) or isinstance(step, float):
+            held = torch.float64 if dtype == torch.float64 else torch.float32
+            place = b.cast(b.position(i[0]), held)
+            return b.cast(
+                b.call("add", b.call("mul", place, b.constant(float(step), held)), b.constant(float(start), held)),
+                dtype,
+            )
+        place = b.position(i[0])
+        if dtype == torch.int64 or not (isinstance(start, int) and isinstance(step, int)):
+            place = b.cast(place, torch.int64)
+        if step != 1:
+            place = b.call("mul", place, b.size(plain(step), place.dtype))
+        if start != 0:
+            place = b.call("add", place, b.size(plain(start), place.dtype))
+        return b.cast(place, dtype)
+
+    return low.pointwise(sizes_of(value), dtype, body)
+
+
+@lowers(aten.arange.default)
+def arange(low: Lowering, end: Any, **_: Any) -> Tensor:
+    return _arange(low, 0, 1)
+
+
+@lowers(aten.arange.start)
+def arange_start(low: Lowering, start: Any, end: Any, **_: Any) -> Tensor:
+    return _arange(low, start, 1)
+
+
+@lowers(aten.arange.start_step)
+def arange_step(low: Lowering, start: Any, end: Any, step: Any = 1, **_: Any) -> Tensor:
+    return _arange(low, start, step)
+
+
+@lowers(prims.iota.default)
+def iota(low: Lowering, length: Any, *, start: Any, step: Any, **_: Any) -> Tensor:
+    return _arange(low, start, step)
+
+
+@lowers(aten.nll_loss_forward.default)
+def nll_loss_forward(
+    low: Lowering, a: Tensor, target: Tensor, weight: Tensor | None, reduction: int, ignore_index: int
+) -> tuple[Tensor, Tensor]:
+    """Negative log-likelihood of class indices; the second result is the total weight."""
+    from engine.lowering.ops.reductions import reduce
+
+    check_loopable(a)
+    held = torch.float32 if a.dtype in (torch.float16, torch.bfloat16) else a.dtype
+    classes = a.shape[-1]
+    is_single = len(a.shape) == 1
+    count: tuple[Size, ...] = () if is_single else (a.shape[0],)
+
+    def kept(b: Builder, i: Coordinates) -> tuple[Op, Op, Index]:
+        wanted = target.at(b, i if target.shape else ())
+        is_kept = b.call("ne", wanted, b.constant(ignore_index, wanted.dtype), dtype=torch.bool)
+        safe = b.where(is_kept, wanted, b.constant(0, wanted.dtype))
+        place = b.picked(safe, classes)
+        factor = b.constant(1.0, held) if weight is None else b.cast(weight.at(b, (place,)), held)
+        return is_kept, factor, place
+
+    def loss(b: Builder, i: Coordinates) -> Op:
+        is_kept, factor, place = kept(b, i)
+        likelihood = b.cast(a.at(b, (place,) if is_single else (*i, place)), held)
+        value = b.call("neg", likelihood if weight is None else b.call("mul", likelihood, factor))
+        return b.where(is_kept, value, b.constant(0.0, held))
+
+    def weighed(b: Builder, i: Coordinates) -> Op:
+        is_kept, factor, _ = kept(b, i)
+        return b.where(is_kept, factor, b.constant(0.0, held))
+
+    name = low.node.name if low.node is not None else "nll"
+    losses = low.pointwise(count, held, loss, name=f"{name}_each")
+    if reduction == 0 and not is_single:
+        return low.pointwise(count, a.dtype, lambda b, i: losses.at(b, i)), low.pointwise(
+            (), a.dtype, lambda b, i: b.constant(0.0, held)
+        )
+    if is_single:
+        raise NotLowered("the loss of a single sample is computed by ATen")
+    weights = low.pointwise(count, held, weighed, name=f"{name}_weights")
+    total = reduce(low, "sum", losses, (0,), False, held, lambda b, i: losses.at(b, i), name=f"{name}_sum")
+    weight_sum = reduce(low, "sum", weights, (0,), False, held, lambda b, i: weights.at(b, i), name=f"{name}_weight")
+    shown = low.pointwise((), a.dtype, lambda b, i: weight_sum.at(b, i))
+    if reduction == 2:
+        return low.pointwise((), a.dtype, lambda b, i: total.at(b, i)), shown
+    return low.pointwise((), a.dtype, lambda b, i: b.call("div", total.at(b, i), weight_sum.at(b, i))), shown

@@ -1,0 +1,422 @@
+"""Elementwise operators: arithmetic, comparisons, casts, activations."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+
+from engine.ir.loops import Builder, Op
+from engine.lowering.table import (
+    ALWAYS_BOOL,
+    DEFAULT,
+    INT_TO_FLOAT,
+    Lowering,
+    NotLowered,
+    Tensor,
+    broadcast_shape,
+    check_loopable,
+    element,
+    lowers,
+    promoted,
+    result_value,
+)
+
+aten = torch.ops.aten
+prims = torch.ops.prims
+
+Compute = Callable[..., Op]
+"""``(builder, *operands in the computing dtype) -> value`` in the computing dtype of the result."""
+
+
+def elementwise(
+    low: Lowering,
+    args: Sequence[Any],
+    compute: Compute,
+    kind: Any = DEFAULT,
+    dtypes: tuple[torch.dtype, torch.dtype] | None = None,
+) -> Tensor:
+    """A pointwise tensor over broadcast operands, promoted as eager promotes them; ``dtypes`` overrides (computing, result)."""
+    check_loopable(*args)
+    held, result = dtypes or promoted(args, kind)
+    for dtype in (held, result):
+        check_loopable(torch.empty(0, dtype=dtype, device="meta"))
+    shape = broadcast_shape(args)
+    operands = [element(a, held, shape) for a in args]
+    return low.pointwise(shape, result, lambda b, index: b.cast(compute(b, *(o(b, index) for o in operands)), result))
+
+
+def _named(name: str) -> Compute:
+    return lambda b, *args: b.call(name, *args)
+
+
+def _unary(name: str, kind: Any, *operators: Any) -> None:
+    @lowers(*operators)
+    def lowered(low: Lowering, a: Tensor) -> Tensor:
+        if kind is DEFAULT and not a.dtype.is_floating_point and name in ("floor", "ceil", "trunc", "round"):
+            return elementwise(low, (a,), lambda b, v: v)
+        return elementwise(low, (a,), _named(name), kind)
+
+
+for _name in ("exp", "exp2", "log", "log2", "log1p", "expm1", "sin", "cos", "tanh", "erf", "sqrt", "rsqrt", "sigmoid"):
+    _unary(_name, INT_TO_FLOAT, getattr(aten, _name).default)
+for _name in ("neg", "abs", "floor", "ceil", "trunc", "round"):
+    _unary(_name, DEFAULT, getattr(aten, _name).default)
+
+
+@lowers(aten.log10.default)
+def log10(low: Lowering, a: Tensor) -> Tensor:
+    return elementwise(
+        low, (a,), lambda b, v: b.call("mul", b.call("log2", v), b.constant(math.log10(2.0), v.dtype)), INT_TO_FLOAT
+    )
+
+
+@lowers(aten.reciprocal.default)
+def reciprocal(low: Lowering, a: Tensor) -> Tensor:
+    return elementwise(low, (a,), lambda b, v: b.call("div", b.constant(1.0, v.dtype), v), INT_TO_FLOAT)
+
+
+@lowers(aten.sign.default, aten.sgn.default)
+def sign(low: Lowering, a: Tensor) -> Tensor:
+    def compute(b: Builder, v: Op) -> Op:
+        if v.dtype == torch.bool:
+            return v
+        zero, one = b.constant(0, v.dtype), b.constant(1, v.dtype)
+        below = b.where(b.call("lt", v, zero, dtype=torch.bool), b.constant(-1, v.dtype), zero)
+        if v.dtype == torch.uint8:
+            below = zero
+        return b.where(b.call("gt", v, zero, dtype=torch.bool), one, below)
+
+    return elementwise(low, (a,), compute)
+
+
+@lowers(aten.square.default)
+def square(low: Lowering, a: Tensor) -> Tensor:
+    return elementwise(low, (a,), lambda b, v: b.call("mul", v, v))
+
+
+def _scaled(name: str) -> Callable[..., Tensor]:
+    def lowered(low: Lowering, a: Any, other: Any, alpha: Any = 1) -> Tensor:
+        def compute(b: Builder, left: Op, right: Op) -> Op:
+            if left.dtype == torch.bool:
+                if name == "sub":
+                    raise NotLowered("subtraction of bool is an error in eager")
+                return b.call("or", left, right)
+            if alpha != 1:
+                right = b.call("mul", right, b.constant(alpha, left.dtype))
+            return b.call(name, left, right)
+
+        return elementwise(low, (a, other), compute)
+
+    return lowered
+
+
+lowers(aten.add.Tensor, aten.add.Scalar)(_scaled("add"))
+lowers(aten.sub.Tensor, aten.sub.Scalar)(_scaled("sub"))
+
+
+@lowers(aten.rsub.Tensor, aten.rsub.Scalar)
+def rsub(low: Lowering, a: Any, other: Any, alpha: Any = 1) -> Any:
+    return _scaled("sub")(low, other, a, alpha)
+
+
+@lowers(aten.mul.Tensor, aten.mul.Scalar)
+def mul(low: Lowering, a: Any, other: Any) -> Tensor:
+    return elementwise(low, (a, other), lambda b, x, y: b.call("and" if x.dtype == torch.bool else "mul", x, y))
+
+
+@lowers(aten.div.Tensor, aten.div.Scalar, aten.true_divide.Tensor)
+def div(low: Lowering, a: Any, other: Any) -> Tensor:
+    def compute(b: Builder, x: Op, y: Op) -> Op:
+        return b.call("div", x, y)
+
+    return elementwise(low, (a, other), compute, INT_TO_FLOAT)
+
+
+@lowers(aten.div.Tensor_mode, aten.div.Scalar_mode)
+def div_mode(low: Lowering, a: Any, other: Any, rounding_mode: str | None = None) -> Tensor:
+    if rounding_mode is None:
+        return div(low, a, other)  # type: ignore[no-any-return]
+    if rounding_mode == "floor":
+        return floor_divide(low, a, other)  # type: ignore[no-any-return]
+
+    def compute(b: Builder, x: Op, y: Op) -> Op:
+        return b.call("trunc", b.call("div", x, y)) if x.dtype.is_floating_point else b.call("truncdiv", x, y)
+
+    return elementwise(low, (a, other), compute)
+
+
+def _floor_division(b: Builder, x: Op, y: Op) -> Op:
+    if not x.dtype.is_floating_point:
+        quotient, rest = b.call("truncdiv", x, y), b.call("rem", x, y)
+        if x.dtype == torch.uint8:
+            return quotient
+        zero = b.constant(0, x.dtype)
+        inexact = b.call("ne", rest, zero, dtype=torch.bool)
+        opposite = b.call(
+            "ne", b.call("lt", rest, zero, dtype=torch.bool), b.call("lt", y, zero, dtype=torch.bool), dtype=torch.bool
+        )
+        return b.where(b.both(inexact, opposite), b.call("sub", quotient, b.constant(1, x.dtype)), quotient)
+    zero = b.constant(0.0, x.dtype)
+    rest = b.call("fmod", x, y)
+    quotient = b.call("div", b.call("sub", x, rest), y)
+    inexact = b.call("ne", rest, zero, dtype=torch.bool)
+    opposite = b.call(
+        "ne", b.call("lt", rest, zero, dtype=torch.bool), b.call("lt", y, zero, dtype=torch.bool), dtype=torch.bool
+    )
+    quotient = b.where(b.both(inexact, opposite), b.call("sub", quotient, b.constant(1.0, x.dtype)), quotient)
+    floored = b.call("floor", quotient)
+    over = b.call("gt", b.call("sub", quotient, floored), b.constant(0.5, x.dtype), dtype=torch.bool)
+    floored = b.where(over, b.call("add", floored, b.constant(1.0, x.dtype)), floored)
+    return b.where(b.call("eq", y, zero, dtype=torch.bool), b.call("div", x, y), floored)
+
+
+@lowers(aten.floor_divide.default, aten.floor_divide.Scalar)
+def floor_divide(low: Lowering, a: Any, other: Any) -> Tensor:
+    return elementwise(low, (a, other), _floor_division)
+
+
+@lowers(aten.remainder.Tensor, aten.remainder.Scalar, aten.remainder.Scalar_Tensor)
+def remainder(low: Lowering, a: Any, other: Any) -> Tensor:
+    def compute(b: Builder, x: Op, y: Op) -> Op:
+        rest = b.call("fmod" if x.dtype.is_floating_point else "rem", x, y)
+        if x.dtype == torch.uint8:
+            return rest
+        zero = b.constant(0, x.dtype)
+        inexact = b.call("ne", rest, zero, dtype=torch.bool)
+        opposite = b.call(
+            "ne", b.call("lt", rest, zero, dtype=torch.bool), b.call("lt", y, zero, dtype=torch.bool), dtype=torch.bool
+        )
+        return b.where(b.both(inexact, opposite), b.call("add", rest, y), rest)
+
+    return elementwise(low, (a, other), compute)
+
+
+@lowers(aten.fmod.Tensor, aten.fmod.Scalar)
+def fmod(low: Lowering, a: Any, other: Any) -> Tensor:
+    return elementwise(low, (a, other), lambda b, x, y: b.call("fmod" if x.dtype.is_floating_point else "rem", x, y))
+
+
+lowers(aten.maximum.default)(lambda low, a, other: elementwise(low, (a, other), _named("maximum")))
+lowers(aten.minimum.default)(lambda low, a, other: elementwise(low, (a, other), _named("minimum")))
+
+
+@lowers(aten.pow.Tensor_Scalar)
+def pow_scalar(low: Lowering, a: Tensor, exponent: Any) -> Tensor:
+    if not isinstance(exponent, (int, float)) or isinstance(exponent, bool):
+        raise NotLowered("a power with an unusual exponent is computed by ATen")
+    is_float = promoted((a, exponent))[1].is_floating_point
+    if float(exponent).is_integer() and abs(exponent) <= 16 and (exponent >= 0 or is_float):
+        return elementwise(low, (a, exponent), lambda b, v, _: _whole_power(b, v, int(exponent)))
+    if exponent == 0.5:
+        return elementwise(low, (a, exponent), lambda b, v, _: b.call("sqrt", v))
+    if exponent == -0.5:
+        return elementwise(low, (a, exponent), lambda b, v, _: b.call("rsqrt", v))
+    raise NotLowered("a power with this exponent has no accurate form that runs on every target")
+
+
+def _whole_power(b: Builder, v: Op, exponent: int) -> Op:
+    if exponent < 0:
+        return b.call("div", b.constant(1.0, v.dtype), _whole_power(b, v, -exponent))
+    if exponent == 0:
+        return b.constant(1, v.dtype)
+    half = _whole_power(b, v, exponent // 2) if exponent > 1 else None
+    squared = v if half is None else b.call("mul", half, half)
+    return squared if exponent % 2 == 0 or half is None else b.call("mul", squared, v)
+
+
+@lowers(aten.pow.Scalar)
+def pow_of_scalar(low: Lowering, base: Any, exponent: Tensor) -> Tensor:
+    held, _ = promoted((base, exponent))
+    if not isinstance(base, (int, float)) or base <= 0 or not held.is_floating_point or not math.isfinite(base):
+        raise NotLowered("a power of this base has no accurate form that runs on every target")
+
+    def compute(b: Builder, _: Op, e: Op) -> Op:
+        exact = b.call("mul", b.cast(e, torch.float64), b.constant(math.log2(base), torch.float64))
+        return b.cast(b.call("exp2", exact), e.dtype)
+
+    return elementwise(low, (base, exponent), compute)
+
+
+def _comparison(name: str) -> None:
+    packet = getattr(aten, name)
+
+    @lowers(packet.Tensor, packet.Scalar)
+    def lowered(low: Lowering, a: Any, other: Any) -> Tensor:
+        return elementwise(low, (a, other), lambda b, x, y: b.call(name, x, y, dtype=torch.bool), ALWAYS_BOOL)
+
+
+for _name in ("eq", "ne", "lt", "le", "gt", "ge"):
+    _comparison(_name)
+
+
+def _truth(b: Builder, v: Op) -> Op:
+    return v if v.dtype == torch.bool else b.call("ne", v, b.constant(0, v.dtype), dtype=torch.bool)
+
+
+def _logical(name: str, op: str) -> None:
+    @lowers(getattr(aten, name).default)
+    def lowered(low: Lowering, a: Any, other: Any) -> Tensor:
+        return elementwise(
+            low, (a, other), lambda b, x, y: b.call(op, _truth(b, x), _truth(b, y), dtype=torch.bool), ALWAYS_BOOL
+        )
+
+
+for _name, _op in (("logical_and", "and"), ("logical_or", "or"), ("logical_xor", "xor")):
+    _logical(_name, _op)
+
+
+@lowers(aten.logical_not.default)
+def logical_not(low: Lowering, a: Tensor) -> Tensor:
+    return elementwise(
+        low,
+        (a,),
+        lambda b, v: (
+            b.call("eq", v, b.constant(0, v.dtype), dtype=torch.bool) if v.dtype != torch.bool else b.call("not", v)
+        ),
+        ALWAYS_BOOL,
+    )
+
+
+def _bitwise(name: str, op: str) -> None:
+    packet = getattr(aten, name)
+
+    @lowers(packet.Tensor, packet.Scalar, packet.Scalar_Tensor)
+    def lowered(low: Lowering, a: Any, other: Any) -> Tensor:
+        return elementwise(low, (a, other), _named(op))
+
+
+for _name, _op in (("bitwise_and", "and"), ("bitwise_or", "or"), ("bitwise_xor", "xor")):
+    _bitwise(_name, _op)
+lowers(aten.bitwise_not.default)(lambda low, a: elementwise(low, (a,), _named("not")))
+
+
+@lowers(aten.isnan.default)
+def isnan(low: Lowering, a: Tensor) -> Tensor:
+    return elementwise(low, (a,), lambda b, v: b.call("ne", v, v, dtype=torch.bool), ALWAYS_BOOL)
+
+
+@lowers(aten.isinf.default)
+def isinf(low: Lowering, a: Tensor) -> Tensor:
+    def compute(b: Builder, v: Op) -> Op:
+        if not v.dtype.is_floating_point:
+            return b.constant(False, torch.bool)
+        return b.call("eq", b.call("abs", v), b.constant(math.inf, v.dtype), dtype=torch.bool)
+
+    held = a.dtype if not a.dtype.is_floating_point else promoted((a,))[0]
+    return elementwise(low, (a,), compute, dtypes=(held, torch.bool))
+
+
+@lowers(aten.where.self, aten.where.ScalarSelf, aten.where.ScalarOther, aten.where.Scalar)
+def where(low: Lowering, condition: Tensor, a: Any, other: Any) -> Tensor:
+    result = result_value(low).dtype
+    check_loopable(condition, a, other)
+    shape = broadcast_shape((condition, a, other))
+    test, then, otherwise = (
+        element(condition, torch.bool, shape),
+        element(a, result, shape),
+        element(other, result, shape),
+    )
+    return low.pointwise(
+        shape, result, lambda b, index: b.where(_truth(b, test(b, index)), then(b, index), otherwise(b, index))
+    )
+
+
+@lowers(aten.masked_fill.Scalar, aten.masked_fill.Tensor)
+def masked_fill(low: Lowering, a: Tensor, mask: Tensor, value: Any) -> Tensor:
+    return where(low, mask, value, a)  # type: ignore[no-any-return]
+
+
+@lowers(aten.clamp.default, aten.clamp.Tensor)
+def clamp(low: Lowering, a: Tensor, min: Any = None, max: Any = None) -> Tensor:
+    given = [v for v in (min, max) if v is not None]
+
+    def compute(b: Builder, v: Op, *limits: Op) -> Op:
+        rest = list(limits)
+        if min is not None:
+            v = b.call("maximum", v, rest.pop(0))
+        return b.call("minimum", v, rest.pop(0)) if max is not None else v
+
+    return elementwise(low, (a, *given), compute)
+
+
+lowers(aten.clamp_min.default, aten.clamp_min.Tensor)(lambda low, a, min: clamp(low, a, min))
+lowers(aten.clamp_max.default, aten.clamp_max.Tensor)(lambda low, a, max: clamp(low, a, None, max))
+
+
+@lowers(
+    aten.clone.default,
+    aten.alias.default,
+    aten.detach.default,
+    aten.lift_fresh_copy.default,
+    aten.lift_fresh.default,
+    aten.contiguous.default,
+)
+def clone(low: Lowering, a: Tensor, memory_format: Any = None) -> Tensor:
+    check_loopable(a)
+    return low.pointwise(a.shape, a.dtype, lambda b, index: a.at(b, index))
+
+
+@lowers(aten._to_copy.default, prims.convert_element_type.default)
+def to_copy(low: Lowering, a: Tensor, dtype: torch.dtype | None = None, **other: Any) -> Tensor:
+    if other.get("layout") not in (None, torch.strided):
+        raise NotLowered("other layouts are made by ATen")
+    dtype = dtype or a.dtype
+    check_loopable(a, result_value(low))
+    if dtype == torch.bool:
+        return low.pointwise(a.shape, dtype, lambda b, index: _truth(b, a.at(b, index)))
+    return low.pointwise(
+        a.shape, dtype, lambda b, index: b.round(a.at(b, index), dtype) if dtype != a.dtype else a.at(b, index)
+    )
+
+
+@lowers(aten.copy.default)
+def copy(low: Lowering, a: Tensor, source: Tensor, non_blocking: bool = False) -> Tensor:
+    check_loopable(a, source)
+    value = element(source, a.dtype, a.shape)
+    return low.pointwise(a.shape, a.dtype, value)
+
+
+@lowers(aten.relu.default)
+def relu(low: Lowering, a: Tensor) -> Tensor:
+    return elementwise(low, (a,), lambda b, v: b.call("maximum", v, b.constant(0, v.dtype)))
+
+
+@lowers(aten.gelu.default)
+def gelu(low: Lowering, a: Tensor, approximate: str = "none") -> Tensor:
+    def exact(b: Builder, v: Op) -> Op:
+        erf = b.call("erf", b.call("mul", v, b.constant(math.sqrt(0.5), v.dtype)))
+        return b.call("mul", b.call("mul", v, b.constant(0.5, v.dtype)), b.call("add", erf, b.constant(1.0, v.dtype)))
+
+    def by_tanh(b: Builder, v: Op) -> Op:
+        cube = b.call("mul", b.call("mul", v, v), v)
+        inner = b.call("add", v, b.call("mul", cube, b.constant(0.044715, v.dtype)))
+        tanh = b.call("tanh", b.call("mul", inner, b.constant(math.sqrt(2.0 / math.pi), v.dtype)))
+        return b.call("mul", b.call("mul", v, b.constant(0.5, v.dtype)), b.call("add", tanh, b.constant(1.0, v.dtype)))
+
+    return elementwise(low, (a,), by_tanh if approximate == "tanh" else exact)
+
+
+@lowers(aten.silu.default)
+def silu(low: Lowering, a: Tensor) -> Tensor:
+    return elementwise(low, (a,), lambda b, v: b.call("mul", v, b.call("sigmoid", v)))
+
+
+@lowers(aten.leaky_relu.default)
+def leaky_relu(low: Lowering, a: Tensor, negative_slope: float = 0.01) -> Tensor:
+    def compute(b: Builder, v: Op) -> Op:
+        positive = b.call("gt", v, b.constant(0, v.dtype), dtype=torch.bool)
+        return b.where(positive, v, b.call("mul", v, b.constant(negative_slope, v.dtype)))
+
+    return elementwise(low, (a,), compute)
+
+
+@lowers(aten.addcmul.default)
+def addcmul(low: Lowering, a: Tensor, left: Tensor, right: Tensor, value: Any = 1) -> Tensor:
+    def compute(b: Builder, base: Op, x: Op, y: Op) -> Op:
+        product = b.call("mul", x, y)
+        return b.call("add", base, product if value == 1 else b.call("mul", product, b.constant(value, product.dtype)))
+
+    return elementwise(low, (a, left, right), compute)
