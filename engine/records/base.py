@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import json
+import math
 import types
 import typing
 from typing import Any, ClassVar, Self
@@ -53,7 +54,7 @@ def to_plain(value: Any) -> Any:
         return [to_plain(v) for v in value]
     if isinstance(value, dict):
         return {str(k): to_plain(v) for k, v in value.items()}
-    if isinstance(value, float) and value != value:  # NaN has no JSON form
+    if isinstance(value, float) and not math.isfinite(value):  # JSON has no form for these, and a browser refuses Python's
         return None
     return value
 
