@@ -12,7 +12,9 @@ from engine.records.session import CompilationRecord, Session
 
 
 @contextlib.contextmanager
-def expecting(session: Session, graphs: int | None = None, breaks: int | None = None, recompiles: int | None = None) -> Iterator[Session]:
+def expecting(
+    session: Session, graphs: int | None = None, breaks: int | None = None, recompiles: int | None = None
+) -> Iterator[Session]:
     """Count what ``session`` records while the context is open; None does not count.
 
     Raises:

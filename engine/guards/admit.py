@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, ClassVar
+from typing import Any
 
 from engine.guards.explain import holds
 from engine.guards.tensors import batchable, never, state_helper, tensor_helper
@@ -19,9 +19,9 @@ LESSONS = 4
 class Admission:
     """The slow path of one quick check. Safe to share between threads: what it replaces is replaced whole."""
 
-    NAME: ClassVar[str] = "one_by_one"
-
-    def __init__(self, guards: Sequence[Guard], parameters: tuple[str, ...], compile_exact: Callable[[], Callable[..., bool]]) -> None:
+    def __init__(
+        self, guards: Sequence[Guard], parameters: tuple[str, ...], compile_exact: Callable[[], Callable[..., bool]]
+    ) -> None:
         self._guards = guards
         self._parameters = parameters
         self._compile_exact = compile_exact
@@ -31,7 +31,9 @@ class Admission:
         self._space: dict[str, Any] = {}
         self._walked = 0
         self._learned = 0
-        self._cells = {o.variable: o.index for g in guards for o in (x.chain()[0] for x in g.origins) if isinstance(o, Closure)}
+        self._cells = {
+            o.variable: o.index for g in guards for o in (x.chain()[0] for x in g.origins) if isinstance(o, Closure)
+        }
 
     def add_batch(self, name: str, members: tuple[Origin, ...]) -> None:
         """Declare a name of the quick check that stands for the tensor helper on these origins."""
@@ -42,8 +44,7 @@ class Admission:
         self._state = name
 
     def attach(self, space: dict[str, Any]) -> None:
-        """Put this, and helpers that have learned nothing yet, into the quick check's namespace."""
-        space[self.NAME] = self
+        """Put helpers that have learned nothing yet into the quick check's namespace."""
         space.update(dict.fromkeys((*self._batches, *((self._state,) if self._state else ())), never))
         self._space = space
 

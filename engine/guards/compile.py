@@ -30,7 +30,9 @@ class CompiledCheck:
     guards: tuple[Guard, ...]
 
 
-def compile_check(guards: Iterable[Guard], parameters: tuple[str, ...], *, helpers: bool = HAS_HELPERS) -> CompiledCheck:
+def compile_check(
+    guards: Iterable[Guard], parameters: tuple[str, ...], *, helpers: bool = HAS_HELPERS
+) -> CompiledCheck:
     """The check of one entry. ``parameters`` are the frame's, in ``co_varnames`` order.
 
     With ``helpers`` all tensors of a tier are checked in one call of torch's C helper first, and one by one only when that says no.
@@ -118,7 +120,11 @@ class Writer:
 def _quick_lines(in_order: Sequence[Guard], names: Names, admission: Admission) -> Body:
     """The check with all of a tier's tensors in one call: arguments first, then those reached through something, then what reads through those."""
     tensors = batchable(in_order)
-    writer = Writer([g for g in in_order if g.origin not in tensors] + [g for g in in_order if g.origin in tensors and g.rank == 10], names)
+    writer = Writer(
+        [g for g in in_order if g.origin not in tensors]
+        + [g for g in in_order if g.origin in tensors and g.rank == 10],
+        names,
+    )
     lines: list[str] = []
     through = {o: any(link in tensors for link in o.chain()) for g in in_order for o in g.origins}
     late = [g for g in in_order if g.origin not in tensors and any(through[o] for o in g.origins)]
@@ -149,7 +155,7 @@ def _state_lines(early: list[Guard], writer: Writer, admission: Admission, lines
         return early
     name = writer.names.fresh("same_global_state")
     admission.add_state(name)
-    lines.append(f"if not {name}(): return {_exactly(writer.names)}")
+    lines.append(f"if not {name}(): return {_exactly(writer.names, admission)}")
     return [g for g in early if not (isinstance(g, GlobalState) and g.state in STATE_GUARDS)]
 
 
@@ -159,17 +165,21 @@ def _batch(members: tuple[Origin, ...], writer: Writer, admission: Admission, li
     values = ", ".join(writer.reads.text(o, lines) for o in members)
     for origin in members:
         writer.settle(origin, PLAIN_TENSORS[0])
-    lines.append(f"if not {name}({values}): return {_exactly(writer.names)}")
+    lines.append(f"if not {name}({values}): return {_exactly(writer.names, admission)}")
 
 
-def _exactly(names: Names) -> str:
-    return f"{Admission.NAME}({', '.join((CELLS, *names.parameters.values()))})"
+def _exactly(names: Names, admission: Admission) -> str:
+    return f"{names.const(admission, 'one_by_one')}({', '.join((CELLS, *names.parameters.values()))})"
 
 
 def condition_texts(in_order: Sequence[Guard]) -> tuple[str, ...]:
     """Each guard's condition as one expression, read from the frame's own names."""
     roots = {o.chain()[0] for g in in_order for o in g.origins}
-    variables = tuple(dict.fromkeys(str(v) for r in roots if (v := getattr(r, "variable", None)) is not None and type(r).__name__ == "Local"))
+    variables = tuple(
+        dict.fromkeys(
+            str(v) for r in roots if (v := getattr(r, "variable", None)) is not None and type(r).__name__ == "Local"
+        )
+    )
     names = Names(variables)
     texts: dict[Origin, str] = {}
 
@@ -177,13 +187,17 @@ def condition_texts(in_order: Sequence[Guard]) -> tuple[str, ...]:
         if origin not in texts:
             parent = origin.parent
             is_local = parent is None and type(origin).__name__ == "Local"
-            texts[origin] = names.parameters[getattr(origin, "variable", "")] if is_local else origin.code("" if parent is None else text(parent), names.const)
+            texts[origin] = (
+                names.parameters[getattr(origin, "variable", "")]
+                if is_local
+                else origin.code("" if parent is None else text(parent), names.const)
+            )
         return texts[origin]
 
     known: dict[Origin, type] = {}
     told = []
     for guard in in_order:
-        expr, *others = ("", ) if isinstance(guard, GlobalState) else tuple(text(o) for o in guard.origins)
+        expr, *others = ("",) if isinstance(guard, GlobalState) else tuple(text(o) for o in guard.origins)
         told.append(guard.condition(expr, names.const, tuple(others), known.get(guard.origin)))
         found = exact_type(guard)
         if found is not None:

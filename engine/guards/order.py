@@ -7,7 +7,20 @@ import types
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
 
-from engine.ir.guard import CodeIs, DictKeys, Equals, GlobalState, Guard, IsObject, LengthIs, NoOverlap, SameObject, ShapeRelation, TensorMatch, TypeIs
+from engine.ir.guard import (
+    CodeIs,
+    DictKeys,
+    Equals,
+    GlobalState,
+    Guard,
+    IsObject,
+    LengthIs,
+    NoOverlap,
+    SameObject,
+    ShapeRelation,
+    TensorMatch,
+    TypeIs,
+)
 from engine.ir.origin import Local, Origin
 from engine.ir.tensor_guard import facets
 
@@ -35,7 +48,11 @@ def expanded(guards: Iterable[Guard]) -> Iterator[Guard]:
 def without_implied(guards: tuple[Guard, ...]) -> tuple[Guard, ...]:
     """The guards that no other one of them implies."""
     lengths = {(g.origin, len(g.keys)) for g in guards if isinstance(g, DictKeys)}
-    fixed_types = {g.origin: exact_type(g) for g in guards if isinstance(g, (Equals, IsObject, CodeIs)) and exact_type(g) is not None}
+    fixed_types = {
+        g.origin: exact_type(g)
+        for g in guards
+        if isinstance(g, (Equals, IsObject, CodeIs)) and exact_type(g) is not None
+    }
     no_modes = any(isinstance(g, GlobalState) and g.state == "torch_function_modes" and g.value == () for g in guards)
 
     def implied(guard: Guard) -> bool:

@@ -119,4 +119,10 @@ def _type(origin: TypeOf, base: Any) -> Any:
     return type(base)
 
 
-_STATIC: dict[type, Callable[[Any, Any], Any]] = {Attr: _attr, Item: _item, Member: _member, CellOf: _cell, TypeOf: _type}
+_STATIC: dict[type, Callable[[Any, Any], Any]] = {
+    Attr: _attr,
+    Item: _item,
+    Member: _member,
+    CellOf: _cell,
+    TypeOf: _type,
+}

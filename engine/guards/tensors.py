@@ -21,7 +21,9 @@ _helpers: Any = getattr(getattr(torch._C, "_dynamo", None), "guards", None)
 HAS_HELPERS = hasattr(_helpers, "TensorGuards") and hasattr(_helpers, "GlobalStateGuard")
 """Whether this torch has both helpers."""
 
-STATE_GUARDS = frozenset(("grad_mode", "autocast", "torch_function_enabled", "default_dtype", "deterministic", "deterministic_warn_only"))
+STATE_GUARDS = frozenset(
+    ("grad_mode", "autocast", "torch_function_enabled", "default_dtype", "deterministic", "deterministic_warn_only")
+)
 """Pieces of global state that the state helper compares."""
 IMPLIED_BY_TENSORS = frozenset((("inference_mode", False), ("dispatch_modes", ()), ("functorch", None)))
 """Global state that shows in the dispatch keys of any tensor that autograd may see, with which the tensor helper compares."""
@@ -110,7 +112,9 @@ def _layers(values: Sequence[Any], facets: Sequence[tuple[Facet, ...]]) -> Calla
 def _one(values: Sequence[Any], facets: Sequence[tuple[Facet, ...]]) -> Callable[..., bool]:
     sizes = [list(_sizes(found)) for found in facets]
     strides = [list(_strides(found)) for found in facets]
-    check: Callable[..., bool] = _helpers.TensorGuards(*values, dynamic_dims_sizes=sizes, dynamic_dims_strides=strides).check
+    check: Callable[..., bool] = _helpers.TensorGuards(
+        *values, dynamic_dims_sizes=sizes, dynamic_dims_strides=strides
+    ).check
     return check
 
 

@@ -15,11 +15,32 @@ import torch
 MISSING = object()
 """Stands for an attribute that is not there."""
 
-SINGLETONS: tuple[type, ...] = (type(None), bool, type(Ellipsis), type(NotImplemented), torch.dtype, torch.layout, torch.memory_format)
+SINGLETONS: tuple[type, ...] = (
+    type(None),
+    bool,
+    type(Ellipsis),
+    type(NotImplemented),
+    torch.dtype,
+    torch.layout,
+    torch.memory_format,
+)
 """Types whose values are compared by identity because equal means same."""
 
 _LENGTHS: dict[type, Any] = {
-    t: t.__len__ for t in (dict, list, tuple, set, frozenset, str, bytes, bytearray, range, collections.deque, types.MappingProxyType)
+    t: t.__len__
+    for t in (
+        dict,
+        list,
+        tuple,
+        set,
+        frozenset,
+        str,
+        bytes,
+        bytearray,
+        range,
+        collections.deque,
+        types.MappingProxyType,
+    )
 }
 _TYPE_MRO: Any = type.__dict__["__mro__"]
 _TYPE_DICT: Any = type.__dict__["__dict__"]
@@ -96,7 +117,7 @@ def keys_of(value: Any) -> list[Any]:
     Raises:
         TypeError: it is no dict.
     """
-    base = builtin_base(type(value), (dict, collections.OrderedDict, types.MappingProxyType))
+    base: Any = builtin_base(type(value), (dict, collections.OrderedDict, types.MappingProxyType))
     if base is None:
         raise TypeError(f"{type(value).__name__} is no dict")
     return list(base.__iter__(value))
@@ -185,7 +206,11 @@ def describe(value: Any, depth: int = 0) -> str:
     kind = type(value)
     if builtin_base(kind, (torch.Tensor,)) is not None:
         return _describe_tensor(value)
-    if kind in (int, float, complex, bool, type(None), type(Ellipsis), slice, range) or kind in SINGLETONS or kind is torch.device:
+    if (
+        kind in (int, float, complex, bool, type(None), type(Ellipsis), slice, range)
+        or kind in SINGLETONS
+        or kind is torch.device
+    ):
         return repr(value)
     if kind in (str, bytes):
         text = repr(value)
@@ -211,7 +236,7 @@ def _describe_tensor(value: Any) -> str:
         with torch._C.DisableTorchFunction():
             sizes = ", ".join(map(str, torch.Tensor.size(value)))
             text = f"{dtype_word(torch.Tensor.dtype.__get__(value))}[{sizes}]"  # type: ignore[attr-defined]
-            device = torch.Tensor.device.__get__(value)  # type: ignore[attr-defined]
+            device = torch.Tensor.device.__get__(value)
     except RuntimeError:
         return type(value).__name__
     return text if device.type == "cpu" else f"{text} {device}"

@@ -13,7 +13,7 @@ AUTOCAST_DEVICES = ("cpu", "cuda", "xpu", "mps", "hpu", "mtia")
 """Device types whose autocast state is looked at; others count when any autocast is on."""
 
 _C: Any = torch._C
-_functorch: Any = torch._C._functorch  # type: ignore[attr-defined]
+_functorch: Any = torch._C._functorch
 
 
 @dataclass(frozen=True)
@@ -67,7 +67,9 @@ GLOBAL_STATES: Mapping[str, State] = {
         State("default_device", "default device", _default_device),
         State("default_dtype", "default dtype", torch.get_default_dtype),
         State("deterministic", "deterministic", torch.are_deterministic_algorithms_enabled),
-        State("deterministic_warn_only", "deterministic, warn only", torch.is_deterministic_algorithms_warn_only_enabled),
+        State(
+            "deterministic_warn_only", "deterministic, warn only", torch.is_deterministic_algorithms_warn_only_enabled
+        ),
     )
 }
 """Every piece of global state that guards know, by the name ``GlobalState.state`` uses."""

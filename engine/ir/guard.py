@@ -133,13 +133,24 @@ class TypeIs(Guard):
 
     def actual_text(self, value: Any, others: tuple[Any, ...] = ()) -> str:
         found = exact.type_name(type(value))
-        return f"another class named {found}" if found == self.expected_text() and type(value) is not self.type else found
+        return (
+            f"another class named {found}" if found == self.expected_text() and type(value) is not self.type else found
+        )
 
     def fixes(self, value: Any, others: tuple[Any, ...] = ()) -> tuple[Fix, ...]:
         if self.type in (int, float) and type(value) in (int, float):
-            return (Fix(f"Pass {self.name} always as {self.type.__name__}", f"{self.name} = {self.type.__name__}({self.name})"),)
+            return (
+                Fix(
+                    f"Pass {self.name} always as {self.type.__name__}",
+                    f"{self.name} = {self.type.__name__}({self.name})",
+                ),
+            )
         if self.actual_text(value).startswith("another class"):
-            return (Fix("The class was defined again (its cell was re-run): make the object again from the new class, or compile after the last definition."),)
+            return (
+                Fix(
+                    "The class was defined again (its cell was re-run): make the object again from the new class, or compile after the last definition."
+                ),
+            )
         return (Fix(f"Pass {self.name} always as one type, or write a function for each."),)
 
 
@@ -180,12 +191,20 @@ class IsObject(Guard):
         if self.held is None or value is None:
             return (Fix(f"Give {self.name} always, or never: None and a value are compiled apart."),)
         if type(self.held) is types.FunctionType:
-            return (Fix(f"Define {self.name} once, outside of the loop that calls this: each definition is a new function object."),)
+            return (
+                Fix(
+                    f"Define {self.name} once, outside of the loop that calls this: each definition is a new function object."
+                ),
+            )
         return (Fix(f"Keep one object for {self.name} instead of making a new one for each call."),)
 
 
 def _held_name(held: Any) -> str:
-    name = held.__name__ if type(held) in (types.FunctionType, types.BuiltinFunctionType, types.ModuleType, type) else type(held).__name__
+    name = (
+        held.__name__
+        if type(held) in (types.FunctionType, types.BuiltinFunctionType, types.ModuleType, type)
+        else type(held).__name__
+    )
     return name.rpartition(".")[2] if name.rpartition(".")[2].isidentifier() else "held"
 
 
@@ -227,7 +246,11 @@ class Equals(Guard):
 
     def actual_text(self, value: Any, others: tuple[Any, ...] = ()) -> str:
         found = exact.describe(value)
-        return f"{exact.type_name(type(value))} {found}" if found == self.expected_text() and not self.test(value) else found
+        return (
+            f"{exact.type_name(type(value))} {found}"
+            if found == self.expected_text() and not self.test(value)
+            else found
+        )
 
     def sentence(self, actual: str) -> str:
         return f"{self.name} is {actual}, the compiled code was specialised for {self.expected_text()}."
@@ -236,14 +259,21 @@ class Equals(Guard):
         if self.name.endswith(".training"):
             return (Fix("None needed: training and evaluation are compiled apart, once each."),)
         if type(self.value) in (int, float) and type(value) in (int, float):
-            lift = Fix(f"Pass {self.name} as a tensor, so that its value is data and not part of the code", f"{self.name} = torch.tensor({self.name})")
+            lift = Fix(
+                f"Pass {self.name} as a tensor, so that its value is data and not part of the code",
+                f"{self.name} = torch.tensor({self.name})",
+            )
             symbol = Fix(f"Let {self.name} be a symbol from the start", "f = engine.compile(f, dynamic=True)")
             return (symbol, lift) if type(self.value) is int else (lift,)
         return (Fix(f"Keep {self.name} constant, or move what depends on it out of the compiled function."),)
 
     def changed(self, value: Any) -> frozenset[int]:
         numbers = (int, float)
-        return frozenset((-1,)) if type(self.value) in numbers and type(value) is type(self.value) and not self.test(value) else frozenset()
+        return (
+            frozenset((-1,))
+            if type(self.value) in numbers and type(value) is type(self.value) and not self.test(value)
+            else frozenset()
+        )
 
 
 @dataclass(frozen=True)
@@ -272,7 +302,11 @@ class LengthIs(Guard):
         return f"{self.name} has length {actual}, the compiled code was made for length {self.length}."
 
     def fixes(self, value: Any, others: tuple[Any, ...] = ()) -> tuple[Fix, ...]:
-        return (Fix(f"Stack the items of {self.name} into one tensor: its size can be a symbol, a container's length cannot."),)
+        return (
+            Fix(
+                f"Stack the items of {self.name} into one tensor: its size can be a symbol, a container's length cannot."
+            ),
+        )
 
 
 @dataclass(frozen=True)
@@ -302,10 +336,16 @@ class DictKeys(Guard):
         return _keys_text(self.keys)
 
     def actual_text(self, value: Any, others: tuple[Any, ...] = ()) -> str:
-        return _keys_text(exact.keys_of(value)) if exact.builtin_base(type(value), (dict, types.MappingProxyType)) else exact.describe(value)
+        return (
+            _keys_text(exact.keys_of(value))
+            if exact.builtin_base(type(value), (dict, types.MappingProxyType))
+            else exact.describe(value)
+        )
 
     def sentence(self, actual: str) -> str:
-        return f"{self.name} has the keys {actual}, the compiled code was made for {self.expected_text()}, in this order."
+        return (
+            f"{self.name} has the keys {actual}, the compiled code was made for {self.expected_text()}, in this order."
+        )
 
     def fixes(self, value: Any, others: tuple[Any, ...] = ()) -> tuple[Fix, ...]:
         return (Fix(f"Always give {self.name} the same keys in the same order; fill absent ones with None."),)
@@ -327,7 +367,9 @@ class HasAttribute(Guard):
     present: bool
 
     def condition(self, expr: str, const: ConstName, others: tuple[str, ...] = (), known: Known = None) -> str:
-        return f"{'' if self.present else 'not '}{const(exact.has_attribute, 'has_attribute')}({expr}, {self.attribute!r})"
+        return (
+            f"{'' if self.present else 'not '}{const(exact.has_attribute, 'has_attribute')}({expr}, {self.attribute!r})"
+        )
 
     def test(self, value: Any, others: tuple[Any, ...] = ()) -> bool:
         return exact.has_attribute(value, self.attribute) is self.present
@@ -438,7 +480,12 @@ class SameObject(Guard):
     def fixes(self, value: Any, others: tuple[Any, ...] = ()) -> tuple[Fix, ...]:
         if self.same:
             return (Fix(f"Pass one object as {self.name} and {spoken(self.other)} in every call."),)
-        return (Fix(f"Pass a copy, so that {self.name} and {spoken(self.other)} are never one object", f"{self.name} = {self.name}.clone()"),)
+        return (
+            Fix(
+                f"Pass a copy, so that {self.name} and {spoken(self.other)} are never one object",
+                f"{self.name} = {self.name}.clone()",
+            ),
+        )
 
 
 @dataclass(frozen=True)
@@ -466,14 +513,21 @@ class NoOverlap(Guard):
     def actual_text(self, value: Any, others: tuple[Any, ...] = ()) -> str:
         names = [spoken(o) for o in self.origins]
         storages = [_storage(t) for t in (value, *others)]
-        shared = [f"{names[i]} and {names[j]}" for j in range(len(names)) for i in range(j) if storages[i] == storages[j]]
+        shared = [
+            f"{names[i]} and {names[j]}" for j in range(len(names)) for i in range(j) if storages[i] == storages[j]
+        ]
         return f"shared by {shared[0]}" if shared else "no storage shared"
 
     def sentence(self, actual: str) -> str:
         return f"Storage is {actual}; the compiled code writes to one of them and was made for tensors of their own."
 
     def fixes(self, value: Any, others: tuple[Any, ...] = ()) -> tuple[Fix, ...]:
-        return (Fix("Pass a copy of one of them, so that a write to one is not seen in the other", f"{self.name} = {self.name}.clone()"),)
+        return (
+            Fix(
+                "Pass a copy of one of them, so that a write to one is not seen in the other",
+                f"{self.name} = {self.name}.clone()",
+            ),
+        )
 
 
 def _storage(tensor: Any) -> int:
@@ -518,7 +572,7 @@ class GlobalState(Guard):
 
     @property
     def _is_plain(self) -> bool:
-        return self.value is None or type(self.value) is tuple and not self.value
+        return self.value is None or (type(self.value) is tuple and not self.value)
 
     def test(self, value: Any, others: tuple[Any, ...] = ()) -> bool:
         return same_state(GLOBAL_STATES[self.state].read(), self.value)
@@ -536,14 +590,19 @@ class GlobalState(Guard):
     def fixes(self, value: Any, others: tuple[Any, ...] = ()) -> tuple[Fix, ...]:
         if self.state == "grad_mode":
             wanted = "enable_grad" if self.value else "no_grad"
-            return (Fix("Call it always under the same grad mode, or accept one entry for each", f"with torch.{wanted}():\n    ..."),)
+            return (
+                Fix(
+                    "Call it always under the same grad mode, or accept one entry for each",
+                    f"with torch.{wanted}():\n    ...",
+                ),
+            )
         return (Fix(f"Set the {self.name} once, before the first call, or accept one entry for each setting."),)
 
 
 def _state_text(value: Any) -> str:
     if type(value) is bool:
         return "on" if value else "off"
-    if value is None or type(value) is tuple and not value:
+    if value is None or (type(value) is tuple and not value):
         return "none"
     return exact.describe(value)
 
@@ -604,7 +663,11 @@ class ShapeRelation(Guard):
         return f"The compiled code holds where {self.expected_text()} ({where}); here {actual}."
 
     def fixes(self, value: Any, others: tuple[Any, ...] = ()) -> tuple[Fix, ...]:
-        return (Fix(f"Keep sizes to {self.expected_text()}, for example by padding, or accept one entry on each side of it."),)
+        return (
+            Fix(
+                f"Keep sizes to {self.expected_text()}, for example by padding, or accept one entry on each side of it."
+            ),
+        )
 
 
 def _place(origin: Origin, dimension: int) -> str:

@@ -42,7 +42,15 @@ def relation_text(relation: sympy.Basic, reads: Mapping[sympy.Symbol, str], cons
         KeyError: the relation has a symbol that cannot be read.
     """
     text = str(_Printer(reads).doprint(relation))
-    for name, held in (("math.", math), ("float(", float), ("int(", int), ("max(", max), ("min(", min), ("abs(", abs), ("round(", round)):
+    for name, held in (
+        ("math.", math),
+        ("float(", float),
+        ("int(", int),
+        ("max(", max),
+        ("min(", min),
+        ("abs(", abs),
+        ("round(", round),
+    ):
         text = _with_name(text, name, held, const)
     return text
 

@@ -45,7 +45,12 @@ def _reader(name: str) -> Callable[[Any], Any]:
     return read
 
 
-_dtype, _device, _layout, _requires_grad = _reader("dtype"), _reader("device"), _reader("layout"), _reader("requires_grad")
+_dtype, _device, _layout, _requires_grad = (
+    _reader("dtype"),
+    _reader("device"),
+    _reader("layout"),
+    _reader("requires_grad"),
+)
 _ndim, _size, _stride = _reader("ndim"), _reader("size"), _reader("stride")
 
 
@@ -54,14 +59,15 @@ class Facet(Guard):
     """Base of the facets: ``attribute`` is read plainly from plain tensors, with ``reader`` from all others."""
 
     attribute: ClassVar[str]
-
-    @staticmethod
-    def reader(value: Any) -> Any:
-        """Read the facet from any value; raises for what is no tensor."""
-        raise NotImplementedError
+    reader: ClassVar[Any]
+    """Reads the facet from any value; raises TypeError for what is no tensor."""
 
     def _read(self, expr: str, const: ConstName, known: Known) -> str:
-        return f"{expr}.{self.attribute}" if known in PLAIN_TENSORS else f"{const(self.reader, self.reader.__name__)}({expr})"
+        return (
+            f"{expr}.{self.attribute}"
+            if known in PLAIN_TENSORS
+            else f"{const(type(self).reader, type(self).reader.__name__)}({expr})"
+        )
 
     def actual_text(self, value: Any, others: tuple[Any, ...] = ()) -> str:
         try:
@@ -142,7 +148,12 @@ class DtypeIs(Facet):
         return exact.dtype_word(found)
 
     def fixes(self, value: Any, others: tuple[Any, ...] = ()) -> tuple[Fix, ...]:
-        return (Fix(f"Convert {self.name} before the call, so that one entry serves", f"{self.name} = {self.name}.to({self.dtype})"),)
+        return (
+            Fix(
+                f"Convert {self.name} before the call, so that one entry serves",
+                f"{self.name} = {self.name}.to({self.dtype})",
+            ),
+        )
 
 
 @dataclass(frozen=True)
@@ -218,7 +229,11 @@ class RequiresGradIs(Facet):
 
     def fixes(self, value: Any, others: tuple[Any, ...] = ()) -> tuple[Fix, ...]:
         if not self.requires_grad:
-            return (Fix(f"Detach {self.name} where no gradient is needed through it", f"{self.name} = {self.name}.detach()"),)
+            return (
+                Fix(
+                    f"Detach {self.name} where no gradient is needed through it", f"{self.name} = {self.name}.detach()"
+                ),
+            )
         return (Fix(f"Let {self.name} require grad in every call", f"{self.name}.requires_grad_(True)"),)
 
 
@@ -243,10 +258,14 @@ class DimensionsAre(Facet):
         return str(self.count)
 
     def sentence(self, actual: str) -> str:
-        return f"{self.name} has {actual} dimensions, the compiled code was made for {self.expected_text()}."
+        return f"{self.name} has ndim {actual}, the compiled code was made for ndim {self.expected_text()}."
 
     def fixes(self, value: Any, others: tuple[Any, ...] = ()) -> tuple[Fix, ...]:
-        return (Fix(f"Give {self.name} the same number of dimensions in every call, for example with unsqueeze or reshape."),)
+        return (
+            Fix(
+                f"Give {self.name} the same number of dimensions in every call, for example with unsqueeze or reshape."
+            ),
+        )
 
 
 @dataclass(frozen=True)
@@ -285,10 +304,23 @@ class ShapeIs(Facet):
         dimensions = sorted(self.changed(value))
         sizes = _size(value) if dimensions else ()
         if any(sizes[d] in (0, 1) for d in dimensions):
-            return (Fix("Accept this entry: sizes 0 and 1 are always compiled apart, because they broadcast and vanish differently."),)
+            return (
+                Fix(
+                    "Accept this entry: sizes 0 and 1 are always compiled apart, because they broadcast and vanish differently."
+                ),
+            )
         marks = "\n".join(f"engine.mark_dynamic({self.name}, {d})" for d in dimensions)
         words = " and ".join(f"dimension {d}" for d in dimensions)
-        mark = (Fix(f"Say before the first call that {words} of {self.name} varies: one entry then serves all sizes", marks),) if dimensions else ()
+        mark = (
+            (
+                Fix(
+                    f"Say before the first call that {words} of {self.name} varies: one entry then serves all sizes",
+                    marks,
+                ),
+            )
+            if dimensions
+            else ()
+        )
         return (*mark, Fix(f"Pad {self.name} to one shape"))
 
     def changed(self, value: Any) -> frozenset[int]:
@@ -298,7 +330,11 @@ class ShapeIs(Facet):
             return frozenset()
         if len(found) != len(self.sizes):
             return frozenset()
-        return frozenset(i for i, (f, s) in enumerate(zip(found, self.sizes, strict=True)) if s is not None and (type(f) is not int or f != s))
+        return frozenset(
+            i
+            for i, (f, s) in enumerate(zip(found, self.sizes, strict=True))
+            if s is not None and (type(f) is not int or f != s)
+        )
 
 
 @dataclass(frozen=True)

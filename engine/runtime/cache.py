@@ -27,7 +27,9 @@ class CodeCache:
 
     def __init__(self, function: FunctionType, role: str, parent: str, after: Span | None) -> None:
         code = function.__code__
-        self.frame = FrameRecord(str(next(_numbers)), function.__qualname__, code.co_filename, code.co_firstlineno, role, parent, after)
+        self.frame = FrameRecord(
+            str(next(_numbers)), function.__qualname__, code.co_filename, code.co_firstlineno, role, parent, after
+        )
         self.entries: tuple[CompiledFrame, ...] = ()
         self.python: CompiledFrame | None = None
         """What every call that no entry admits runs, once the frame is given up; its guards are not checked."""

@@ -139,20 +139,26 @@ class _Callee:
         call = type(module).__call__
         if call is not torch.nn.Module.__call__:
             return MethodType(self(call), module) if type(call) is FunctionType else module
-        if ORIGINAL_MODULE in type(module).__dict__ or module._compiled_call_impl is not None or isinstance(module, torch.jit.ScriptModule):
+        if (
+            ORIGINAL_MODULE in type(module).__dict__
+            or module._compiled_call_impl is not None
+            or isinstance(module, torch.jit.ScriptModule)
+        ):
             return module
         return self.module_call(module)
 
-    def module_call(self, module: torch.nn.Module) -> Callable[..., Any]:
+    def module_call(self, module: torch.nn.Module) -> Any:
         """What ``Module.__call__`` does, dispatched: the forward alone where no hook is registered."""
-        if torch._C._get_tracing_state():
+        if torch._C._get_tracing_state() is not None:
             return module._call_impl
         if not has_hooks(module):
             return self.forward(module)
         code = self.routed(_CALL_IMPL.__code__)
         if code is None:
             return module._call_impl
-        return MethodType(FunctionType(code, _CALL_IMPL.__globals__, _CALL_IMPL.__name__, None, _CALL_IMPL.__closure__), module)
+        return MethodType(
+            FunctionType(code, _CALL_IMPL.__globals__, _CALL_IMPL.__name__, None, _CALL_IMPL.__closure__), module
+        )
 
     def forward(self, module: torch.nn.Module) -> Any:
         """The module's forward, dispatched; torch's own modules count as the user's program here."""
@@ -180,7 +186,13 @@ class _Callee:
 
 _CALL_IMPL: FunctionType = torch.nn.Module._call_impl  # type: ignore[assignment]
 _BUILTINS = frozenset(
-    (types.BuiltinFunctionType, types.MethodWrapperType, types.WrapperDescriptorType, types.MethodDescriptorType, types.ClassMethodDescriptorType)
+    (
+        types.BuiltinFunctionType,
+        types.MethodWrapperType,
+        types.WrapperDescriptorType,
+        types.MethodDescriptorType,
+        types.ClassMethodDescriptorType,
+    )
 )
 
 

@@ -102,7 +102,9 @@ class Dispatch:
         self._order = order
         kept = {id(e) for e in (*order, self.cache.python)}
         self._runs = {key: made for key, made in self._runs.items() if key in kept}
-        pairs: list[tuple[Callable[..., bool], Run]] = [(e.check, self._promoting(e) if i else self.run_of(e)) for i, e in enumerate(order)]
+        pairs: list[tuple[Callable[..., bool], Run]] = [
+            (e.check, self._promoting(e) if i else self.run_of(e)) for i, e in enumerate(order)
+        ]
         python = self.cache.python
         if python is not None:
             pairs.append((python.check, self.run_of(python)))
@@ -148,7 +150,15 @@ class Dispatch:
         if entry is None:
             entry, rejections = self._compile(values, session)
             outcome = "compiled"
-        tell_call(session, self.cache, "python" if entry.is_python else outcome, entry.id, self.arguments(values), asked, rejections)
+        tell_call(
+            session,
+            self.cache,
+            "python" if entry.is_python else outcome,
+            entry.id,
+            self.arguments(values),
+            asked,
+            rejections,
+        )
         running.frames.append(self.cache.frame.id)
         try:
             return spread(self.run_of(entry), *values)
@@ -201,7 +211,9 @@ class Dispatch:
         cache = self.cache
         if config.automatic_dynamic:
             note_changes(cache, scope)
-        request = FrameRequest(self.function, self.arguments(values), cache.frame.id, cache.compiled, cause, cache.dynamic)
+        request = FrameRequest(
+            self.function, self.arguments(values), cache.frame.id, cache.compiled, cause, cache.dynamic
+        )
         cache.compiled += 1
         _compiling.now = True
         try:
@@ -314,7 +326,9 @@ def dispatch_of(function: Any) -> Dispatch | None:
     return _states.get(function) if type(function) is FunctionType else None
 
 
-def dispatcher(function: FunctionType, compiler: Compiler, role: str = "root", parent: str = "", after: Span | None = None) -> FunctionType:
+def dispatcher(
+    function: FunctionType, compiler: Compiler, role: str = "root", parent: str = "", after: Span | None = None
+) -> FunctionType:
     """A function with ``function``'s signature that runs compiled code.
 
     Args:
@@ -349,7 +363,9 @@ def _async_generator(function: FunctionType, compiler: Compiler, role: str) -> F
     if session is not None:
         announce(session, cache)
         session.add_skipped(not_compiled(function))
-    dispatch = FunctionType(state._as_python().code, function.__globals__, function.__name__, function.__defaults__, function.__closure__)
+    dispatch = FunctionType(
+        state._as_python().code, function.__globals__, function.__name__, function.__defaults__, function.__closure__
+    )
     dress(dispatch, function)
     ORIGINALS[dispatch] = function
     _states[dispatch] = state

@@ -34,7 +34,9 @@ def _target(f: Any) -> tuple[Dispatch, tuple[Any, ...], dict[str, Any]]:
         forward = compiled_forward(subject) if isinstance(subject, torch.nn.Module) else None
         subject = subject if forward is None else forward
         if not hasattr(subject, "__func__"):
-            raise BadArgument(f"{getattr(f, '__qualname__', type(f).__name__)} is not compiled: pass what engine.compile returned.")
+            raise BadArgument(
+                f"{getattr(f, '__qualname__', type(f).__name__)} is not compiled: pass what engine.compile returned."
+            )
         args, subject = (subject.__self__, *args), subject.__func__
 
 

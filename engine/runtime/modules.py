@@ -41,8 +41,10 @@ def compiled_module(module: Module, compiler: Compiler) -> Any:
     """
     module = original(module)
     if isinstance(module, torch.jit.ScriptModule):
-        raise BadArgument(f"{type(module).__name__} is a TorchScript module, already compiled: pass the nn.Module it was made from.")
-    cls = _twin_class(type(module))
+        raise BadArgument(
+            f"{type(module).__name__} is a TorchScript module, already compiled: pass the nn.Module it was made from."
+        )
+    cls: Any = _twin_class(type(module))
     twin = cls.__new__(cls)
     object.__setattr__(twin, "__dict__", instance_dict(module))
     for slot, value in ((ORIGINAL_MODULE, module), ("_engine_compiler", compiler), ("_engine_forward", None)):
@@ -151,7 +153,9 @@ def attach(module: Module, compiler: Compiler) -> None:
     module = original(module)
     held = module._compiled_call_impl
     if held is not None and not isinstance(held, _CompiledCall):
-        raise BadArgument(f"{type(module).__name__} is compiled already by torch's Module.compile(): make a new module, or compile that one only once.")
+        raise BadArgument(
+            f"{type(module).__name__} is compiled already by torch's Module.compile(): make a new module, or compile that one only once."
+        )
     module._compiled_call_impl = _CompiledCall(module, compiler)
 
 

@@ -49,11 +49,19 @@ def announce(session: Session, cache: CodeCache) -> None:
 
 
 def tell_call(
-    session: Session, cache: CodeCache, outcome: str, entry: str, arguments: dict[str, Any], asked: Sequence[str] = (), rejections: Sequence[Rejection] = ()
+    session: Session,
+    cache: CodeCache,
+    outcome: str,
+    entry: str,
+    arguments: dict[str, Any],
+    asked: Sequence[str] = (),
+    rejections: Sequence[Rejection] = (),
 ) -> None:
     """Add one call."""
     inputs = {name: describe(value) for name, value in arguments.items()}
-    session.add_call(CallRecord(0, cache.frame.id, outcome, entry, caller_span(), inputs, tuple(asked), tuple(rejections)))
+    session.add_call(
+        CallRecord(0, cache.frame.id, outcome, entry, caller_span(), inputs, tuple(asked), tuple(rejections))
+    )
 
 
 def caller_span() -> Span | None:

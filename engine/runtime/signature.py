@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import sys
 import weakref
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -91,7 +92,9 @@ def _generate(code: CodeType) -> Shape:
     exec(compile(text, FILE, "exec"), space)
     inner = next(c for c in space["make"].__code__.co_consts if isinstance(c, CodeType))
     names = parameters.names
-    dispatch = inner.replace(co_varnames=(*names, *inner.co_varnames[len(names) :]), co_name=code.co_name, co_qualname=code.co_qualname)
+    dispatch = inner.replace(
+        co_varnames=(*names, *inner.co_varnames[len(names) :]), co_name=code.co_name, co_qualname=code.co_qualname
+    )
     return Shape(parameters, dispatch, space["spread"])
 
 
@@ -113,8 +116,21 @@ def _texts(parameters: Parameters, plain: list[str]) -> tuple[str, str]:
     rest = next(names) if parameters.rest is not None else None
     keywords = next(names) if parameters.keywords is not None else None
     star = [f"*{rest}"] if rest else (["*"] if keyword else [])
-    heading = [*only, *(["/"] if only else []), *positional, *star, *(p for _, p in keyword), *([f"**{keywords}"] if keywords else [])]
-    call = [*only, *positional, *([f"*{rest}"] if rest else []), *(f"{r}={p}" for r, p in keyword), *([f"**{keywords}"] if keywords else [])]
+    heading = [
+        *only,
+        *(["/"] if only else []),
+        *positional,
+        *star,
+        *(p for _, p in keyword),
+        *([f"**{keywords}"] if keywords else []),
+    ]
+    call = [
+        *only,
+        *positional,
+        *([f"*{rest}"] if rest else []),
+        *(f"{r}={p}" for r, p in keyword),
+        *([f"**{keywords}"] if keywords else []),
+    ]
     return ", ".join(heading), ", ".join(call)
 
 
@@ -122,7 +138,12 @@ def make(function: FunctionType, miss: Callable[[tuple[Any, ...]], Any]) -> tupl
     """The dispatching function for ``function``, which calls ``miss(values)`` when no entry admits a call, and the cell of its (check, run) pairs."""
     code = shape_of(function.__code__).dispatch
     bound = CellType(())
-    cells = {"attention": _ATTENTION, "bound": bound, "cells": CellType(function.__closure__ or ()), "miss": CellType(miss)}
+    cells = {
+        "attention": _ATTENTION,
+        "bound": bound,
+        "cells": CellType(function.__closure__ or ()),
+        "miss": CellType(miss),
+    }
     closure = tuple(cells[name] for name in code.co_freevars)
     return FunctionType(code, function.__globals__, function.__name__, function.__defaults__, closure), bound
 
@@ -139,7 +160,7 @@ def dress(dispatch: FunctionType, function: FunctionType) -> None:
     dispatch.__defaults__ = function.__defaults__
     dispatch.__kwdefaults__ = function.__kwdefaults__
     dispatch.__annotations__ = function.__annotations__
-    if hasattr(function, "__type_params__"):
+    if sys.version_info >= (3, 12):
         dispatch.__type_params__ = function.__type_params__
     dispatch.__dict__.update(function.__dict__)
     dispatch.__dict__["__wrapped__"] = function

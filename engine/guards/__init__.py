@@ -1,0 +1,1 @@
+"""What must hold for compiled code to be reused: order, generated check, explanation, reasons."""

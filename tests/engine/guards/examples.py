@@ -1,0 +1,43 @@
+"""Guards and values that the tests of this stage share."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from engine.guards.compile import compile_check
+from engine.ir.guard import Guard, TensorMatch, current_global_state_guards
+from engine.ir.origin import Local, Origin, Scope
+from engine.ir.tensor_guard import dispatch_keys_of
+
+
+def match(origin: Origin, tensor: torch.Tensor, symbols: tuple[int, ...] = ()) -> TensorMatch:
+    """What tracing takes from a tensor; ``symbols`` are dimensions that are not static."""
+    return TensorMatch(
+        origin,
+        type(tensor),
+        tensor.dtype,
+        tensor.device,
+        tensor.layout,
+        tensor.requires_grad,
+        tuple(None if i in symbols else s for i, s in enumerate(tensor.shape)),
+        tuple(tensor.stride()) if tensor.layout is torch.strided else (),
+        dispatch_keys_of(tensor),
+    )
+
+
+def two_tensors() -> tuple[Guard, ...]:
+    """Guards of a function of two small tensors, as the tracer makes them."""
+    x = torch.zeros(4, 16)
+    return (*current_global_state_guards(), match(Local("x"), x), match(Local("y"), x))
+
+
+def admits(guard: Guard, **values: Any) -> bool:
+    """Whether a check with this one guard admits these arguments."""
+    return compile_check((guard,), tuple(values)).check((), *values.values())
+
+
+def scope_of(**values: Any) -> Scope:
+    """A scope with these arguments."""
+    return Scope(values)

@@ -1,0 +1,335 @@
+"""Each kind of guard: what it admits, exactly, and what it tells."""
+
+from __future__ import annotations
+
+import collections
+import enum
+import math
+from typing import Any
+
+import pytest
+import sympy
+import torch
+
+from engine.guards.compile import compile_check
+from engine.guards.reasons import rejection
+from engine.ir.guard import (
+    CodeIs,
+    DictKeys,
+    Equals,
+    GlobalState,
+    Guard,
+    HasAttribute,
+    IsObject,
+    LengthIs,
+    NoOverlap,
+    SameObject,
+    ShapeRelation,
+    TypeIs,
+    current_global_state_guards,
+)
+from engine.ir.origin import Attr, Local, Member
+from tests.engine.guards.examples import admits, match, scope_of
+
+X, Y = Local("x"), Local("y")
+
+
+def refused(guard: Guard, **values: Any) -> Any:
+    """The rejection of these values by this one guard."""
+    found = rejection("0/0", compile_check((guard,), tuple(values)).guards, scope_of(**values))
+    assert found is not None
+    return found
+
+
+@pytest.mark.parametrize(
+    ("expected", "other"),
+    [
+        (1, True), (1, 1.0), (True, 1), (0, False), (1.0, 1), (0.0, -0.0), (-0.0, 0.0), (0.0, 0), (1.0, math.nan), (math.nan, 1.0), ("a", b"a"), ("a", "b"),
+        ((1, 2), (True, 2)), ((1, 2), [1, 2]), ((0.0,), (-0.0,)), (None, 0), (torch.float32, torch.float64), (torch.device("cpu"), torch.device("meta")),
+        (slice(1, 2), slice(1, True)), (complex(0.0, 0.0), complex(0.0, -0.0)), (torch.Size((1, 2)), (1, 2)), (frozenset({1}), frozenset({True})),
+    ],
+)  # fmt: skip
+def test_equality_is_exact(expected: Any, other: Any) -> None:
+    """A value of another type, or of another sign or kind of zero, is not equal."""
+    assert admits(Equals(X, expected), x=expected)
+    assert not admits(Equals(X, expected), x=other)
+
+
+def test_nan_equals_nan() -> None:
+    """Code specialised for NaN serves NaN, wherever it came from."""
+    assert admits(Equals(X, math.nan), x=float("nan"))
+    assert admits(Equals(X, (math.nan, 1)), x=(float("nan"), 1))
+
+
+def test_enum_members_go_by_identity() -> None:
+    """An enum member is not its value, nor a member of another enum with equal values."""
+
+    class Colour(enum.IntEnum):
+        RED = 1
+
+    class Other(enum.IntEnum):
+        RED = 1
+
+    assert admits(Equals(X, Colour.RED), x=Colour.RED)
+    assert not admits(Equals(X, Colour.RED), x=1)
+    assert not admits(Equals(X, Colour.RED), x=Other.RED)
+
+
+def test_identity_is_not_fooled_by_a_reused_id() -> None:
+    """The guarded object stays alive, so that no new object can get its id."""
+    guard = IsObject(X, object())
+    assert not any(admits(guard, x=object()) for _ in range(1000))
+
+
+def test_type_is_exact() -> None:
+    """A subclass does not pass, nor does another class of the same name, which is said."""
+
+    class Thing:
+        pass
+
+    first = Thing
+
+    class Thing:  # type: ignore[no-redef]
+        pass
+
+    assert not admits(TypeIs(X, int), x=True)
+    assert not admits(TypeIs(X, dict), x=collections.OrderedDict())
+    assert "another class" in refused(TypeIs(X, first), x=Thing()).sentence
+
+
+@pytest.mark.parametrize("value", [[1, 2], (1, 2), {1: 1, 2: 2}, {1, 2}, "ab", collections.deque((1, 2))])
+def test_length_of_builtin_containers(value: Any) -> None:
+    """Builtin containers have their length, at and away from it."""
+    assert admits(LengthIs(X, 2), x=value)
+    assert not admits(LengthIs(X, 3), x=value)
+
+
+def test_an_overriding_len_is_not_called() -> None:
+    """A subclass that lies about its length is measured as what it is; an unknown object has none."""
+
+    class Liar(list[int]):
+        def __len__(self) -> int:
+            raise AssertionError("user code ran")
+
+    class Other:
+        def __len__(self) -> int:
+            raise AssertionError("user code ran")
+
+    assert admits(LengthIs(X, 2), x=Liar((1, 2)))
+    assert not admits(LengthIs(X, 2), x=Other())
+
+
+def test_dict_keys_and_their_order() -> None:
+    """Keys count by type, value and order; the empty dict has none."""
+    guard = DictKeys(X, ("a", "b"))
+    assert admits(guard, x={"a": 1, "b": 2})
+    assert admits(guard, x=collections.OrderedDict(a=1, b=2))
+    assert not admits(guard, x={"b": 1, "a": 2})
+    assert not admits(guard, x={"a": 1})
+    assert not admits(DictKeys(X, (1,)), x={True: 1})
+    assert admits(DictKeys(X, ()), x={})
+
+
+def test_keys_with_a_hostile_eq() -> None:
+    """Keys that are objects are compared by identity, without asking them."""
+
+    class Key:
+        def __eq__(self, other: object) -> bool:
+            raise AssertionError("user code ran")
+
+        def __hash__(self) -> int:
+            return 0
+
+    key = Key()
+    assert admits(DictKeys(X, (key,)), x={key: 1})
+    assert not admits(DictKeys(X, (key,)), x={Key(): 1})
+
+
+def test_has_attribute_runs_no_property() -> None:
+    """An attribute is looked for without reading it."""
+
+    class Thing:
+        __slots__ = ("__dict__", "slot")
+
+        @property
+        def computed(self) -> int:
+            raise AssertionError("user code ran")
+
+        def __getattr__(self, name: str) -> int:
+            raise AssertionError("user code ran")
+
+    thing = Thing()
+    thing.own = 1
+    for name, present in (("own", True), ("computed", True), ("slot", False), ("absent", False), ("__init__", True)):
+        assert admits(HasAttribute(X, name, present), x=thing)
+        assert not admits(HasAttribute(X, name, not present), x=thing)
+
+
+def test_has_attribute_sees_parameters_and_submodules() -> None:
+    """What ``nn.Module.__getattr__`` would find counts."""
+    module = torch.nn.Sequential(torch.nn.Linear(2, 2))
+    assert admits(HasAttribute(X, "0", True), x=module)
+    assert admits(HasAttribute(X, "bias", True), x=module[0])
+    assert admits(HasAttribute(X, "bias", False), x=module)
+
+
+def test_code_of_a_function() -> None:
+    """A function with other code is refused, also when it looks the same."""
+
+    def make() -> Any:
+        return lambda: 1
+
+    one, other = make(), lambda: 1
+    assert admits(CodeIs(X, one.__code__), x=make())
+    assert not admits(CodeIs(X, one.__code__), x=other)
+    assert not admits(CodeIs(X, one.__code__), x=len)
+
+
+def test_same_object_and_not() -> None:
+    """Aliasing is guarded both ways."""
+    a: list[int] = []
+    assert admits(SameObject(X, Y, True), x=a, y=a)
+    assert not admits(SameObject(X, Y, True), x=a, y=[])
+    assert not admits(SameObject(X, Y, False), x=a, y=a)
+    assert refused(SameObject(X, Y, True), x=a, y=[]).sentence == "x is another object than y, which was otherwise when this entry was compiled."
+
+
+def test_tensors_of_one_storage_are_refused() -> None:
+    """Views of one storage overlap, whatever their sizes; the sentence names the two."""
+    x = torch.zeros(4)
+    guard = NoOverlap(X, (Y, Local("z")))
+    assert admits(guard, x=x, y=torch.zeros(4), z=torch.zeros(4))
+    assert "x and z" in refused(guard, x=x, y=torch.zeros(4), z=x[2:]).sentence
+
+
+FACETS = {
+    "type": lambda x: torch.nn.Parameter(x, requires_grad=False),
+    "dispatch keys": lambda x: torch._neg_view(x),
+    "dtype": lambda x: x.double(),
+    "device": lambda x: x.to("meta"),
+    "requires_grad": lambda x: x.clone().requires_grad_(),
+    "ndim": lambda x: x[None],
+    "shape": lambda x: x[:2],
+    "stride": lambda x: x.t().contiguous().t(),
+}
+
+
+@pytest.mark.parametrize("facet", FACETS)
+def test_each_facet_of_a_tensor(facet: str) -> None:
+    """A tensor that differs in one facet is refused, and that facet is named (another device shows in the dispatch keys first)."""
+    x = torch.zeros(4, 16)
+    found = refused(match(X, x), x=FACETS[facet](x))
+    assert found.kind == ("dispatch keys" if facet == "device" else facet)
+    assert admits(match(X, x), x=x.clone())
+
+
+def test_symbolic_dimensions_are_free() -> None:
+    """A dimension that is a symbol admits any size; the others stay fixed."""
+    guard = match(X, torch.zeros(4, 16), symbols=(0,))
+    assert admits(guard, x=torch.zeros(7, 16))
+    assert not admits(guard, x=torch.zeros(7, 17))
+
+
+def test_a_changed_size_says_which_dimension_and_what_to_do() -> None:
+    """The sentence names sizes and dimension; the first fix marks it dynamic, except for sizes 0 and 1."""
+    found = refused(match(X, torch.zeros(4, 16)), x=torch.zeros(5, 16))
+    assert found.sentence == "x has size 5 in dimension 0, the compiled code was made for size 4."
+    assert found.fixes[0].code == "engine.mark_dynamic(x, 0)"
+    assert "0 and 1" in refused(match(X, torch.zeros(4, 16)), x=torch.zeros(1, 16)).fixes[0].text
+
+
+def test_facets_of_a_subclass_run_no_code_of_its_own() -> None:
+    """A tensor subclass is measured past its overrides."""
+
+    class Loud(torch.Tensor):
+        @classmethod
+        def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            raise AssertionError("user code ran")
+
+        @property
+        def dtype(self) -> Any:
+            raise AssertionError("user code ran")
+
+    with torch._C.DisableTorchFunctionSubclass():
+        loud = torch.zeros(4, 16).as_subclass(Loud)
+        plain = match(X, torch.zeros(4, 16))
+    guard = type(plain)(X, Loud, plain.dtype, plain.device, plain.layout, False, plain.sizes, plain.strides, str(torch._C._dispatch_keys(loud)))
+    assert admits(guard, x=loud)
+
+
+STATES = {
+    "grad_mode": torch.no_grad,
+    "inference_mode": torch.inference_mode,
+    "autocast": lambda: torch.autocast("cpu"),
+    "torch_function_modes": lambda: torch.device("meta"),
+    "functorch": None,
+    "default_dtype": None,
+    "deterministic": None,
+}
+
+
+def test_global_state() -> None:
+    """Each context that changes what code means is refused, and admitted again after it."""
+    check = compile_check((*current_global_state_guards(), match(X, torch.zeros(2))), ("x",)).check
+    x = torch.zeros(2)
+    assert check((), x)
+    for enter in STATES.values():
+        if enter is not None:
+            with enter():
+                assert not check((), x)
+    assert check((), x)
+    torch.set_default_dtype(torch.float64)
+    try:
+        assert not check((), x)
+    finally:
+        torch.set_default_dtype(torch.float32)
+    torch.use_deterministic_algorithms(True)
+    try:
+        assert not check((), x)
+    finally:
+        torch.use_deterministic_algorithms(False)
+    seen = []
+    torch.vmap(lambda v: (seen.append(check((), x)), v)[1])(torch.zeros(3))
+    assert seen == [False]
+
+
+def test_global_state_in_words() -> None:
+    """The sentence says which state, how it is and how it was."""
+    guard = next(g for g in current_global_state_guards() if g.state == "grad_mode")
+    with torch.no_grad():
+        found = refused(guard, x=1)
+    assert (found.kind, found.expected, found.actual) == ("grad mode", "on", "off")
+    assert found.sentence == "Grad mode is off, the compiled code was made with on."
+
+
+def test_every_state_is_offered_to_the_tracer() -> None:
+    """The tracer gets one guard a state, all of which hold now."""
+    guards = current_global_state_guards()
+    assert len({g.state for g in guards}) == len(guards) >= 10
+    assert all(g.test(None) for g in guards)
+    assert isinstance(guards[0], GlobalState)
+
+
+def test_shape_relations() -> None:
+    """Relations over sizes and ints hold where sympy says so; the sentence says where each symbol is read."""
+    s, t = sympy.Symbol("s0", integer=True), sympy.Symbol("s1", integer=True)
+    guard = ShapeRelation(X, sympy.Eq(s, 2 * t), ((s, X, 0), (t, Y, -1)))
+    assert admits(guard, x=torch.zeros(8, 3), y=4)
+    assert not admits(guard, x=torch.zeros(8, 3), y=5)
+    assert not admits(guard, x=torch.zeros(8, 3), y=4.0 + 1)
+    found = refused(guard, x=torch.zeros(8, 3), y=5)
+    assert found.sentence == "The compiled code holds where s0 == (2*s1) (s0 is x.shape[0], s1 is y); here s0 = 8, s1 = 5."
+
+
+def test_a_value_that_is_gone() -> None:
+    """A missing key or attribute is a refusal with words of its own, not an error."""
+    guard = Equals(Attr(Member(X, "_modules", "a"), "training"), True)
+    found = refused(guard, x=torch.nn.Linear(2, 2))
+    assert found.sentence == "x.a.training is missing: no 'a'; the compiled code expects equals True."
+
+
+def test_missing_values_of_parameters_in_place_of_none() -> None:
+    """A bias that was None and is now a parameter is refused."""
+    guard = IsObject(Member(X, "_parameters", "bias"), None)
+    assert admits(guard, x=torch.nn.Linear(2, 2, bias=False))
+    assert not admits(guard, x=torch.nn.Linear(2, 2))
