@@ -102,7 +102,7 @@ export class Links {
    */
   select(row) {
     const level = new Uint8Array(this.count);
-    const own = this.paneOf[row];
+    const own = this.paneOf[row], triton = this.byId.get("triton");
     const chain = this.chains[own];
     const above = this.#reach(this.up, [row]);
     const source = [...above].filter((r) => this.paneOf[r] === 0);
@@ -114,8 +114,9 @@ export class Links {
     /** @type {Map<number, Set<number>>} */
     const below = new Map();
     this.panes.forEach((pane, i) => {
-      if (chain.includes(i) && !(i === own && pane.parent === "triton")) return;
-      const shared = i === own ? chain[1] : this.chains[i].find((c) => chain.includes(c));
+      const isOwnMachine = i === own && triton !== undefined && i !== triton && chain.includes(triton);
+      if (chain.includes(i) && !isOwnMachine) return;
+      const shared = isOwnMachine ? triton : this.chains[i].find((c) => chain.includes(c));
       if (shared === undefined || shared === own) return;
       if (!below.has(shared)) below.set(shared, this.#reach(this.down, [...above].filter((r) => this.paneOf[r] === shared)));
       for (const r of /** @type {Set<number>} */ (below.get(shared))) if (this.paneOf[r] === i) level[r] = LINKED;

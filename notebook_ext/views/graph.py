@@ -116,7 +116,8 @@ def graph(session: Session, compilation: str, stage: str = "") -> dict[str, Any]
 
 
 def _edges(boxes: list[Box], index: dict[str, int]) -> tuple[list[list[int]], list[list[int]]]:
-    edges, pins = [], []
+    edges: list[list[int]] = []
+    pins: list[list[int]] = []
     for i, box in enumerate(boxes):
         for source in dict.fromkeys(box.node.inputs):
             if source in index:
@@ -171,14 +172,11 @@ def svg(session: Session, compilation: CompilationRecord, record: GraphRecord, l
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="-8 -8 {width} {height}" width="{width}" height="{height}" font-family="sans-serif" font-size="11">',
         f'<rect x="-8" y="-8" width="{width}" height="{height}" fill="#ffffff"/>',
     ]
-    for j, i in edges:
-        a, b = shown[j], shown[i]
-        parts.append(f'<path d="{_curve(a, b)}" fill="none" stroke="#757575"/>')
+    parts.extend(f'<path d="{_curve(shown[j], shown[i])}" fill="none" stroke="#757575"/>' for j, i in edges)
     for number, (j, i) in enumerate(pins, 1):
         parts.append(_pin(shown[j].x + WIDTH - 30, shown[j].y + HEIGHT, number))
         parts.append(_pin(shown[i].x + WIDTH - 30, shown[i].y - 12, number))
-    for box in shown:
-        parts.append(_node_svg(box, numbers.of(places.places_of(box.node, files).span)))
+    parts.extend(_node_svg(box, numbers.of(places.places_of(box.node, files).span)) for box in shown)
     if len(boxes) > limit:
         parts.append(f'<text x="0" y="{height - 14}" fill="#424242">{len(boxes) - limit} more nodes not drawn</text>')
     return "".join([*parts, "</svg>"])

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import re
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
 
 from engine.records.bytecode import Span
@@ -67,6 +68,9 @@ class Panes:
         self.rows_of: dict[str, int] = {}
         """Row numbers by id of node or loop op."""
         self.row_of_place: dict[places.Place, int] = {}
+        self.ptx_rows: dict[int, int] = {}
+        self.ptx_rows_of: dict[str, dict[int, int]] = {}
+        """Row numbers of PTX lines by kernel and line: SASS is joined through them."""
         self._source()
         self._bytecode()
         parent = self._graphs()
@@ -218,7 +222,7 @@ class Panes:
             pane.rows.append(Row(f"{kernel.id}  {clean(kernel.name)}", is_head=True))
         head = pane.end
         self.rows_of.update({id: head + i for i, id in enumerate(ids)})
-        pane.rows.extend(replace(r, number="" if r.is_head else str(i)) for i, r in enumerate(rows, 1))
+        pane.rows.extend(r if r.is_head or r.number else replace(r, number=str(i)) for i, r in enumerate(rows, 1))
         pane.segments.append((kernel.id, start, len(pane.rows)))
 
     def _stages(self) -> list[tuple[str, str, str]]:
@@ -230,7 +234,7 @@ class Panes:
         return [("ttir", "TTIR", "mlir"), ("ttgir", "TTGIR", "mlir"), ("llir", "LLVM IR", "llvm"), *low]
 
     def _listing(self, stage: str, title: str, language: str, first_lines: dict[str, int]) -> None:
-        pane = self._open(stage, title, "triton", language)
+        pane = self._open(stage, title, "ptx" if stage == "sass" else "triton", language)
         found, coverage = 0, [0, 0, 0]
         for kernel in self.kernels:
             target = next((t for t in kernel.targets if t.target == self.target), None)
@@ -241,9 +245,15 @@ class Panes:
                 self._segment(pane, kernel, [Row(why, is_head=True)] if len(self.kernels) > 1 else [])
                 continue
             found += 1
+            start = pane.end + (len(self.kernels) > 1)
             for i, count in enumerate((listing.instructions, listing.linked, listing.labelled)):
                 coverage[i] += count
+            self.ptx_rows = self.ptx_rows_of.get(kernel.id, {})
             self._segment(pane, kernel, self._listing_rows(listing, first_lines[kernel.id]))
+            if stage == "ptx":
+                self.ptx_rows_of[kernel.id] = {
+                    int(r.number): start + i for i, r in enumerate(pane.rows[start - pane.first :])
+                }
         if not self.kernels:
             pane.empty = self._why_no_kernels()
         if not found:
@@ -255,14 +265,17 @@ class Panes:
             pane.note = coverage_text(*coverage) + (f", {plural(missing, 'kernel')} to come" if missing else "")
 
     def _listing_rows(self, listing: Listing, first: int) -> Iterable[Row]:
+        """A listing's lines by their own numbers; debug information is left out, because the links are made from it."""
         links = {link.line: link for link in listing.links}
-        for number, text in enumerate(clean(listing.text).split("\n"), 1):
+        known = self.ptx_rows if listing.stage == "sass" else {}
+        for number, text in readable(listing):
             link = links.get(number)
             if link is None:
-                yield Row(text)
+                yield Row(text, str(number))
                 continue
-            up = (first + link.triton_line - 1,) if link.triton_line else ()
-            yield Row(text, "", up, (), clean(link.label), " › ".join(one_line(x) for x in link.library))
+            near = (known[link.ptx_line],) if link.ptx_line in known else ()
+            up = (*near, first + link.triton_line - 1) if link.triton_line else near
+            yield Row(text, str(number), up, (), clean(link.label), " › ".join(one_line(x) for x in link.library))
 
     def _why_no_kernels(self) -> str:
         lowering = self.compilation.lowering
@@ -289,6 +302,34 @@ class Panes:
         return (
             f"{title}: compiling for {one_line(self.target or 'a target', 40)} in the background, it will appear here."
         )
+
+
+_DEBUG = {
+    "mlir": re.compile(r"#loc\d*\b|\s*$"),
+    "llir": re.compile(r"!\S+ = |!llvm|source_filename|target |; ModuleID|attributes #|\s*#dbg|\s*$"),
+    "ptx": re.compile(r"\s*(?:\.loc\b|\.file\b|\$L__tmp\d+:|\$L__func\w+:|//|$)"),
+    "amdgcn": re.compile(r"\s*(?:\.loc\b|\.file\b|\.cfi_|\.Ltmp\d+:|\.Lfunc\w+:|;|$)"),
+    "sass": re.compile(r"\s*$"),
+}
+"""Lines of a listing that only carry debug information, or nothing."""
+_TAIL = {
+    "mlir": re.compile(r""" loc\((?:#loc\d*|unknown|"[^"]*"\(#loc\d*\))\)"""),
+    "llir": re.compile(r",? !(?:dbg|srcloc) !\d+"),
+    "ptx": re.compile(r"\s+// .*$"),
+}
+"""The same within a line."""
+_DEBUG_SECTION = re.compile(r"\s*\.section\s+\.debug")
+
+
+def readable(listing: Listing) -> Iterator[tuple[int, str]]:
+    """Lines worth reading, with their numbers, tabs as blanks."""
+    kind = "mlir" if listing.stage in ("ttir", "ttgir") else listing.stage
+    debug, tail = _DEBUG.get(kind), _TAIL.get(kind)
+    for number, line in enumerate(clean(listing.text).split("\n"), 1):
+        if _DEBUG_SECTION.match(line):
+            return
+        if debug is None or not debug.match(line):
+            yield number, (tail.sub("", line) if tail else line).expandtabs(8)
 
 
 def coverage_text(instructions: int, linked: int, labelled: int) -> str:

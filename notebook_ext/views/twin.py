@@ -63,10 +63,11 @@ def static_html(session: Session, limit_kb: int = 100) -> str:
 def summary_html(session: Session) -> str:
     """The summary line as HTML, without buttons; remedies and notes below it."""
     told = summary(session)
-    parts = []
-    for item in told.items:
-        if item.kind != "action":
-            parts.append(f"<b>{_text(item.text)}</b>" if item.kind == "name" else _text(item.text))
+    parts = [
+        f"<b>{_text(item.text)}</b>" if item.kind == "name" else _text(item.text)
+        for item in told.items
+        if item.kind != "action"
+    ]
     line = "".join(parts).replace(" ,", ",")
     below = "".join(f"<div>{_text(t)}</div>" for t in (*told.remedies, *told.notes))
     return f'<div style="margin:2px 0">{line}{below}</div>'

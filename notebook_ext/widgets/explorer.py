@@ -22,7 +22,7 @@ QUIET_SECONDS = 0.25
 """Changes that arrive within this time are shown together."""
 
 
-class Explorer(anywidget.AnyWidget):  # type: ignore[misc]
+class Explorer(anywidget.AnyWidget):
     """Shows one session, and follows it while kernels are still being compiled.
 
     ``on_verify`` is called without arguments when a person asks for a check; it may take its time, and changes of the session show by themselves.
@@ -87,7 +87,12 @@ class Explorer(anywidget.AnyWidget):  # type: ignore[misc]
 
     def _verify(self) -> None:
         if self._on_verify is None:
-            self.send({"type": "say", "text": "These kernels cannot be checked here: the session was loaded, not recorded in this kernel."})
+            self.send(
+                {
+                    "type": "say",
+                    "text": "These kernels cannot be checked here: the session was loaded, not recorded in this kernel.",
+                }
+            )
             return
         try:
             self._on_verify()

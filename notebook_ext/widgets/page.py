@@ -53,7 +53,13 @@ explorer.render({ model, el: document.getElementById("explorer") });
 def standalone_html(session: Session, title: str = "Compilation explorer") -> str:
     """One self-contained page that shows the session; opens from disk, offline, in light or dark."""
     data = {"overview": overview(session), "parts": all_parts(session)}
-    return _PAGE.format(title=escape(one_line(title)), style=style_text(), data=_script_safe(data), module=_as_constant(module_text()), shim=_scoped(_SHIM))
+    return _PAGE.format(
+        title=escape(one_line(title)),
+        style=style_text(),
+        data=_script_safe(data),
+        module=_as_constant(module_text()),
+        shim=_scoped(_SHIM),
+    )
 
 
 def _script_safe(data: Any) -> str:

@@ -30,7 +30,7 @@ def said(page: Any) -> str:
 
 def click_line(page: Any, pane: str, row: int) -> None:
     """Click a row of a pane, counted from 0."""
-    page.locator(f'.lm section[data-pane="{pane}"] .r[data-row="{row}"]').click()
+    page.locator(f'.lm section[data-pane="{pane}"] .r[data-row="{row}"] .n').click()
 
 
 def keep(page: Any, name: str) -> None:

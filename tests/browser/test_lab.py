@@ -36,11 +36,20 @@ time.sleep(20)
 def write_notebook(path: pathlib.Path, cells: list[str]) -> None:
     """A notebook with these code cells."""
     made = [
-        {"cell_type": "code", "id": f"c{i}", "execution_count": None, "metadata": {}, "outputs": [], "source": source.strip()}
+        {
+            "cell_type": "code",
+            "id": f"c{i}",
+            "execution_count": None,
+            "metadata": {},
+            "outputs": [],
+            "source": source.strip(),
+        }
         for i, source in enumerate(cells)
     ]
     kernel = {"kernelspec": {"name": "python3", "display_name": "Python 3", "language": "python"}}
-    path.write_text(json.dumps({"cells": made, "metadata": kernel, "nbformat": 4, "nbformat_minor": 5}), encoding="utf-8")
+    path.write_text(
+        json.dumps({"cells": made, "metadata": kernel, "nbformat": 4, "nbformat_minor": 5}), encoding="utf-8"
+    )
 
 
 @pytest.fixture(scope="module")
@@ -84,7 +93,9 @@ def test_kernels_fill_their_panes_while_the_kernel_is_busy(lab: Lab, tab: Callab
     run_cell(page, 0)
     page.wait_for_selector(".lm .say", timeout=60_000)
     page.locator('.lm select[aria-label="Function and cache entry"]').select_option("0/1")
-    page.wait_for_function("""document.querySelector('.lm section[data-pane="ptx"] .empty').textContent.includes('in the background')""")
+    page.wait_for_function(
+        """document.querySelector('.lm section[data-pane="ptx"] .empty').textContent.includes('in the background')"""
+    )
     click_line(page, "source", 11)
     run_cell(page, 1)
     page.wait_for_selector('.lm section[data-pane="ptx"] .r.hit', timeout=8_000)

@@ -1,0 +1,146 @@
+"""Guards, recompiles, timings, breaks, kernels, graph and the parts of the explorer."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+
+import pytest
+
+from engine.records.graph import GraphRecord, NodeRecord
+from engine.records.runtime import CallRecord, Timing
+from engine.records.session import Session
+from notebook_ext.views.breaks import breaks
+from notebook_ext.views.explorer import all_parts, first_parts, overview, part
+from notebook_ext.views.graph import MAX_PER_RANK, layout
+from notebook_ext.views.guards import guards
+from notebook_ext.views.kernels import kernels
+from notebook_ext.views.recompiles import MAX_COLUMNS, recompiles
+from notebook_ext.views.timings import own_seconds, timings
+from tests.notebook_ext.sessions import empty_session, head_session, hostile_session, large_session, rejection
+
+
+def test_the_guard_tree_holds_every_guard_once_below_its_value() -> None:
+    """All sixteen guards are leaves; a value with one guard is one row; order of checking stays in the numbers."""
+    told = guards(head_session(), "0/0")
+    assert sorted(row["guard"] for row in told["tree"] if row["guard"] >= 0) == list(range(16))
+    labels = [row["label"] for row in told["tree"] if row["guard"] < 0]
+    assert labels == ["L['self']", ".norm", "L['x']", "L['keep']"]
+    for i, row in enumerate(told["tree"]):
+        assert row["parent"] < i
+        assert row["depth"] == (0 if row["parent"] < 0 else told["tree"][row["parent"]]["depth"] + 1)
+
+
+def test_a_case_tells_verdicts_up_to_the_failure_and_hypothetical_ones_after() -> None:
+    """The rejected call has passes, one failure with the actual value, and "would" verdicts."""
+    case = guards(head_session(), "0/0")["cases"][0]
+    assert case["failed"] == 6
+    assert case["verdicts"][5] == ["pass", ""]
+    assert case["verdicts"][6] == ["fail", "[96, 128]"]
+    assert case["verdicts"][9] == ["would fail", "[96, 128]"]
+    assert case["fixes"][0]["code"] == "engine.mark_dynamic(x, 0)"
+
+
+def test_a_rejection_without_results_still_has_verdicts() -> None:
+    """Guards before the failing one passed, those after it were not reached."""
+    session = head_session()
+    bare = replace(rejection("0/2", "[1, 128]", "[7, 128]"), results=())
+    session.add_call(CallRecord(0, "0", "compiled", "0/3", None, None, ("0/2",), (bare,)))
+    verdicts = guards(session, "0/2")["cases"][0]["verdicts"]
+    assert [v[0] for v in verdicts[5:8]] == ["pass", "fail", "not reached"]
+
+
+def test_recompiles_show_who_was_asked_in_which_order() -> None:
+    """Call 8 asked both entries, was refused by both, and compiled the third."""
+    lane = recompiles(head_session())["lanes"][0]
+    assert [e["from"] for e in lane["entries"]] == [1, 3, 8]
+    last = lane["columns"][-1]
+    assert last["cells"] == {"0/0": "rejected", "0/1": "rejected", "0/2": "compiled"}
+    assert [r["short"] for r in last["rejections"]] == ["x.size(0) 64 -> 1", "x shape: [s0, 128], s0 >= 2 -> [1, 128]"]
+
+
+def test_runs_of_equal_hits_share_a_column() -> None:
+    """Two thousand calls of one shape are two columns; different shapes are cut at a limit, and counted."""
+    session = large_session(1)
+    for _ in range(1_900):
+        session.add_call(CallRecord(0, "0", "hit", "0/0", None, {"x": "f32[64]"}, ("0/0",)))
+    lane = recompiles(session)["lanes"][0]
+    assert [(c["first"], c["last"]) for c in lane["columns"]] == [(1, 1), (2, 1901)]
+    for i in range(90):
+        session.add_call(CallRecord(0, "0", "hit", "0/0", None, {"x": f"f32[{i}]"}, ("0/0",)))
+    lane = recompiles(session)["lanes"][0]
+    assert (len(lane["columns"]), lane["cut"]) == (MAX_COLUMNS, 92 - MAX_COLUMNS)
+
+
+def test_stage_times_add_up_to_the_whole() -> None:
+    """Nested stages are not counted twice."""
+    session = head_session()
+    record = replace(
+        session.compilation("0/0"),
+        timings=(Timing("compile", 0, 1.0), Timing("aot", 0.1, 0.6, "compile"), Timing("lowering", 0.2, 0.4, "aot")),
+    )
+    assert own_seconds(record) == pytest.approx({"compile": 0.4, "aot": 0.2, "lowering": 0.4})
+    session.put(record)
+    row = timings(session)["rows"][0]
+    assert row["seconds"] == 1.0
+    assert [b["depth"] for b in row["bars"]] == [0, 1, 2]
+
+
+def test_breaks_point_at_the_expression() -> None:
+    """The source line stands above carets under the span; the path of the file does not appear."""
+    found = breaks(head_session())["breaks"][0]
+    code, carets = found["pointed"].split("\n")
+    assert code[carets.index("^") : carets.rindex("^") + 1] == 'print("loss", l.item())'
+    assert found["root"] == "loss"
+
+
+def test_kernels_tell_resources_or_that_there_are_none_yet() -> None:
+    """A compiled kernel has registers, one still compiling has none; what went to ATen is listed."""
+    told = kernels(head_session())
+    assert [r["registers"] for r in told["rows"][:2]] == [28, None]
+    assert told["rows"][0]["ordinals"] == [1, 2, 3, 4]
+    assert [e["op"] for e in told["externs"]] == ["aten.slice"] * 3
+
+
+def test_a_layout_puts_every_node_below_its_inputs_and_none_on_another() -> None:
+    """Ranks grow along edges, boxes do not overlap, wide ranks wrap."""
+    nodes = [NodeRecord(f"p{i}", f"p{i}", "placeholder", "", "") for i in range(30)]
+    nodes += [NodeRecord(f"n{i}", f"n{i}", "call_function", "", "", (f"p{i}", f"n{i - 1}")) for i in range(30)]
+    boxes = layout(GraphRecord("g", "fx", "", tuple(nodes)))
+    places = {b.node.id: (b.x, b.y) for b in boxes}
+    assert len(set(places.values())) == 60
+    for node in nodes[30:]:
+        assert all(places[i][1] < places[node.id][1] for i in node.inputs if i in places)
+    wide = layout(GraphRecord("g", "fx", "", tuple(nodes[:30])))
+    assert max(b.x for b in wide) < MAX_PER_RANK * 250
+
+
+def test_ten_thousand_nodes_are_laid_out_in_a_second() -> None:
+    """Linear time: no search over crossings."""
+    import time
+
+    nodes = [
+        NodeRecord(
+            f"n{i}", f"n{i}", "call_function", "", "", tuple(f"n{j}" for j in (i - 1, i - 7, i // 2) if 0 <= j < i)
+        )
+        for i in range(10_000)
+    ]
+    start = time.perf_counter()
+    layout(GraphRecord("g", "fx", "", tuple(nodes)))
+    assert time.perf_counter() - start < 1.0
+
+
+@pytest.mark.parametrize("session", [head_session, empty_session, hostile_session, lambda: large_session(300), Session])
+def test_all_parts_are_json_and_saved_sessions_show_the_same(session: object, tmp_path: object) -> None:
+    """Every part of every session, also of one that was loaded from a file, is JSON-able and equal."""
+    made = session()  # type: ignore[operator]
+    told = json.dumps([overview(made), first_parts(made), all_parts(made)])
+    loaded = Session.load(made.save(tmp_path / "session.json"))  # type: ignore[operator]
+    assert json.dumps([overview(loaded), first_parts(loaded), all_parts(loaded)]) == told
+
+
+def test_an_unknown_part_is_a_key_error() -> None:
+    """A stale page may ask for an entry that is gone."""
+    for key in ("guards|7/7", "linked|7/7|", "nothing"):
+        with pytest.raises(KeyError):
+            part(head_session(), key)

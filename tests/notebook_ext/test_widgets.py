@@ -1,0 +1,173 @@
+"""The widget's module, its messages, and how it follows a session."""
+
+from __future__ import annotations
+
+import gc
+import pathlib
+import re
+import shutil
+import subprocess
+import threading
+import time
+import weakref
+from typing import Any
+
+import pytest
+
+from notebook_ext.widgets import explorer
+from notebook_ext.widgets.assets import MODULES, STATIC, STYLES, module_text, style_text
+from notebook_ext.widgets.explorer import Explorer
+from notebook_ext.widgets.page import standalone_html
+from tests.notebook_ext.sessions import head_compilation, head_session, hostile_session
+
+
+class Recorded(Explorer):
+    """An explorer that keeps what it sends."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        self.out: list[dict[str, Any]] = []
+        super().__init__(*args, **kwargs)
+
+    def send(self, content: dict[str, Any], buffers: Any = None) -> None:
+        """Keep a message instead of sending it."""
+        self.out.append(content)
+
+
+def until(condition: Any, seconds: float = 5.0) -> None:
+    """Wait until a condition holds."""
+    end = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < end, "it never came"
+        time.sleep(0.02)
+
+
+def test_all_modules_are_joined_into_one_that_imports_nothing() -> None:
+    """Every file is in, in an order that works; imports, exports and comments are gone, one default export is left."""
+    assert {p.relative_to(STATIC).as_posix() for p in STATIC.rglob("*.js")} == set(MODULES)
+    assert {p.relative_to(STATIC).as_posix() for p in STATIC.rglob("*.css")} == set(STYLES)
+    text = module_text()
+    assert not re.search(r"^\s*import\b", text, re.MULTILINE)
+    assert re.findall(r"^export .*", text, re.MULTILINE) == ["export default { render };"]
+    assert "@param" not in text
+    assert len(text) + len(style_text()) < 100_000
+
+
+def test_modules_come_after_what_they_import() -> None:
+    """A class must exist before one that is made when the module loads."""
+    for i, name in enumerate(MODULES):
+        text = (STATIC / name).read_text(encoding="utf-8")
+        for imported in re.findall(r'^import .* from "(.*)";', text, re.MULTILINE):
+            found = (STATIC / name).parent.joinpath(imported).resolve().relative_to(STATIC.resolve()).as_posix()
+            assert MODULES.index(found) < i
+
+
+def test_no_two_modules_define_the_same_name() -> None:
+    """Joined, they share one scope."""
+    names = re.findall(r"^(?:async )?(?:function|class|const|let) (\w+)", module_text(), re.MULTILINE)
+    assert len(names) == len(set(names))
+
+
+@pytest.mark.skipif(shutil.which("node") is None, reason="node is not here")
+def test_the_joined_module_is_valid(tmp_path: pathlib.Path) -> None:
+    """Node parses it."""
+    path = tmp_path / "explorer.mjs"
+    path.write_text(module_text(), encoding="utf-8")
+    done = subprocess.run(["node", "--check", str(path)], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+
+
+def test_no_code_makes_html_from_text() -> None:
+    """No way from a string to elements exists in the front end."""
+    for word in (
+        "innerHTML",
+        "outerHTML",
+        "insertAdjacentHTML",
+        "document.write",
+        "DOMParser",
+        "eval(",
+        "new Function",
+    ):
+        assert word not in module_text()
+
+
+def test_the_first_look_needs_no_message() -> None:
+    """Overview and the linked view of the first entry are there from the start."""
+    widget = Recorded(head_session())
+    assert widget.overview["start"] == "0/0"
+    assert set(widget.parts) == {"linked|0/0|"}
+
+
+def test_a_part_is_sent_when_asked_for() -> None:
+    """The reply carries its key; a part that does not exist is not answered."""
+    widget = Recorded(head_session())
+    widget.receive({"type": "part", "key": "guards|0/0"})
+    widget.receive({"type": "part", "key": "guards|no/such"})
+    widget.receive({"type": "part"})
+    assert [(m["type"], m["key"]) for m in widget.out] == [("part", "guards|0/0")]
+
+
+def test_only_parts_that_changed_are_sent_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """When PTX arrives from another thread, the linked view of that entry is sent, guards are not; changes are gathered."""
+    monkeypatch.setattr(explorer, "QUIET_SECONDS", 0.05)
+    session = head_session()
+    widget = Recorded(session)
+    for key in ("linked|0/1|", "guards|0/1"):
+        widget.receive({"type": "part", "key": key})
+    widget.out.clear()
+    threads = [threading.Thread(target=session.put, args=(head_compilation(1, "s0", "again"),)) for _ in range(5)]
+    for thread in threads:
+        thread.start()
+    until(lambda: widget.out)
+    time.sleep(0.2)
+    assert [m["key"] for m in widget.out] == ["linked|0/1|"]
+    assert widget.out[0]["data"]["texts"]["ptx"]
+
+
+def test_verify_calls_back_and_tells_a_failure() -> None:
+    """The button runs the callback; without one, or when it fails, a sentence says so."""
+    called = []
+    widget = Recorded(head_session(), on_verify=lambda: called.append(1))
+    widget.receive({"type": "verify"})
+    assert called == [1]
+    loaded = Recorded(head_session())
+    loaded.receive({"type": "verify"})
+    assert "cannot be checked here" in loaded.out[-1]["text"]
+
+    def fail() -> None:
+        raise ValueError("no worker")
+
+    failing = Recorded(head_session(), on_verify=fail)
+    failing.receive({"type": "verify"})
+    assert failing.out[-1]["text"] == "The check failed: ValueError: no worker"
+
+
+def test_a_closed_widget_stops_following() -> None:
+    """After close the session keeps nothing of it."""
+    session = head_session()
+    widget = Recorded(session)
+    widget.close()
+    session.add_note("late")
+    assert "late" not in str(widget.overview)
+    assert session._listeners == []
+
+
+def test_a_closed_widget_is_freed() -> None:
+    """Neither the session nor a timer keeps it."""
+    session = head_session()
+    widget = Recorded(session)
+    alive = weakref.ref(widget)
+    widget.close()
+    del widget
+    gc.collect()
+    assert alive() is None
+
+
+def test_the_page_is_one_file_that_loads_nothing() -> None:
+    """No address, no script but ours, a policy that forbids the rest, and user text that cannot end the data."""
+    text = standalone_html(hostile_session(), "a <b> & </title>")
+    ours = re.sub(r"<script type=.application/json.*?</script>", "", text, flags=re.DOTALL)
+    assert not re.search(r"""(?:src|href)\s*=|url\(|@import|https?://(?!www\.w3\.org/)""", ours)
+    assert "default-src 'none'" in text
+    assert text.count("<script") == 2
+    assert text.count("</script>") == 2
+    assert "<title>a &lt;b&gt; &amp; &lt;/title&gt;</title>" in text
