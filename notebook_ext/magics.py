@@ -41,7 +41,7 @@ class CompileMagics(Magics):
         self.sessions = Sessions(shell)
 
     @no_var_expand
-    @magic_arguments()
+    @magic_arguments("%compile")
     @arguments.options
     @cell_magic("compile")  # type: ignore[arg-type]
     def compile_cell(self, line: str, body: str) -> None:
@@ -78,6 +78,10 @@ class CompileMagics(Magics):
         compared: Comparison | None = None
         with subject.recording() as session:
             self.sessions.bind(session, given.output)
+            if path := shadow.path_shadow():
+                session.add_note(
+                    f"'import engine' gave you the compiler's package, not your own {path}: rename yours and restart the kernel."
+                )
             with Progress(self.shell, session):
                 try:
                     cell.run(self.shell, parsed, subject, session, names, tape)

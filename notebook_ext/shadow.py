@@ -20,9 +20,12 @@ def refuse_shadow() -> None:
     """
     path = imported_shadow() or (None if "engine" in sys.modules else path_shadow())
     if path is not None:
-        raise UsageError(
-            f"Your own {path} hides the compiler's package 'engine': rename it (or move it away from this notebook) and restart the kernel."
-        )
+        raise UsageError(sentence(path))
+
+
+def sentence(path: str) -> str:
+    """What is wrong and what to do."""
+    return f"Your own {path} hides the compiler's package 'engine': rename it (or move it away from this notebook) and restart the kernel."
 
 
 def imported_shadow() -> str | None:

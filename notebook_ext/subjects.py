@@ -12,10 +12,10 @@ import torch
 from IPython.core.error import UsageError
 
 from engine import api, errors
+from engine.ir.marks import original
 from engine.options import Options
 from engine.pipeline import Pipeline
 from engine.records.session import Session
-from engine.ir.marks import original
 from engine.runtime.dispatch import dispatcher
 from engine.runtime.modules import attach, detach
 
@@ -102,8 +102,23 @@ class Torch:
         """``module.compile()``, which changes neither class nor state."""
         undo = _kept(module)
         detach(module)
-        module.compile(backend=self._backend, dynamic=self.choice.dynamic, fullgraph=self.choice.fullgraph)
+        options = {"backend": self._backend, "dynamic": self.choice.dynamic, "fullgraph": self.choice.fullgraph}
+        if type(module).forward.__module__.startswith("torch."):
+            # Stock compiles no frame of torch's own files; called from a frame elsewhere, the layer is inlined into that.
+            module._compiled_call_impl = torch.compile(_layer(module), **options)
+        else:
+            module.compile(**options)
         return undo
+
+
+def _layer(module: torch.nn.Module) -> Callable[..., Any]:
+    call = module._call_impl
+
+    def layer(*arguments: Any, **keywords: Any) -> Any:
+        return call(*arguments, **keywords)
+
+    layer.__name__ = layer.__qualname__ = type(module).__name__
+    return layer
 
 
 def _kept(module: torch.nn.Module) -> Undo:

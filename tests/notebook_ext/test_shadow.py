@@ -24,9 +24,8 @@ def test_loading_beside_a_module_called_engine(
     ran = empty_kernel.run("%load_ext notebook_ext")
     said = [line for line in ran.text.splitlines() if line.strip()]
     assert len(said) == 1, ran.text
-    assert said[0].startswith(
-        f"UsageError: Your own {mine.parent.name + '/' if 'init' in path else ''}".removesuffix("/")
-    )
+    name = path.removesuffix("/__init__.py")
+    assert said[0].startswith(f"UsageError: Your own {name} hides")
     assert "rename it" in said[0]
     assert empty_kernel.run("import engine; assert engine.WHOSE == 'mine'").succeeded
     assert "not found" in empty_kernel.run("%%compile\n1").text
