@@ -113,7 +113,7 @@ class _Sizes:
             for symbol, (index, dimension) in program.symbols.items()
         }
 
-    def of(self, size: Size) -> int:
+    def of(self, size: Any) -> int:
         """One size as a number.
 
         Raises:
@@ -175,6 +175,7 @@ class _Verification:
         except (_Impossible, ValueError) as reason:
             return _unverifiable(str(reason))
         try:
+            _pool.call("engine.runtime.interpreted:prepare", ())  # its time is not the kernel's
             outcome: Outcome = _pool.call("engine.runtime.interpreted:run_trial", (trial,), timeout=TIMEOUT)
         except WorkerFailed as error:
             return _unverifiable(f"in the interpreter, {error}")

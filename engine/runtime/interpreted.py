@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+import importlib
 import math
 from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 
-from engine.ir.binary import jitted
+from engine.runtime.launch import interpreted
 
-GUARD = 64
-"""Elements before and behind each buffer that nothing may touch."""
+GUARD = 8192
+"""Elements before and behind each buffer that nothing may touch: more than a block, so that a missing mask ends there."""
 PATTERN = 0x5B
 """Every byte of memory not written yet: no plausible result."""
 
@@ -83,6 +84,11 @@ class _Arena:
         return torch.equal(self._guards, self._guard_bytes())
 
 
+def prepare() -> None:
+    """Load Triton and what else the first kernel would wait for."""
+    importlib.import_module("triton.language")
+
+
 def run_trial(trial: Trial) -> Outcome:
     """Interpret the kernel and compare.
 
@@ -99,7 +105,7 @@ def run_trial(trial: Trial) -> Outcome:
         else:
             values.append(argument)
     if all(trial.grid):
-        jitted(trial.name, trial.text)[trial.grid](*values)
+        interpreted(trial.name, trial.text)[trial.grid](*values)
     written = {b: a for b, a in by_buffer.items() if any(_is_written(p, b) for p in trial.arguments)}
     if broken := [b for b, a in by_buffer.items() if not a.is_intact]:
         return Outcome("different", note=f"it writes outside {', '.join(broken)}")

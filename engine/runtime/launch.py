@@ -37,9 +37,17 @@ def on_gpu(source: KernelSource, misaligned: frozenset[str] = frozenset()) -> La
     return launch
 
 
+def interpreted(name: str, text: str) -> Any:
+    """The kernel's function, to be called with a grid, for Triton's interpreter."""
+    from engine.runtime import libdevice
+
+    libdevice.install()
+    return jitted(name, text)
+
+
 def in_interpreter(source: KernelSource, misaligned: frozenset[str] = frozenset()) -> Launcher:
     """Interpret on CPU tensors: only in a process that had TRITON_INTERPRET=1 before Triton was imported."""
-    function = jitted(source.name, source.text)
+    function = interpreted(source.name, source.text)
 
     def launch(x: int, y: int, z: int, stream: int, *arguments: Any) -> None:
         function[(x, y, z)](*arguments)

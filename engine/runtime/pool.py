@@ -99,6 +99,14 @@ class _Process:
         self._popen.wait()
         shutil.rmtree(self._folder, ignore_errors=True)
 
+    def release(self) -> None:
+        """Close the pipes of a process that has ended; only from the thread that uses them."""
+        self.kill()
+        for pipe in (self._popen.stdin, self._popen.stdout):
+            if pipe is not None:
+                with contextlib.suppress(OSError):
+                    pipe.close()
+
 
 def _at_end(popen: subprocess.Popen[bytes]) -> bool:
     return popen.stdout is not None and _readable(popen.stdout, 0)
@@ -164,16 +172,24 @@ class Pool:
             WorkerFailed: with the reason.
         """
         answers: queue.SimpleQueue[tuple[Any, str | None]] = queue.SimpleQueue()
-        self.put(function, arguments, lambda value, reason: answers.put((value, reason)), timeout=timeout)
-        value, reason = answers.get()
+        wanted = threading.Event()
+        wanted.set()
+        told = lambda value, reason: answers.put((value, reason))  # noqa: E731
+        self.put(function, arguments, told, timeout=timeout, is_wanted=wanted.is_set)
+        try:
+            value, reason = answers.get()
+        except BaseException:  # Ctrl-C: nobody waits for the answer any more
+            wanted.clear()
+            self.stop_unwanted(patience=0.0)
+            raise
         if reason is not None:
             raise WorkerFailed(reason)
         return value
 
-    def stop_unwanted(self) -> None:
-        """End the processes that have spent more than a second on a task no longer wanted; others start when needed."""
+    def stop_unwanted(self, patience: float = PATIENCE) -> None:
+        """End the processes that have spent ``patience`` seconds on a task no longer wanted; others start when needed."""
         for lane in tuple(self._lanes):
-            lane.stop_unwanted()
+            lane.stop_unwanted(patience)
 
     def close(self) -> None:
         """End all processes; tasks not begun fail. The pool can be used again."""
@@ -187,6 +203,8 @@ class Pool:
                 tasks.get_nowait().done(None, "the workers were closed")
         for _ in lanes:  # to wake their threads
             tasks.put(Task(0, 0, "", (), 0.0, lambda _value, _reason: None))
+        for lane in lanes:
+            lane.join()
 
     def _after_fork(self) -> None:
         """In a forked copy of this process the threads are gone and the processes belong to the parent: start anew."""
@@ -205,13 +223,17 @@ class _Lane:
         self._current: Task | None = None
         self._since = 0.0
         self._closed = False
+        self._lock = threading.Lock()  # between starting a process and closing
         self.is_idle = True
-        threading.Thread(target=self._serve, name="engine-worker", daemon=True).start()
+        self._thread = threading.Thread(target=self._serve, name="engine-worker", daemon=True)
+        self._thread.start()
 
     def _serve(self) -> None:
         while True:
             task = self._tasks.get()
             if self._is_closed():
+                if self._process is not None:
+                    self._process.release()
                 return
             self.is_idle, self._current, self._since = False, task, time.monotonic()
             try:
@@ -222,29 +244,49 @@ class _Lane:
 
     def _run(self, task: Task) -> tuple[Any, str | None]:
         try:
-            if self._process is None or not self._process.is_alive:
-                self._process = _Process(self._environment)
-            return self._process.call(task.function, task.arguments, task.timeout), None
+            return self._ready().call(task.function, task.arguments, task.timeout), None
         except WorkerFailed as error:
             return None, str(error)
         except Exception as error:
             return None, f"the worker process could not be used: {error}"
 
+    def _ready(self) -> _Process:
+        """The process, started anew when it has ended.
+
+        Raises:
+            WorkerFailed: the pool was closed meanwhile.
+        """
+        with self._lock:
+            if self._closed:
+                raise WorkerFailed("the workers were closed")
+            if self._process is not None and not self._process.is_alive:
+                self._process.release()
+                self._process = None
+            if self._process is None:
+                self._process = _Process(self._environment)
+            return self._process
+
     def _is_closed(self) -> bool:
         return self._closed
 
-    def stop_unwanted(self) -> None:
+    def stop_unwanted(self, patience: float) -> None:
         """End the process if what it does is no longer wanted."""
         current, process = self._current, self._process
-        is_long = time.monotonic() - self._since > PATIENCE
+        is_long = time.monotonic() - self._since >= patience
         if current is not None and process is not None and is_long and not current.is_wanted():
             process.kill()
 
     def close(self) -> None:
         """End the process and let the thread go."""
-        self._closed = True
-        if self._process is not None:
-            self._process.kill()
+        with self._lock:
+            self._closed = True
+            if self._process is not None:
+                self._process.kill()
+
+    def join(self) -> None:
+        """Wait a moment for the thread: one that still runs when the interpreter is taken down can take it down badly."""
+        if self._thread is not threading.current_thread():
+            self._thread.join(2.0)
 
 
 _pools: weakref.WeakSet[Pool] = weakref.WeakSet()

@@ -69,7 +69,9 @@ def source(
     name: str, text: str, args: tuple[KernelArg, ...], grid: tuple[Size, ...], kernel: str = "k0", num_warps: int = 4
 ) -> KernelSource:
     """A kernel without loop ops."""
-    return KernelSource(kernel, name, text, args, grid, tuple(() for _ in text.splitlines()), (), (), num_warps=num_warps)
+    return KernelSource(
+        kernel, name, text, args, grid, tuple(() for _ in text.splitlines()), (), (), num_warps=num_warps
+    )
 
 
 def softmax(rows: int = 4, cols: int = 100, kernel: str = "k0") -> KernelSource:
@@ -94,7 +96,12 @@ def layernorm(rows: int = 4, cols: int = 100, kernel: str = "k0") -> KernelSourc
 def gelu(count: Size = 1000, kernel: str = "k0", *, x: str = "x", out: str = "out") -> KernelSource:
     """Exact GELU of ``count`` elements."""
     grid = ((count + 255) // 256,)
-    args = (pointer("x", buffer=x), pointer("out", written=True, buffer=out), size("count", count), constexpr("BLOCK", 256))
+    args = (
+        pointer("x", buffer=x),
+        pointer("out", written=True, buffer=out),
+        size("count", count),
+        constexpr("BLOCK", 256),
+    )
     return source("gelu", GELU, args, grid, kernel)
 
 

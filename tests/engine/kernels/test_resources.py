@@ -1,0 +1,53 @@
+"""What a kernel takes of its target."""
+
+from __future__ import annotations
+
+import importlib.util
+
+import pytest
+
+from engine.kernels.resources import occupancy
+from engine.kernels.targets import TARGETS, compile_kernel
+from tests.engine.kernels import written
+
+
+@pytest.mark.parametrize(
+    ("target", "registers", "shared", "warps", "expected"),
+    [
+        ("cuda:90", 32, 0, 4, 1.0),  # 64 warps x 32 x 32 registers fill the file exactly
+        ("cuda:90", 33, 0, 4, 48 / 64),  # 40 registers a thread after rounding: 12 warps a scheduler
+        ("cuda:90", 255, 0, 8, 8 / 64),  # two warps a scheduler: one block of 8
+        ("cuda:90", 16, 100 * 1024, 4, 8 / 64),  # two blocks' shared memory
+        ("cuda:90", 16, 0, 1, 32 / 64),  # 32 blocks at most
+        ("cuda:89", 32, 0, 4, 1.0),
+        ("cuda:89", 16, 0, 1, 24 / 48),
+        ("hip:gfx942", 64, 0, 4, 1.0),
+        ("hip:gfx942", 128, 0, 4, 0.5),
+    ],
+)
+def test_occupancy_is_bound_by_the_scarcest_resource(
+    target: str, registers: int, shared: int, warps: int, expected: float
+) -> None:
+    """Registers, shared memory, blocks and warps each can be what there is too little of."""
+    assert occupancy(target, registers, shared, warps) == pytest.approx(expected)
+
+
+def test_occupancy_of_an_unknown_target_is_unknown() -> None:
+    """No guess where there are no facts."""
+    assert occupancy("cuda:75", 32, 0, 4) is None
+    assert occupancy("cuda:90", None, 0, 4) is None
+
+
+@pytest.mark.skipif(importlib.util.find_spec("triton") is None, reason="no Triton here")
+@pytest.mark.parametrize("target", TARGETS)
+def test_a_compiled_kernel_tells_what_it_takes(target: str) -> None:
+    """Registers, no spills, shared memory for the reduction across warps, and the warps it was compiled for."""
+    told = compile_kernel(written.softmax(cols=1000), target).resources
+    assert told is not None
+    assert told.registers is not None
+    assert 4 <= told.registers <= 64
+    assert told.spills == 0
+    assert told.shared_bytes
+    assert told.warps == 4
+    assert told.occupancy is not None
+    assert 0.5 <= told.occupancy <= 1.0

@@ -1,0 +1,24 @@
+"""Run in a worker process by the tests: programs through the generated Python, kernels interpreted."""
+
+from __future__ import annotations
+
+import importlib
+from dataclasses import replace
+from functools import reduce
+from typing import Any
+
+from engine.ir.kernel import Extern, Program
+from engine.runtime.launch import in_interpreter
+from engine.runtime.program import Executable
+
+
+def run(program: Program, *calls: tuple[Any, ...]) -> tuple[list[tuple[Any, ...]], str]:
+    """Outputs of each call, and the text that ran. Targets of externs come by name: ATen's operators cannot be pickled."""
+    steps = tuple(replace(s, target=_named(s.target)) if isinstance(s, Extern) else s for s in program.steps)
+    executable = Executable(replace(program, steps=steps), in_interpreter)
+    return [executable(*inputs) for inputs in calls], executable.text
+
+
+def _named(path: str) -> Any:
+    module, _, rest = path.partition(".")
+    return reduce(getattr, rest.split("."), importlib.import_module(module))
