@@ -231,14 +231,15 @@ class Fold:
         self._change(event, timings=known + (told if facts.get("is_forward", True) else _renamed(told)))
 
     def _failed(self, event: Event, kind: str, reason: str) -> None:
+        """The frame was left to Python: at a break that could not be resumed, at the recompile limit, or by a failure of torch's."""
         first = next((line.strip() for line in reason.splitlines() if line.strip()), kind)
-        self._change(
-            event,
-            failures=(
-                *self._get(event).failures,
-                Failure("trace", f"{kind}: {first}", "the frame runs as Python", reason),
-            ),
-        )
+        known = self._get(event)
+        if known.trace is not None and known.trace.breaks:
+            *others, last = known.trace.breaks
+            self._change(event, trace=replace(known.trace, breaks=(*others, replace(last, skipped=True))))
+        else:
+            failure = Failure("trace", f"{kind}: {first}", "the frame runs as Python", reason)
+            self._change(event, failures=(*known.failures, failure))
         frame = next((f for f in self.session.frames if f.id == event.frame), None)
         self.session.add_skipped(Skipped(frame.name if frame else f"frame {event.frame}", first))
         self._called(event.compilation, "python")

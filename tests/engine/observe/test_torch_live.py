@@ -15,8 +15,12 @@ from torch._logging import _internal as torch_logging
 from engine.observe import fold
 from engine.observe.torch_live import observe_torch
 from engine.records.session import Session
+from tests.differential import differences
+from tests.programs import names
 
 HERE = Path(__file__)
+REPORTED_ONLY = {"protocols.arithmetic_of_own": 1}
+"""Breaks that torch reports and leaves out of its counter: an operator of a user's class, after which it does not resume."""
 TEXT = HERE.read_text(encoding="utf-8").splitlines()
 
 
@@ -67,8 +71,8 @@ def breaks(session: Session) -> list[Any]:
 
 
 def counted_breaks(session: Session) -> int:
-    """Breaks that torch counts: it leaves out jumps that depend on data."""
-    return sum(b.times for b in breaks(session) if b.title != "Data-dependent branching")
+    """Breaks that torch counts: it leaves out jumps that depend on data, and frames that it leaves to Python."""
+    return sum(b.times for b in breaks(session) if b.title != "Data-dependent branching" and not b.skipped)
 
 
 def test_breaks_have_reason_and_line() -> None:
@@ -201,6 +205,34 @@ def test_recompile_limit_is_told() -> None:
     assert [c.outcome for c in session.calls] == ["compiled", "compiled", "python"]
     assert "recompile limit" in session.skipped[0].reason
     assert session.skipped[0].name == "scaled"
+
+
+def test_frame_left_to_python_is_told() -> None:
+    """A break that torch cannot resume leaves the frame to Python: the break is marked, and the function listed as not compiled."""
+
+    def prints_in_loop(x: torch.Tensor) -> torch.Tensor:
+        for _ in range(2):
+            print("value", float(x[0]))
+        return x
+
+    session = observed(prints_in_loop, (torch.ones(2),))
+    (told,) = breaks(session)
+    assert told.skipped
+    assert [s.name for s in session.skipped] == ["prints_in_loop"]
+    assert (session.calls[0].outcome, counted_breaks(session)) == ("python", sum(counters["graph_break"].values()))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", names())
+def test_programs_agree_with_torch_s_counters(name: str) -> None:
+    """For every program, graphs and breaks are as many as torch counts, every break has its line and every graph its nodes."""
+    with observe_torch() as session:
+        differences(name, lambda target: torch.compile(target, backend="aot_eager"))
+    assert session.failures == ()
+    assert graphs(session) == counters["stats"]["unique_graphs"]
+    assert counted_breaks(session) - REPORTED_ONLY.get(name, 0) == sum(counters["graph_break"].values())
+    assert all(b.span is not None for b in breaks(session))
+    assert all(g.nodes for c in session.compilations for g in c.graphs)
 
 
 def test_session_goes_to_a_file_and_back(tmp_path: Path) -> None:
