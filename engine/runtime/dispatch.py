@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import inspect
 import threading
 import traceback
@@ -22,7 +21,7 @@ from engine.records.bytecode import Span
 from engine.records.guards import Rejection
 from engine.records.runtime import Failure, Skipped
 from engine.records.session import Session
-from engine.runtime.cache import COMPILE_LOCK, CodeCache, caches_of
+from engine.runtime.cache import COMPILE_LOCK, CodeCache, all_caches, caches_of
 from engine.runtime.recording import announce, running, tell_call
 from engine.runtime.signature import dress, make, shape_of
 
@@ -79,6 +78,11 @@ class Dispatch:
         return self._order
 
     # Order. ``bound`` holds pairs (check, run); the run of all but the first also moves its entry to the front.
+
+    def refresh(self) -> None:
+        """Take over that the cache was cleared."""
+        if self._bound is not None:
+            self._sync()
 
     def _sync(self) -> None:
         """Take over what was added to the cache since."""
@@ -326,6 +330,16 @@ def dispatch_of(function: Any) -> Dispatch | None:
     return _states.get(function) if type(function) is FunctionType else None
 
 
+def reset() -> None:
+    """Forget everything compiled so far, in every compiled function."""
+    with COMPILE_LOCK:
+        for cache in all_caches():
+            cache.clear()
+        # Resume functions are not among these: they are reached only through code that has just been forgotten.
+        for state in tuple(_states.values()):
+            state.refresh()
+
+
 def dispatcher(
     function: FunctionType, compiler: Compiler, role: str = "root", parent: str = "", after: Span | None = None
 ) -> FunctionType:
@@ -370,10 +384,3 @@ def _async_generator(function: FunctionType, compiler: Compiler, role: str) -> F
     ORIGINALS[dispatch] = function
     _states[dispatch] = state
     return dispatch
-
-
-def unbound(subject: Any) -> Any:
-    """The plain function behind a bound method or ``partial``; anything else as it is."""
-    while isinstance(subject, functools.partial):
-        subject = subject.func
-    return getattr(subject, "__func__", subject)

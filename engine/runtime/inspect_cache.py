@@ -9,10 +9,12 @@ import torch
 
 from engine.errors import BadArgument
 from engine.records.guards import CallExplanation, GuardsRecord
-from engine.runtime.cache import all_caches
-from engine.runtime.dispatch import Dispatch, dispatch_of
+from engine.runtime.dispatch import Dispatch, dispatch_of, reset
 from engine.runtime.modules import compiled_forward
 from engine.runtime.signature import bind
+
+
+__all__ = ["explain_call", "guards_of", "reset"]
 
 
 def _target(f: Any) -> tuple[Dispatch, tuple[Any, ...], dict[str, Any]]:
@@ -65,9 +67,3 @@ def explain_call(f: Any, *args: Any, **kwargs: Any) -> CallExplanation:
     hit = next((e.id for e in entries if rejections[e.id] is None), None)
     refused = tuple(r for r in rejections.values() if r is not None)
     return CallExplanation(state.cache.frame.id, hit, tuple(e.id for e in entries), refused, results)
-
-
-def reset() -> None:
-    """Forget everything compiled so far, in every compiled function."""
-    for cache in all_caches():
-        cache.clear()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import copyreg
 import weakref
 from collections.abc import MutableMapping
 from types import FunctionType, MethodType
@@ -18,6 +19,7 @@ from engine.runtime.call import _Callee, make_callee
 from engine.runtime.dispatch import dispatcher
 
 Module = torch.nn.Module
+_RECONSTRUCTOR: Any = copyreg._reconstructor  # type: ignore[attr-defined]
 
 
 class _Quiet:
@@ -115,7 +117,11 @@ def _copy(twin: Any) -> Any:
 
 
 def _reduce(twin: Any, protocol: Any) -> Any:
-    return getattr(twin, ORIGINAL_MODULE).__reduce_ex__(protocol)
+    """The original's pickle. Picklers want ``__newobj__`` to make the class of the very object at hand, so another maker stands in for it."""
+    made, args, *rest = getattr(twin, ORIGINAL_MODULE).__reduce_ex__(protocol)
+    if getattr(made, "__name__", "") == "__newobj__" and len(args) == 1:
+        return _RECONSTRUCTOR, (args[0], object, None), *rest
+    return made, args, *rest
 
 
 class _CompiledCall:

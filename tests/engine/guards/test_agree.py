@@ -158,7 +158,13 @@ origins: st.SearchStrategy[Origin] = st.recursive(
     max_leaves=3,
 )
 S0, S1 = sympy.Symbol("s0", integer=True), sympy.Symbol("s1", integer=True)
-RELATIONS = (sympy.Eq(S0, S1), sympy.Ne(S0 % 8, 0), S0 * 2 < S1**2, sympy.And(S0 > 2, S1 < 20), sympy.Or(S0 > 20, sympy.Ne(S1, 4)))
+RELATIONS = (
+    sympy.Eq(S0, S1),
+    sympy.Ne(S0 % 8, 0),
+    S0 * 2 < S1**2,
+    sympy.And(S0 > 2, S1 < 20),
+    sympy.Or(S0 > 20, sympy.Ne(S1, 4)),
+)
 
 
 def guard_on(origin: Origin, value: Any, other: Origin) -> st.SearchStrategy[Guard]:
@@ -211,7 +217,9 @@ STATES = st.sampled_from(("plain", "plain", "plain", "no_grad", "inference", "au
 @pytest.mark.filterwarnings("ignore:Using a non-tuple sequence:UserWarning")
 @settings(max_examples=2500, deadline=None)
 @given(guard_sets(), st.lists(st.tuples(values, values, values, STATES), min_size=1, max_size=4), st.booleans())
-def test_check_and_walk_agree(guards: tuple[Guard, ...], calls: list[tuple[Any, Any, Any, str]], with_state: bool) -> None:
+def test_check_and_walk_agree(
+    guards: tuple[Guard, ...], calls: list[tuple[Any, Any, Any, str]], with_state: bool
+) -> None:
     """For any guards and any arguments both forms of the check, the walk, its first failure and the rejection agree."""
     guards = (*current_global_state_guards(), *guards) if with_state else guards
     quick = compile_check(guards, ("x", "type"))
@@ -247,7 +255,11 @@ def test_quick_tensor_checks_agree_once_they_have_learned(traced: list[Any], cal
     assert quick.check((), x, y)
 
     def compare() -> None:
-        assert quick.check((), first, second) is plain.check((), first, second) is holds(plain.guards, Scope({"x": first, "y": second}))
+        assert (
+            quick.check((), first, second)
+            is plain.check((), first, second)
+            is holds(plain.guards, Scope({"x": first, "y": second}))
+        )
 
     for make_first, make_second, state in calls:
         first, second = make_first(), make_second()

@@ -26,7 +26,9 @@ def test_shared_prefixes_are_read_once() -> None:
     assert text.count("x.a") == 1
 
 
-@pytest.mark.parametrize("name", ["type", "len", "int", "Exception", "check", "_1", "same", "__cells__", "one_by_one", "Tensor", ".0", "G"])
+@pytest.mark.parametrize(
+    "name", ["type", "len", "int", "Exception", "check", "_1", "same", "__cells__", "one_by_one", "Tensor", ".0", "G"]
+)
 def test_parameter_names_hide_nothing(name: str) -> None:
     """A parameter may be called like anything that the generated text uses."""
     origin = Local(name)
@@ -197,6 +199,8 @@ def test_past_a_failed_guard_no_user_code_runs() -> None:
     class Quiet:
         a = 1
 
-    guards = compile_check((TypeIs(X, Quiet), Equals(Attr(X, "a"), 1), Equals(Item(X, 0), 1), Equals(Attr(X, "b"), 1)), ("x",)).guards
+    guards = compile_check(
+        (TypeIs(X, Quiet), Equals(Attr(X, "a"), 1), Equals(Item(X, 0), 1), Equals(Attr(X, "b"), 1)), ("x",)
+    ).guards
     verdicts = [r.verdict for r in explain(guards, scope_of(x=Loud()))]
     assert verdicts == ["fail", "not reached", "not reached", "would fail"]

@@ -191,7 +191,10 @@ def test_same_object_and_not() -> None:
     assert admits(SameObject(X, Y, True), x=a, y=a)
     assert not admits(SameObject(X, Y, True), x=a, y=[])
     assert not admits(SameObject(X, Y, False), x=a, y=a)
-    assert refused(SameObject(X, Y, True), x=a, y=[]).sentence == "x is another object than y, which was otherwise when this entry was compiled."
+    assert (
+        refused(SameObject(X, Y, True), x=a, y=[]).sentence
+        == "x is another object than y, which was otherwise when this entry was compiled."
+    )
 
 
 def test_tensors_of_one_storage_are_refused() -> None:
@@ -253,7 +256,17 @@ def test_facets_of_a_subclass_run_no_code_of_its_own() -> None:
     with torch._C.DisableTorchFunctionSubclass():
         loud = torch.zeros(4, 16).as_subclass(Loud)
         plain = match(X, torch.zeros(4, 16))
-    guard = type(plain)(X, Loud, plain.dtype, plain.device, plain.layout, False, plain.sizes, plain.strides, str(torch._C._dispatch_keys(loud)))
+    guard = type(plain)(
+        X,
+        Loud,
+        plain.dtype,
+        plain.device,
+        plain.layout,
+        False,
+        plain.sizes,
+        plain.strides,
+        str(torch._C._dispatch_keys(loud)),
+    )
     assert admits(guard, x=loud)
 
 
@@ -318,7 +331,9 @@ def test_shape_relations() -> None:
     assert not admits(guard, x=torch.zeros(8, 3), y=5)
     assert not admits(guard, x=torch.zeros(8, 3), y=4.0 + 1)
     found = refused(guard, x=torch.zeros(8, 3), y=5)
-    assert found.sentence == "The compiled code holds where s0 == (2*s1) (s0 is x.shape[0], s1 is y); here s0 = 8, s1 = 5."
+    assert (
+        found.sentence == "The compiled code holds where s0 == (2*s1) (s0 is x.shape[0], s1 is y); here s0 = 8, s1 = 5."
+    )
 
 
 def test_a_value_that_is_gone() -> None:

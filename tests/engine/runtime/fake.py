@@ -1,0 +1,97 @@
+"""A compiler that compiles nothing: it guards a frame's arguments and runs the user's own code."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from types import CodeType
+from typing import Any
+
+import torch
+
+from engine.bytecode.route import route_calls
+from engine.guards.compile import compile_check
+from engine.guards.explain import explain
+from engine.guards.reasons import rejection
+from engine.guards.tell import guards_record
+from engine.ir.context import current_session
+from engine.ir.frame import CompiledFrame, FrameRequest
+from engine.ir.guard import Equals, Guard, TypeIs, current_global_state_guards
+from engine.ir.origin import Closure, Local, Origin, Scope
+from engine.options import Options
+from engine.records.guards import GuardResult, GuardsRecord, Rejection
+from engine.records.session import CompilationRecord, Session
+from engine.runtime.call import make_callee
+from engine.runtime.signature import Parameters
+from tests.engine.guards.examples import match
+
+
+class FakeCompiler:
+    """Implements ``ir.frame.Compiler``. ``requests`` are the frames it was asked to compile; ``code_of`` makes what runs instead."""
+
+    def __init__(self, *, fullgraph: bool = False, code_of: Callable[[CodeType], CodeType] | None = None) -> None:
+        self.options = Options(fullgraph=fullgraph)
+        self.requests: list[FrameRequest] = []
+        self.callee = make_callee(self)
+        self.code_of = code_of or (lambda code: code)
+        self.before: Callable[[FrameRequest], None] = lambda request: None
+
+    def session(self) -> Session | None:
+        """The session that records in this thread."""
+        return current_session()
+
+    def compile_frame(self, request: FrameRequest) -> CompiledFrame:
+        """Guard the arguments, closure cells included."""
+        self.requests.append(request)
+        self.before(request)
+        check = compile_check(guards_for(request), Parameters.of(request.function.__code__).names)
+        session = current_session()
+        id = f"{request.frame}/{request.entry}"
+        if session is not None:
+            session.put(CompilationRecord(id, request.frame, request.cause))
+        code = self.code_of(request.function.__code__)
+        return CompiledFrame(id, code, check.guards, check.check, check.text)
+
+    def explain(self, entry: CompiledFrame, scope: Scope) -> tuple[GuardResult, ...]:
+        """All guards of an entry evaluated."""
+        return explain(entry.guards, scope)
+
+    def rejection(self, entry: CompiledFrame, scope: Scope) -> Rejection | None:
+        """Why an entry does not serve a call."""
+        return rejection(entry.id, entry.guards, scope)
+
+    def guards_record(self, entry: CompiledFrame) -> GuardsRecord:
+        """An entry's guards as records."""
+        return guards_record(entry.guards, entry.check_text)
+
+    @property
+    def names(self) -> list[str]:
+        """Names of the frames compiled, in order."""
+        return [r.function.__name__ for r in self.requests]
+
+
+class RoutingCompiler(FakeCompiler):
+    """Every frame runs as Python with its calls dispatched, as after a graph break."""
+
+    def __init__(self) -> None:
+        super().__init__(code_of=lambda code: route_calls(code, self.callee))
+
+
+def guards_for(request: FrameRequest) -> list[Guard]:
+    """Guards on all that a frame was given."""
+    guards: list[Guard] = list(current_global_state_guards())
+    for name, value in request.arguments.items():
+        guards.append(_guard(Local(name), value, request))
+    for index, name in enumerate(request.function.__code__.co_freevars):
+        assert request.function.__closure__ is not None
+        cell = request.function.__closure__[index]
+        guards.append(_guard(Closure(name, index), cell.cell_contents, request))
+    return guards
+
+
+def _guard(origin: Origin, value: Any, request: FrameRequest) -> Guard:
+    dynamic = request.dynamic.get(origin.expr, frozenset())
+    if isinstance(value, torch.Tensor):
+        return match(origin, value, tuple(dynamic))
+    if type(value) in (int, float, bool, str) and -1 not in dynamic:
+        return Equals(origin, value)
+    return TypeIs(origin, type(value))
