@@ -48,7 +48,8 @@ export class Frame {
     model.on("change:overview", this.onOverview);
     model.on("msg:custom", this.onMessage);
     this.drawSummary();
-    this.open("linked");
+    const [view, ...where] = (model.get("view") || "linked").split("|");
+    this.open(view, ...where);
     // A view drawn before its element is on the page has no height to scroll in.
     requestAnimationFrame(() => this.view.draw());
   }

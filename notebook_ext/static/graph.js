@@ -84,11 +84,13 @@ export class GraphView {
 
   /** @param {number} by */
   scale(by) {
+    if (!this.part) return;
     this.zoom = Math.max(0.15, Math.min(3, this.zoom * by));
     this.paint();
   }
 
   fit() {
+    if (!this.part) return;
     this.zoom = Math.max(0.15, Math.min(1.5, this.box.clientWidth / (this.part.width + 2 * MARGIN)));
     this.paint();
   }
@@ -136,6 +138,7 @@ export class GraphView {
 
   /** @param {number} i */
   choose(i) {
+    if (!this.part) return;
     if (!this.part.nodes.length) return;
     this.at = Math.max(0, Math.min(this.part.nodes.length - 1, i));
     const n = this.part.nodes[this.at], y = (n.y + MARGIN) * this.zoom, x = (n.x + MARGIN) * this.zoom;
@@ -147,6 +150,7 @@ export class GraphView {
 
   /** @param {1 | -1} step */
   follow(step) {
+    if (!this.part) return;
     const next = (step > 0 ? this.readers : this.reads)?.[this.at]?.[0];
     if (next === undefined) return this.frame.say(step > 0 ? "Nothing reads this node." : "This node reads nothing.");
     this.choose(next);
@@ -162,6 +166,7 @@ export class GraphView {
   }
 
   link() {
+    if (!this.part) return;
     const n = this.part.nodes[this.at];
     if (n && n.line) this.frame.open("linked", this.entry, "line=" + n.line);
     else this.frame.say("No line is known for this node.");

@@ -190,6 +190,7 @@ export class GuardsView {
 
   /** @param {number} guard */
   go(guard) {
+    if (!this.part || !this.part.guards.length) return;
     this.at = Math.max(0, Math.min(this.part.guards.length - 1, guard));
     const { tree } = this.part;
     let opened = false;
@@ -200,17 +201,19 @@ export class GuardsView {
 
   /** One guard on or back in the order of checking; stops at the failure unless the rest is evaluated. @param {number} by */
   step(by) {
+    if (!this.part) return;
     const failed = this.chosen ? this.chosen.failed : -1;
     if (by > 0 && failed >= 0 && this.at >= failed && !this.isOpenEnded) return this.frame.say(`The check stops at guard ${failed + 1}. Press e to evaluate the rest, as a hypothesis.`);
     this.go(this.at + by);
   }
 
   failure() {
-    if (this.chosen && this.chosen.failed >= 0) this.go(this.chosen.failed);
+    if (this.part && this.chosen && this.chosen.failed >= 0) this.go(this.chosen.failed);
     else this.frame.say("No guard fails here.");
   }
 
   toggleRest() {
+    if (!this.part) return;
     this.isOpenEnded = !this.isOpenEnded;
     this.drawContext();
     this.reset();
@@ -218,19 +221,21 @@ export class GuardsView {
 
   /** @param {number} by */
   move(by) {
+    if (!this.part) return;
     const here = this.shown.findIndex((i) => this.part.tree[i].guard === this.at);
     for (let i = here + by; i >= 0 && i < this.shown.length; i += by) if (this.part.tree[this.shown[i]].guard >= 0) return this.go(this.part.tree[this.shown[i]].guard);
   }
 
   /** @param {boolean} isClosing */
   fold(isClosing) {
+    if (!this.part) return;
     const index = this.part.tree.findIndex((/** @type {any} */ r) => r.guard === this.at);
     const parent = index < 0 ? -1 : this.part.tree[index].parent;
     if (parent >= 0 && this.closed.has(parent) !== isClosing) this.toggle(parent);
   }
 
   link() {
-    const g = this.part.guards[this.at];
+    const g = this.part && this.part.guards[this.at];
     if (g && g.line) this.frame.open("linked", this.entry, "line=" + g.line);
     else this.frame.say("No line is known for this guard.");
   }
@@ -240,8 +245,9 @@ export class GuardsView {
     this.rows.show(this.shown.findIndex((i) => this.part.tree[i].guard === this.at), 80);
     const g = this.part.guards[this.at];
     if (!g) {
-      put(this.side, h("p", { class: "mut" }, this.part.empty || "Choose a guard."));
-      return this.frame.say(this.part.empty || "Choose a guard.");
+      const refused = this.chosen && this.chosen.failed < 0 ? this.chosen.sentence : "";
+      put(this.side, refused ? [h("h4", {}, "Why the call was refused"), h("p", {}, refused), h("p", { class: "mut" }, "Which guard said so was not recorded.")] : h("p", { class: "mut" }, this.part.empty || "Choose a guard."));
+      return this.frame.say(refused || this.part.empty || "Choose a guard.");
     }
     const [verdict, actual] = this.verdict(this.at), found = this.chosen, failed = found && found.failed === this.at;
     const other = verdict === "fail" ? "bad" : verdict === "would fail" ? "hyp" : "";

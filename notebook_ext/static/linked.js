@@ -61,34 +61,50 @@ class PaneView {
     this.shown = pane.id;
   }
 
+  /** What a row looks like, as its classes; two equal answers mean the same look. @param {number} at row of the pane */
+  #look(at) {
+    const { view, pane } = this;
+    const r = pane.first + at, links = /** @type {Links} */ (view.links);
+    const ordinal = links.ordinal[r], level = view.level[r], mark = this.#mark();
+    let look = "r " + hue(level && view.ordinal > 0 ? view.ordinal : ordinal);
+    if (pane.heads.includes(at)) look += " head";
+    if (ordinal >= 0) look += " own";
+    if (level >= SAME_LINE) look += " hit";
+    if (level === LINKED && view.isNarrow) look += " exact";
+    if (view.cursor.slot === this.slot && view.cursor.row === at) look += " at";
+    if (view.library) look += " with-library";
+    if (mark && mark[0] === at) look += ` marked m${mark[1]}-${mark[2]}`;
+    return look;
+  }
+
+  /** The piece of source that the selection stands for: [row, from, to]. */
+  #mark() {
+    const { view } = this;
+    return view.slots[this.slot] === "source" && view.cursor.slot !== this.slot ? view.part.marks[view.selected] : null;
+  }
+
   /** @param {number} i row number within what the pane shows */
   #row(i) {
     const { view, pane } = this;
     const at = this.from + i, r = pane.first + at;
     const { links, part } = /** @type {{links: Links, part: any}} */ (view);
-    const head = pane.heads.includes(at);
-    const ordinal = links.ordinal[r], level = view.level[r], me = view.cursor.slot === this.slot && view.cursor.row === at;
+    const look = this.#look(at), me = look.includes(" at"), ordinal = links.ordinal[r];
     const before = at > this.from && !pane.heads.includes(at - 1) ? links.ordinal[r - 1] : -2;
-    const shown = level && view.ordinal > 0 ? view.ordinal : ordinal;
-    const classes = ["r", hue(shown), head ? "head" : "", ordinal >= 0 ? "own" : "", level >= SAME_LINE ? "hit" : "", level === LINKED && view.isNarrow ? "exact" : "", me ? "at" : ""];
     const text = this.texts[at] || "";
     const library = view.library && part.library[r] !== undefined ? h("span", { class: "lib" }, "   ‹ " + part.strings[part.library[r]]) : null;
     const broken = pane.id === "source" && part.breaks[at] ? h("span", { class: "lib bad" }, "   ✗ graph break: " + part.breaks[at]) : null;
-    const number = pane.numbers ? pane.numbers[at] : String(at + 1);
     return h(
       "div",
-      { class: classes.filter(Boolean).join(" "), role: "listitem", "data-row": at, "aria-current": me ? "true" : null, title: text.length > 40 ? text.trim().slice(0, 400) : null, onclick: () => view.choose(this.slot, at) },
+      { class: look, role: "listitem", "data-row": at, "aria-current": me ? "true" : null, title: text.length > 40 ? text.trim().slice(0, 400) : null, onclick: () => view.choose(this.slot, at) },
       h("span", { class: "g" }, ordinal >= 0 && (ordinal !== before || me) ? badge(ordinal) : null),
-      h("span", { class: "n" }, number),
+      h("span", { class: "n" }, pane.numbers ? pane.numbers[at] : String(at + 1)),
       h("span", { class: "x" }, this.#code(text, at), library, broken),
     );
   }
 
   /** @param {string} text @param {number} at */
   #code(text, at) {
-    const { view, pane } = this;
-    const runs = tokens(text, pane.language);
-    const mark = pane.id === "source" && view.cursor.slot !== this.slot ? view.part.marks[view.selected] : null;
+    const runs = tokens(text, this.pane.language), mark = this.#mark();
     const cut = mark && mark[0] === at ? marked(runs, mark[1], mark[2]) : runs.map(([c, t]) => /** @type {[string, string, boolean]} */ ([c, t, false]));
     return cut.map(([kind, t, on]) => (on ? h("mark", { class: kind }, t) : kind ? h("span", { class: kind }, t) : t));
   }
@@ -104,7 +120,7 @@ class PaneView {
     this.count.textContent = !pane.rows ? "" : hits.length ? `${hits.length} of ${lines}` : view.selected < 0 ? plural(lines, "line") : view.whyNone(pane) || "no match";
     this.el.classList.toggle("cur", view.cursor.slot === this.slot);
     put(this.ruler, rulerMarks(hits, this.end - this.from).map(([top, height]) => h("i", { class: hue(view.ordinal), style: `top:${top * 100}%;height:${height * 100}%` })));
-    this.rows.redraw();
+    this.rows.refresh((i, row) => row.className !== this.#look(this.from + i));
     if (view.cursor.slot === this.slot) this.rows.show(view.cursor.row - this.from, 100);
     else this.rows.show(hits.length ? hits[0] : -1, 54);
   }
@@ -208,7 +224,8 @@ export class LinkedView {
   arrange() {
     const low = this.part.panes.some((/** @type {Pane} */ p) => p.id === "amdgcn") ? "amdgcn" : "ptx";
     const lowered = this.part.kernels.length > 0;
-    this.slots = { A: "source", B: "fx", C: lowered ? "triton" : "aten", D: lowered ? low : "bytecode" };
+    const rest = /** @type {Pane} */ (this.pane("bytecode")).rows ? "bytecode" : "triton";
+    this.slots = { A: "source", B: "fx", C: lowered ? "triton" : "aten", D: lowered ? low : rest };
   }
 
   /** @param {number} row global */
@@ -279,6 +296,7 @@ export class LinkedView {
 
   /** @param {number} by rows, headings are passed over */
   move(by) {
+    if (!this.part) return;
     const { slot } = this.cursor, pane = this.views[slot].pane;
     const { from, end } = this.views[slot];
     let row = Math.max(from, Math.min(end - 1, this.cursor.row + by));
@@ -289,6 +307,7 @@ export class LinkedView {
 
   /** Go to the next open pane, onto its first linked row. @param {number} step */
   turn(step) {
+    if (!this.part) return;
     const slot = SLOTS[(SLOTS.indexOf(this.cursor.slot) + step + SLOTS.length) % SLOTS.length];
     this.enter(slot);
   }
@@ -308,6 +327,7 @@ export class LinkedView {
 
   /** @param {1 | -1} step */
   cycle(step) {
+    if (!this.part) return;
     const row = nextHit(this.visibleHits(this.cursor.slot), this.cursor.row, step);
     if (row < 0) return this.frame.say("No match in " + this.views[this.cursor.slot].pane.title + ".");
     this.cursor.row = row;
@@ -316,6 +336,7 @@ export class LinkedView {
   }
 
   pin() {
+    if (!this.part) return;
     this.isPinned = !this.isPinned;
     if (!this.isPinned) this.selected = this.rowNumber(this.cursor.slot, this.cursor.row);
     this.update();
@@ -323,6 +344,7 @@ export class LinkedView {
 
   toggleLibrary() {
     this.library = !this.library;
+    if (!this.part) return;
     this.update();
   }
 

@@ -44,6 +44,9 @@ export class Links {
     this.panes = part.panes;
     this.count = part.up.length;
     this.byId = new Map(this.panes.map((p, i) => [p.id, i]));
+    /** Which walk saw a row last: cheaper than a set for each walk. */
+    this.stamps = new Uint32Array(this.count);
+    this.stamp = 0;
     /** @type {number[][]} */
     const up = part.up.map((/** @type {number | number[]} */ u) => (Array.isArray(u) ? u : u < 0 ? [] : [u]));
     this.up = new Edges(this.count, up.flatMap((rows, r) => rows.map((u) => /** @type {[number, number]} */ ([r, u]))));
@@ -84,14 +87,22 @@ export class Links {
   }
 
   /**
-   * Rows reached by following edges from `rows`.
+   * Rows reached by following edges from `rows`, those included.
    * @param {Edges} edges
    * @param {Iterable<number>} rows
    */
   #reach(edges, rows) {
-    const seen = new Set(rows);
-    for (const row of seen) for (const next of edges.of(row)) seen.add(next);
-    return seen;
+    const { start, to } = edges, stamp = ++this.stamp;
+    const found = [...rows];
+    for (const row of found) this.stamps[row] = stamp;
+    for (let i = 0; i < found.length; i++) {
+      for (let e = start[found[i]]; e < start[found[i] + 1]; e++) {
+        if (this.stamps[to[e]] === stamp) continue;
+        this.stamps[to[e]] = stamp;
+        found.push(to[e]);
+      }
+    }
+    return found;
   }
 
   /**
@@ -105,21 +116,21 @@ export class Links {
     const own = this.paneOf[row], triton = this.byId.get("triton");
     const chain = this.chains[own];
     const above = this.#reach(this.up, [row]);
-    const source = [...above].filter((r) => this.paneOf[r] === 0);
+    const source = above.filter((r) => this.paneOf[r] === 0);
     const firsts = own === 0 ? [row, ...this.called.of(row)] : source;
     for (const r of this.#reach(this.down, firsts)) level[r] = SAME_LINE;
     for (const r of above) for (const caller of this.callers.get(r) || []) level[caller] = SAME_LINE;
     for (const r of above) level[r] = LINKED;
     for (const r of this.#reach(this.down, own === 0 ? firsts : [row])) level[r] = LINKED;
-    /** @type {Map<number, Set<number>>} */
+    /** @type {Map<number, number[]>} */
     const below = new Map();
     this.panes.forEach((pane, i) => {
       const isOwnMachine = i === own && triton !== undefined && i !== triton && chain.includes(triton);
       if (chain.includes(i) && !isOwnMachine) return;
       const shared = isOwnMachine ? triton : this.chains[i].find((c) => chain.includes(c));
       if (shared === undefined || shared === own) return;
-      if (!below.has(shared)) below.set(shared, this.#reach(this.down, [...above].filter((r) => this.paneOf[r] === shared)));
-      for (const r of /** @type {Set<number>} */ (below.get(shared))) if (this.paneOf[r] === i) level[r] = LINKED;
+      if (!below.has(shared)) below.set(shared, this.#reach(this.down, above.filter((r) => this.paneOf[r] === shared)));
+      for (const r of /** @type {number[]} */ (below.get(shared))) if (this.paneOf[r] === i) level[r] = LINKED;
     });
     return level;
   }

@@ -70,6 +70,7 @@ export class RecompilesView {
 
   /** @param {number} lane @param {number} column */
   go(lane, column) {
+    if (!this.part || !this.part.lanes.length) return;
     const { lanes } = this.part;
     this.lane = Math.max(0, Math.min(lanes.length - 1, lane));
     this.column = Math.max(0, Math.min(lanes[this.lane].columns.length - 1, column));
@@ -78,6 +79,7 @@ export class RecompilesView {
 
   /** @param {number} step */
   miss(step) {
+    if (!this.part || !this.part.lanes.length) return;
     const places = this.part.lanes.flatMap((/** @type {any} */ l, /** @type {number} */ i) => l.columns.flatMap((/** @type {any} */ c, /** @type {number} */ j) => (c.rejections.length ? [[i, j]] : [])));
     if (!places.length) return this.frame.say("No call was refused by every entry.");
     const here = places.findIndex((/** @type {number[]} */ p) => p[0] === this.lane && p[1] === this.column);
@@ -86,6 +88,7 @@ export class RecompilesView {
   }
 
   guard() {
+    if (!this.part || !this.part.lanes.length) return;
     const column = this.part.lanes[this.lane].columns[this.column];
     const refused = column && column.rejections[column.rejections.length - 1];
     if (refused) this.frame.open("guards", this.fullId(refused.entry), "call=" + (column.first));

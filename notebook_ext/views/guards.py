@@ -83,7 +83,7 @@ def _tree(told: tuple[GuardRecord, ...]) -> list[dict[str, Any]]:
     root = _Branch("")
     for i, guard in enumerate(told):
         branch = root
-        for step in guard.path or (guard.origin,):
+        for step in guard.path or (guard.origin or "global state",):
             branch = branch.below.setdefault(step, _Branch(step))
         branch.guards.append(i)
     rows: list[dict[str, Any]] = []
@@ -117,7 +117,7 @@ def _case(
     told: tuple[GuardRecord, ...],
 ) -> dict[str, Any]:
     numbers = {g.id: i for i, g in enumerate(told)}
-    verdicts = [["not reached", ""] for _ in told]
+    verdicts = [["not reached" if rejection.guard in numbers else "", ""] for _ in told]
     for result in rejection.results:
         if result.guard in numbers:
             verdicts[numbers[result.guard]] = [result.verdict, clean(result.actual)]

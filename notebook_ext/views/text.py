@@ -9,6 +9,7 @@ _ANSI = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)?|[
 _CONTROL = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069\ufeff]")
 _UNIX_PATH = re.compile(r"(?<![\w.~/])/(?:[\w.+@-]+/)+([\w.+@-]+)")
 _WINDOWS_PATH = re.compile(r"(?<!\w)[A-Za-z]:[\\/](?:[^\\/\s\"'<>|:]+[\\/])+([^\\/\s\"'<>|:]+)")
+_DIMENSION = re.compile(r"^(\w+) in dimension (\d+)$")
 _ARRAY = re.compile(r"^[\[(](.*)[\])]$")
 
 
@@ -79,6 +80,9 @@ def changed(origin: str, kind: str, expected: str, actual: str) -> str:
         if len(differing) == 1 and accessor:
             i = differing[0]
             return f"{name}.{accessor}({i}) {one_line(before[i], 40)} -> {one_line(after[i], 40)}"
+    dimension = _DIMENSION.match(expected)
+    if dimension and actual:
+        return f"{name}.size({dimension[2]}) {one_line(dimension[1], 40)} -> {one_line(actual, 40)}"
     arrow = f"{one_line(expected, 40)} -> {one_line(actual, 40)}" if actual else one_line(expected, 40)
     return f"{name} {one_line(kind, 40)}: {arrow}".strip()
 

@@ -25,6 +25,7 @@ QUIET_SECONDS = 0.25
 class Explorer(anywidget.AnyWidget):
     """Shows one session, and follows it while kernels are still being compiled.
 
+    ``view`` names what is open at first, as the summary's links do: ``guards|0/1``, ``linked|0/0|line=12``; the linked view when empty.
     ``on_verify`` is called without arguments when a person asks for a check; it may take its time, and changes of the session show by themselves.
     """
 
@@ -32,9 +33,10 @@ class Explorer(anywidget.AnyWidget):
     _css = style_text()
     overview = traitlets.Dict().tag(sync=True)
     parts = traitlets.Dict().tag(sync=True)
+    view = traitlets.Unicode().tag(sync=True)
 
-    def __init__(self, session: Session, *, on_verify: Callable[[], object] | None = None) -> None:
-        super().__init__(overview=overview(session), parts=first_parts(session))
+    def __init__(self, session: Session, *, on_verify: Callable[[], object] | None = None, view: str = "") -> None:
+        super().__init__(overview=overview(session), parts=first_parts(session), view=view)
         self.session = session
         self._on_verify = on_verify
         self._sent = {key: _fingerprint(value) for key, value in self.parts.items()}

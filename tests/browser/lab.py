@@ -23,8 +23,9 @@ START_SECONDS = 60
 QUIET = {
     "@jupyterlab/apputils-extension:notification": {"fetchNews": "false", "checkForUpdates": False},
     "@jupyterlab/docmanager-extension:plugin": {"autosave": False},
+    "@jupyterlab/notebook-extension:tracker": {"windowingMode": "none"},
 }
-"""Settings that would otherwise go to the network, or write while the test looks."""
+"""No news from the network, nothing written while a test looks, and cells outside the window stay on the page."""
 
 
 class Lab:

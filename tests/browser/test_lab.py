@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import json
 import pathlib
+import shutil
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
 
-from tests.browser.lab import Lab, errors_in, open_notebook, run_all, run_cell, set_theme
+from tests.browser.lab import ROOT, Lab, errors_in, open_notebook, run_all, run_cell, set_theme
 from tests.browser.test_explorer import CONTRAST, click_line, keep, lit, said
 
 pytestmark = pytest.mark.browser
+
+TOUR = ROOT / "notebooks" / "00_tour.ipynb"
+TOUR_SECONDS = 240
 
 CELLS = [
     """
@@ -56,6 +60,8 @@ def write_notebook(path: pathlib.Path, cells: list[str]) -> None:
 def lab(chromium: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lab]:
     """A server with two notebooks."""
     folder = tmp_path_factory.mktemp("notebooks")
+    if TOUR.exists():
+        shutil.copy(TOUR, folder)
     write_notebook(folder / "made.ipynb", CELLS)
     started = Lab(folder)
     yield started
@@ -101,3 +107,30 @@ def test_kernels_fill_their_panes_while_the_kernel_is_busy(lab: Lab, tab: Callab
     page.wait_for_selector('.lm section[data-pane="ptx"] .r.hit', timeout=8_000)
     assert "Line 12" in said(page)
     assert page.evaluate("window.jupyterapp.shell.currentWidget.context.sessionContext.session.kernel.status") == "busy"
+
+
+def test_the_tour_runs_and_links_source_to_ptx(lab: Lab, tab: Callable[..., Any]) -> None:
+    """All cells of the tour run; in its first explorer a click on a source line lights up PTX that was compiled here; both themes are readable."""
+    page = tab(1400).page
+    open_notebook(page, lab, TOUR.name)
+    run_all(page, TOUR_SECONDS)
+    assert errors_in(page) == []
+    first = page.locator(".lm").first
+    first.scroll_into_view_if_needed()
+    page.wait_for_function("document.querySelector('.lm section[data-pane=ptx] .r') !== null", timeout=120_000)
+    lines = first.locator('section[data-pane="source"] .r.own:not(.head) .n')
+    assert lines.count() > 0
+    for i in range(lines.count()):
+        lines.nth(i).click()
+        if first.locator('section[data-pane="ptx"] .r.hit').count():
+            break
+    else:
+        pytest.fail("no source line is linked to PTX")
+    assert first.locator('section[data-pane="triton"] .r.hit').count() > 0
+    assert "PTX" in first.locator(".say").inner_text()
+    assert page.locator(".lm").count() >= 2
+    for name in ("JupyterLab Light", "JupyterLab Dark"):
+        set_theme(page, name)
+        first.scroll_into_view_if_needed()
+        keep(page, f"tour-{name[11:].lower()}")
+        assert page.evaluate(CONTRAST) == []

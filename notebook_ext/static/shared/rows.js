@@ -16,8 +16,11 @@ export class Rows {
     /** @type {Map<number, HTMLElement>} */
     this.drawn = new Map();
     this.inner = h("div", { class: "rows-in", role: "presentation" });
-    this.el = h("div", { ...props, class: "rows " + (props.class || ""), onscroll: () => this.#fill() }, this.inner);
-    this.observer = new ResizeObserver(() => this.#fill());
+    // Both are kept rather than read: reading them between writes would make the browser lay out the page each time.
+    this.top = 0;
+    this.view = 0;
+    this.el = h("div", { ...props, class: "rows " + (props.class || ""), onscroll: () => { this.top = this.el.scrollTop; this.#fill(); } }, this.inner);
+    this.observer = new ResizeObserver(() => { this.view = this.el.clientHeight; this.#fill(); });
     this.observer.observe(this.el);
   }
 
@@ -40,8 +43,28 @@ export class Rows {
     this.#fill();
   }
 
+  /**
+   * Draw again only those rows for which `isStale` holds.
+   * @param {(index: number, row: HTMLElement) => boolean} isStale
+   */
+  refresh(isStale) {
+    for (const [i, row] of this.drawn) {
+      if (!isStale(i, row)) continue;
+      const fresh = this.#place(i);
+      row.replaceWith(fresh);
+      this.drawn.set(i, fresh);
+    }
+  }
+
+  /** @param {number} i */
+  #place(i) {
+    const row = this.draw(i);
+    row.style.top = i * this.height + "px";
+    return row;
+  }
+
   #fill() {
-    const [first, end] = visibleRows(this.count, this.el.scrollTop, this.el.clientHeight || 600, this.height);
+    const [first, end] = visibleRows(this.count, this.top, this.view || 600, this.height);
     for (const [i, row] of this.drawn) {
       if (i >= first && i < end) continue;
       row.remove();
@@ -50,8 +73,7 @@ export class Rows {
     const fresh = document.createDocumentFragment();
     for (let i = first; i < end; i++) {
       if (this.drawn.has(i)) continue;
-      const row = this.draw(i);
-      row.style.top = i * this.height + "px";
+      const row = this.#place(i);
       this.drawn.set(i, row);
       fresh.append(row);
     }
@@ -61,10 +83,11 @@ export class Rows {
   /** Bring a row into view. @param {number} index @param {number} lead pixels above it */
   show(index, lead) {
     if (index < 0) return;
-    const height = this.el.clientHeight;
-    if (!height) return;
-    const top = scrollFor(index, this.el.scrollTop, height, lead, this.height);
-    if (top !== this.el.scrollTop) this.el.scrollTop = top;
+    if (!this.view) this.view = this.el.clientHeight;
+    if (!this.view) return;
+    const top = scrollFor(index, this.top, this.view, lead, this.height);
+    if (top === this.top) return;
+    this.el.scrollTop = this.top = top;
     this.#fill();
   }
 }
