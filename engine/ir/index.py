@@ -500,18 +500,19 @@ def _digits(atom: Atom, var: Var) -> tuple[Size, Size] | None:
             if of == whole:
                 return (by, var.size) if exact_quotient(var.size, by) is not None else (0, 0)
         case Mod(of, by):
-            if of == whole and exact_quotient(var.size, by) is not None:
-                return (1, by)
-            if (
-                of.terms.keys() == {Div(whole, d) for d in [next(iter(of.terms)).by]}
-                if len(of.terms) == 1 and isinstance(next(iter(of.terms)), Div)
-                else False
-            ):
-                inner = next(iter(of.terms))
-                assert isinstance(inner, Div)
-                high = plain(inner.by * by)
-                if of.const == 0 and of.terms[inner] == 1 and exact_quotient(var.size, high) is not None:
-                    return (inner.by, high)
+            low, inner = _divided(of)
+            high = plain(low * by)
+            if inner == whole and exact_quotient(var.size, high) is not None:
+                return (low, high)
         case Picked():
             return None
     return (0, 0) if var in Index({atom: 1}).variables() else None
+
+
+def _divided(index: Index) -> tuple[Size, Index]:
+    """``(d, y)`` where the index is ``y // d``."""
+    if len(index.terms) == 1 and index.const == 0:
+        ((atom, coefficient),) = index.terms.items()
+        if isinstance(atom, Div) and coefficient == 1:
+            return atom.by, atom.of
+    return 1, index

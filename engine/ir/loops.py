@@ -17,7 +17,7 @@ from typing import Any
 
 import torch
 
-from engine.ir.index import ZERO, Index, Picked, Size, Var, flatten, text_of, unflatten, variable
+from engine.ir.index import ZERO, Index, Picked, Size, Var, flatten, is_nonnegative, lower, text_of, unflatten, variable
 from engine.ir.kernel import Buffer
 
 X = "x"
@@ -53,6 +53,12 @@ COSTS = {
     "scan": 10,
 }
 FREE = frozenset(("constant", "index", "load", "store", "to"))
+
+
+def is_nonnegative_index(index: Index) -> bool:
+    """Whether an index is known never to be negative."""
+    bottom = lower(index)
+    return bottom is not None and is_nonnegative(bottom)
 
 
 def compute_dtype(dtype: torch.dtype) -> torch.dtype:
@@ -276,13 +282,15 @@ class Builder:
         return self.where(condition, value, otherwise)
 
     def picked(self, value: Op, size: Size) -> Index:
-        """A value read from memory as an index into a dimension; negative values count from the end."""
+        """A value as an index into a dimension; negative values count from the end."""
+        inner = value.args[0] if value.name == "to" else value
+        if inner.name == "index" and inner.index is not None and is_nonnegative_index(inner.index):
+            return inner.index
         value = self.cast(value, torch.int64)
-        wrapped = self.where(
-            self.call("lt", value, self.constant(0, torch.int64), dtype=torch.bool),
-            self.call("add", value, self.size(size, torch.int64)),
-            value,
-        )
+        is_negative = self.call("lt", value, self.constant(0, torch.int64), dtype=torch.bool)
+        wrapped = self.where(is_negative, self.call("add", value, self.size(size, torch.int64)), value)
+        if not wrapped.label:
+            wrapped.label = f"{value.label or 'picked'}_at"
         return Index({Picked(wrapped.number, size): 1})
 
     def _mask(self) -> Op | None:
@@ -301,7 +309,7 @@ class Builder:
             "load", (), source.dtype, index=flatten(index, source.stride), buffer=source.name, mask=self._mask()
         )
         if not read.label:
-            read.label = source.name
+            read.label = source.label or source.name
         return (
             self._write("to", (read,), torch.float32, value=torch.float32)
             if compute_dtype(source.dtype) != source.dtype
@@ -323,6 +331,7 @@ class Builder:
     def evaluate(self, source: Def, index: Coordinates) -> Op:
         """The body of one Def at an index."""
         outer, self._origins = self._origins, source.origins
+        value: Op
         try:
             if source.kind == "reduction":
                 value = source.body(self, index, unflatten(self.reduced, source.ranges))
@@ -342,7 +351,7 @@ class Builder:
         """Write one element of a tensor, rounded to its dtype."""
         self._origins = target.origins
         position = flatten(index, target.stride)
-        return self._write(
+        written = self._write(
             "store",
             (value,),
             target.dtype,
@@ -350,6 +359,8 @@ class Builder:
             buffer=target.name,
             space=self._space(position) | value.space,
         )
+        written.label = target.label or target.name
+        return written
 
 
 @dataclass(frozen=True)

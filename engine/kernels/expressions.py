@@ -39,7 +39,6 @@ INFIX = {
     "div": "/",
     "truncdiv": "//",
     "rem": "%",
-    "fmod": "%",
     "and": "&",
     "or": "|",
     "xor": "^",
@@ -51,68 +50,48 @@ INFIX = {
     "ge": ">=",
 }
 FUNCTIONS = {
-    "exp": "tl.exp",
-    "exp2": "tl.exp2",
-    "log": "tl.log",
-    "log2": "tl.log2",
-    "sin": "tl.sin",
-    "cos": "tl.cos",
-    "erf": "tl.erf",
-    "rsqrt": "tl.rsqrt",
-    "sigmoid": "tl.sigmoid",
-    "abs": "tl.abs",
-    "floor": "tl.floor",
-    "ceil": "tl.ceil",
-    "where": "tl.where",
-    "tanh": "tanh",
-    "expm1": "expm1",
-    "log1p": "log1p",
-    "trunc": "truncate",
-    "round": "round_to_even",
+    **{
+        n: f"tl.{n}"
+        for n in (
+            "exp",
+            "exp2",
+            "log",
+            "log2",
+            "sin",
+            "cos",
+            "erf",
+            "rsqrt",
+            "sigmoid",
+            "abs",
+            "floor",
+            "ceil",
+            "where",
+        )
+    },
+    **{
+        n: f"libdevice.{n}"
+        for n in (
+            "tanh",
+            "expm1",
+            "log1p",
+            "trunc",
+            "pow",
+            "atan2",
+            "fmod",
+            "sinh",
+            "cosh",
+            "tan",
+            "asin",
+            "acos",
+            "atan",
+        )
+    },
+    **{n: f"libdevice.{n}" for n in ("asinh", "acosh", "atanh", "erfc", "erfinv", "lgamma", "hypot")},
+    "round": "libdevice.rint",
 }
 NAN_KEEPING = ("maximum", "minimum")
 
 HELPERS = {
-    "tanh": """
-@triton.jit
-def tanh(x):
-    size = tl.abs(x)
-    e = tl.exp(-2.0 * size)
-    far = (1.0 - e) / (1.0 + e)
-    s = x * x
-    near = size * (1.0 + s * (-0.3333333333333333 + s * (0.13333333333333333 + s * (-0.05396825396825397 + s * 0.021869488536155203))))
-    value = tl.where(size < 0.25, near, far)
-    return tl.where(x < 0.0, -value, value)
-""",
-    "expm1": """
-@triton.jit
-def expm1(x):
-    u = tl.exp(x)
-    corrected = (u - 1.0) * x / tl.log(u)
-    value = tl.where(u - 1.0 == -1.0, -1.0, corrected)
-    value = tl.where(u == float("inf"), u, value)
-    return tl.where(u == 1.0, x, value)
-""",
-    "log1p": """
-@triton.jit
-def log1p(x):
-    u = 1.0 + x
-    value = tl.where(u == float("inf"), u, tl.log(u) * x / (u - 1.0))
-    return tl.where(u == 1.0, x, value)
-""",
-    "truncate": """
-@triton.jit
-def truncate(x):
-    return tl.where(x < 0.0, tl.ceil(x), tl.floor(x))
-""",
-    "round_to_even": """
-@triton.jit
-def round_to_even(x):
-    low = tl.floor(x)
-    rest = x - low
-    is_odd = low * 0.5 != tl.floor(low * 0.5)
-    return tl.where((rest > 0.5) | ((rest == 0.5) & is_odd), low + 1.0, low)
-""",
     "multiply": """
 @triton.jit
 def multiply(a, b):
@@ -122,7 +101,7 @@ def multiply(a, b):
 """Functions that Triton's portable language lacks, by the name that kernels call them by."""
 
 
-def constant_text(value: bool | int | float, dtype: torch.dtype, *, typed: bool = False) -> str:
+def constant_text(value: bool | float, dtype: torch.dtype, *, typed: bool = False) -> str:
     """A constant; ``typed`` where nothing beside it tells Triton its type."""
     if isinstance(value, float) and not math.isfinite(value):
         text = 'float("nan")' if value != value else f'float("{"-" if value < 0 else ""}inf")'
@@ -159,7 +138,6 @@ def is_infix(name: str) -> bool:
     return name in INFIX or name in ("neg", "not")
 
 
-def helper_of(name: str) -> str | None:
-    """The helper function that an operation calls, if any."""
-    called = FUNCTIONS.get(name, "")
-    return called if called in HELPERS else None
+def needs_libdevice(name: str) -> bool:
+    """Whether an operation calls the target's own mathematical library."""
+    return FUNCTIONS.get(name, "").startswith("libdevice.")

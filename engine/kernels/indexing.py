@@ -98,31 +98,6 @@ def blocks(size: Size, block: int) -> Size:
     return whole if whole is not None else sympy.ceiling(size / block)
 
 
-def size_text(size: Size) -> str:
-    """A size as Python text."""
-    return str(size)
-
-
-def symbols_of(kernel: LoopKernel) -> tuple[sympy.Symbol, ...]:
-    """Symbols that the kernel's text mentions, by name."""
-    found: set[sympy.Symbol] = set()
-    for size in (kernel.x.size, kernel.r.size if kernel.r is not None else 1):
-        found |= _free(size)
-    for op in kernel.ops:
-        if op.index is not None:
-            found |= index_symbols(op.index)
-    return tuple(sorted(found, key=str))
-
-
-def index_symbols(index: Index) -> set[sympy.Symbol]:
-    """Symbols in an index expression."""
-    found = _free(index.const)
-    for atom, coefficient in index.terms.items():
-        found |= _free(coefficient)
-        if not isinstance(atom, Var) and hasattr(atom, "of"):
-            found |= index_symbols(atom.of) | _free(atom.by)
-    return found
-
-
-def _free(size: Size) -> set[sympy.Symbol]:
-    return set() if isinstance(size, int) else {s for s in size.free_symbols if isinstance(s, sympy.Symbol)}
+def is_linear(size: sympy.Expr) -> bool:
+    """Whether a symbolic size reads well inside a kernel: sums and products of numbers and symbols."""
+    return size.is_Symbol or size.is_Integer or ((size.is_Add or size.is_Mul) and all(is_linear(a) for a in size.args))

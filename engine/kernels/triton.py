@@ -12,8 +12,16 @@ import torch
 from engine.ir.index import Index, Size, Var, text_of
 from engine.ir.kernel import KernelArg, KernelSource
 from engine.ir.loops import LoopKernel, Op, R, X
-from engine.kernels.expressions import HELPERS, SIGNATURE, TYPES, constant_text, helper_of, is_infix, operation_text
-from engine.kernels.indexing import Blocking, blocking, blocks, is_divisible, size_text, symbols_of
+from engine.kernels.expressions import (
+    HELPERS,
+    SIGNATURE,
+    TYPES,
+    constant_text,
+    is_infix,
+    needs_libdevice,
+    operation_text,
+)
+from engine.kernels.indexing import Blocking, blocking, blocks, is_divisible, is_linear
 from engine.records.lowering import LoopOp
 
 LONGEST_INLINE = 56
@@ -62,9 +70,9 @@ class Printer:
         self.taken: set[str] = set(RESERVED)
         self.texts: dict[int, Text] = {}
         self.helpers: dict[str, None] = {}
+        self.uses_libdevice = False
         self.indent = "    "
-        self.symbols = symbols_of(kernel)
-        self.taken |= {str(s) for s in self.symbols}
+        self.sizes: dict[Size, str] = {}
         self.live = _live(kernel.ops)
         self.uses = _uses(self.live)
         self.levels = _levels(kernel.ops)
@@ -77,9 +85,13 @@ class Printer:
 
     def source(self) -> KernelSource:
         """Everything about the kernel."""
-        args = self._args()
+        pointers = self._pointers()
         self._body()
-        head = [Line("import triton"), Line("import triton.language as tl"), Line("")]
+        args = (*pointers, *self._size_args(), *self._block_args())
+        head = [Line("import triton"), Line("import triton.language as tl")]
+        if self.uses_libdevice:
+            head.append(Line("from triton.language.extra import libdevice"))
+        head.append(Line(""))
         for helper in self.helpers:
             head += [Line(text) for text in HELPERS[helper].rstrip("\n").split("\n")]
         if self.helpers:
@@ -102,33 +114,44 @@ class Printer:
             flops=kernel.flops,
         )
 
-    def _args(self) -> tuple[KernelArg, ...]:
+    def _pointers(self) -> list[KernelArg]:
         written = {op.buffer for op in self.live if op.name == "store"}
         read = {op.buffer for op in self.live if op.name == "load"}
-        args = []
+        args: list[KernelArg] = []
         for name, buffer in self.kernel.buffers.items():
             if name in read or name in written:
-                args.append(
-                    KernelArg(
-                        self._unique(f"{_identifier(name)}_ptr"),
-                        "pointer",
-                        f"*{SIGNATURE[buffer.dtype]}",
-                        name,
-                        None,
-                        name in written,
-                    )
-                )
+                label = next(op.label for op in self.live if op.buffer == name)
+                pointer, kind = self._unique(f"{_identifier(label)}_ptr"), f"*{SIGNATURE[buffer.dtype]}"
+                args.append(KernelArg(pointer, "pointer", kind, name, None, name in written))
         args.sort(key=lambda a: a.written)
         self.pointers = {a.buffer: a.name for a in args}
+        return args
+
+    def _size_args(self) -> list[KernelArg]:
         width = "i64" if self.kernel.is_wide else "i32"
-        args += [KernelArg(str(s), "size", width, value=s) for s in self.symbols]
+        return [KernelArg(name, "size", width, value=size) for size, name in self.sizes.items()]
+
+    def _block_args(self) -> list[KernelArg]:
         if self.block.r_block == 0:
-            args.append(KernelArg("BLOCK", "constexpr", "constexpr", value=self.block.x_block))
-        else:
-            if not self.block.is_row:
-                args.append(KernelArg("ROWS", "constexpr", "constexpr", value=self.block.x_block))
-            args.append(KernelArg("COLS", "constexpr", "constexpr", value=self.block.r_block))
-        return tuple(args)
+            return [KernelArg("BLOCK", "constexpr", "constexpr", value=self.block.x_block)]
+        rows = [KernelArg("ROWS", "constexpr", "constexpr", value=self.block.x_block)]
+        return [
+            *([] if self.block.is_row else rows),
+            KernelArg("COLS", "constexpr", "constexpr", value=self.block.r_block),
+        ]
+
+    def _size(self, size: Size) -> str:
+        """A size as text; symbols, and expressions that a kernel had better not compute, become parameters."""
+        if isinstance(size, int):
+            return str(size)
+        if is_linear(size):
+            return str(size.xreplace({s: sympy.Symbol(self._size_name(s, str(s))) for s in size.free_symbols}))
+        return self._size_name(size, "size")
+
+    def _size_name(self, size: Size, wanted: str) -> str:
+        if size not in self.sizes:
+            self.sizes[size] = self._unique(_identifier(wanted))
+        return self.sizes[size]
 
     def _signature(self, args: tuple[KernelArg, ...]) -> str:
         parameters = [f"{a.name}: tl.constexpr" if a.kind == "constexpr" else a.name for a in args]
@@ -189,7 +212,7 @@ class Printer:
                 (op.number,),
             )
         assert self.kernel.r is not None
-        self._add(f"for start in range(0, {size_text(self.kernel.r.size)}, COLS):")
+        self._add(f"for start in range(0, {self._size(self.kernel.r.size)}, COLS):")
         self.indent = "        "
         self._add("col = start + cols")
         for op in self.live:
@@ -248,9 +271,9 @@ class Printer:
 
     def _inside(self, loop: str) -> str:
         if loop == X:
-            return f"{self.x_name} < {size_text(self.kernel.x.size)}"
+            return f"{self.x_name} < {self._size(self.kernel.x.size)}"
         assert self.kernel.r is not None
-        return f"col < {size_text(self.kernel.r.size)}"
+        return f"col < {self._size(self.kernel.r.size)}"
 
     def _write(self, op: Op) -> None:
         """Print an operation's line, unless it is written where it is used."""
@@ -325,9 +348,7 @@ class Printer:
             return Text(f"{args[0].closed}.to({TYPES[op.dtype]})", True, behind)
         if op.name == "round" and isinstance(op.value, torch.dtype):
             return Text(f"{args[0].closed}.to({TYPES[op.value]}).to(tl.float32)", True, behind)
-        helper = helper_of(op.name)
-        if helper is not None:
-            self.helpers[helper] = None
+        self.uses_libdevice |= needs_libdevice(op.name)
         infix = is_infix(op.name)
         return Text(
             operation_text(op.name, [a.closed if infix else a.text for a in args], op.dtype, op.args[0].dtype),
@@ -338,10 +359,11 @@ class Printer:
     def _index_value(self, op: Op) -> Text:
         assert op.index is not None
         text = self._index(op.index)
-        return Text(text, bool(re.fullmatch(r"\w+|\d+", text)), (op.number,))
+        is_one_term = len(op.index.terms) == 1 and op.index.const == 0 and next(iter(op.index.terms.values())) == 1
+        return Text(text, is_one_term or text.isalnum(), (op.number,))
 
     def _index(self, index: Index) -> str:
-        return text_of(index, lambda number: self._text(self.kernel.ops[number]).closed, self._var, size_text)
+        return text_of(index, lambda number: self._text(self.kernel.ops[number]).closed, self._var, self._size)
 
     def _var(self, var: Var) -> str:
         return self.x_name if var is self.kernel.x or var == self.kernel.x else "col"
@@ -407,8 +429,8 @@ def _kernel_name(kernel: LoopKernel) -> str:
             break
         words.append(_identifier(word))
     number = kernel.id.removeprefix("k")
-    kind = "fused" if len(kernel.nodes) > 1 else "loop"
-    return "_".join([kind, *(words or ["copy"]), number])
+    kind = ["fused"] if len(kernel.nodes) > 1 else []
+    return "_".join([*kind, *(words or ["copy"]), number])
 
 
 def _live(ops: tuple[Op, ...]) -> list[Op]:
@@ -453,8 +475,3 @@ def _levels(ops: tuple[Op, ...]) -> dict[int, int]:
         below = max((levels[n.number] for n in _needs(op, ops)), default=0)
         levels[op.number] = below + 1 if op.name == "reduce" else below
     return levels
-
-
-def grid_text(grid: tuple[Size, ...]) -> str:
-    """The launch grid for people."""
-    return " x ".join(str(sympy.sympify(g)) for g in grid)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from engine.ir.index import Index, Size, atom_size
 from engine.ir.kernel import Buffer
-from engine.ir.loops import INNER, OUTER, R, X, Op
+from engine.ir.loops import INNER, OUTER, Op, R, X
 
 
 def bytes_moved(ops: tuple[Op, ...], buffers: dict[str, Buffer], x: Size, r: Size) -> int | None:

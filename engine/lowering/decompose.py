@@ -79,7 +79,10 @@ def decompose(graph: AotGraph) -> torch.fx.GraphModule:
     root = torch.nn.Module()
     new = torch.fx.Graph()
     made: dict[torch.fx.Node, Any] = {}
+    inputs = iter(graph.inputs)
     for node in old.graph.nodes:
+        if node.op == "placeholder":
+            node.meta.setdefault("val", next(inputs, None))
         origin = origin_of(node)
         here = NodeOrigin((node_id("aten", graph.compilation, node),), origin.span, origin.stack, origin.module)
         if node.op == "get_attr":
@@ -102,8 +105,8 @@ def decompose(graph: AotGraph) -> torch.fx.GraphModule:
         set_origin(made[node], here)
     for name, value in old.named_parameters(recurse=False):
         root.register_parameter(name, value)
-    result = torch.fx.GraphModule(root, new)
-    return result
+    new.eliminate_dead_code()
+    return torch.fx.GraphModule(root, new)
 
 
 def _attribute(module: torch.nn.Module, path: str) -> Any:
@@ -116,8 +119,8 @@ def _attribute(module: torch.nn.Module, path: str) -> Any:
 def _can_decompose(target: Any) -> bool:
     if not isinstance(target, torch._ops.OpOverload) or target in TABLE or is_library(target):
         return False
-    return target in decompositions() or torch._C._dispatch_has_kernel_for_dispatch_key(
-        target.name(), "CompositeImplicitAutograd"
+    return target in decompositions() or target.has_kernel_for_dispatch_key(
+        torch._C.DispatchKey.CompositeImplicitAutograd
     )
 
 
@@ -143,10 +146,17 @@ def _parts(node: torch.fx.Node) -> torch.fx.GraphModule | None:
             traced = make_fx(call, decomposition_table=decompositions(), tracing_mode="real")(*values)
     except Exception:  # a decomposition that does not take these arguments: ATen does the whole operator
         return None
-    calls = [n for n in traced.graph.nodes if n.op == "call_function"]
-    if any(n.target is node.target for n in calls) or not _fits(node, traced):
+    calls = [n.target for n in traced.graph.nodes if n.op == "call_function"]
+    if node.target in calls or not all(map(_is_provided, calls)) or not _fits(node, traced):
         return None
     return traced
+
+
+def _is_provided(target: Any) -> bool:
+    """Whether a part is better off on its own than inside the whole operator, which ATen also has."""
+    if not isinstance(target, torch._ops.OpOverload):
+        return True
+    return target in TABLE or is_library(target) or _is_random(target)
 
 
 def _fits(node: torch.fx.Node, traced: torch.fx.GraphModule) -> bool:

@@ -13,7 +13,7 @@ import torch.fx
 from engine.errors import EngineError
 from engine.ir.aot import AotGraph
 from engine.ir.graph import origin_of
-from engine.ir.index import Size, is_same, plain
+from engine.ir.index import Size, contiguous_strides, is_same, plain
 from engine.ir.kernel import KernelSource, Program
 from engine.ir.loops import Def, LoopKernel
 from engine.lowering import ops as _families
@@ -75,12 +75,16 @@ class Walk:
         self.inputs: list[tuple[str, Any]] = []
         self.symbols: dict[str, tuple[int, int]] = {}
         self.outputs: tuple[Any, ...] = ()
+        self.unbound: list[tuple[torch.fx.Node, Tensor]] = []
         self.computing = 0
         self.lowered = 0
 
     def run(self) -> None:
         """Walk the graph."""
         for node in self.module.graph.nodes:
+            if self.unbound and node.op != "placeholder":
+                self._settle_strides()
+                self.unbound.clear()
             self.low.node = node
             self.low.origins = origin_of(node).nodes
             getattr(self, f"_{node.op}")(node)
@@ -104,15 +108,39 @@ class Walk:
         for dim, size in enumerate(value.shape):
             self._bind(size, position, dim)
         stride = tuple(plain(s) for s in value.stride()) if value.layout == torch.strided else ()
-        self.values[node] = Tensor(
-            sizes_of(value), self.low.add(Def(node.name, value.dtype, sizes_of(value), stride, "input", ()))
-        )
+        read = Tensor(sizes_of(value), self.low.add(Def(node.name, value.dtype, sizes_of(value), stride, "input", ())))
+        self.values[node] = read
+        if not all(isinstance(s, int) or {str(f) for f in s.free_symbols} <= self.symbols.keys() for s in stride):
+            self.unbound.append((node, read))
+
+    def _settle_strides(self) -> None:
+        """Inputs whose strides are symbols that no size gives are copied first."""
+        for node, read in self.unbound:
+            if all(
+                isinstance(s, int) or {str(f) for f in s.free_symbols} <= self.symbols.keys() for s in read.base.stride
+            ):
+                continue
+            self.low.node, self.low.origins = node, origin_of(node).nodes
+            copied = Def(
+                self.low.name(f"{node.name}_rows"), read.dtype, read.shape, contiguous_strides(read.shape), "extern", ()
+            )
+            reason = "Its strides are symbols that no size gives."
+            target = torch.ops.aten.clone.default
+            self.low.externs.append(
+                ExternNode(
+                    node, target, (read,), {"memory_format": torch.contiguous_format}, (copied,), False, reason, ()
+                )
+            )
+            self.low.add(copied)
+            self.values[node] = Tensor(read.shape, copied)
 
     def _bind(self, value: Any, position: int, dim: int) -> None:
         if isinstance(value, torch.SymInt) and value.node.expr.is_Symbol:
             self.symbols.setdefault(str(value.node.expr), (position, dim))
 
     def _scalar(self, value: Any) -> Any:
+        if isinstance(value, torch.SymFloat):
+            return value.node.expr
         return plain(value) if isinstance(value, torch.SymInt) else value
 
     def _get_attr(self, node: torch.fx.Node) -> None:
@@ -143,9 +171,15 @@ class Walk:
             found = self._of(node.args[0])[node.args[1]]
             self.values[node] = self._renamed(node, found)
             return
-        if isinstance(value, (torch.SymInt, int)) and not isinstance(value, bool) and not _is_item(node):
+        if (
+            isinstance(value, (torch.SymInt, torch.SymFloat, int, float))
+            and not isinstance(value, bool)
+            and not _is_item(node)
+        ):
             self.values[node] = self._scalar(value)
             return
+        if isinstance(node.target, torch._ops.OpOverload) and node.target._schema.is_mutable:
+            raise LoweringError(f"The graph is not functional: {node.target} writes into its argument.")
         self.computing += 1
         args, kwargs = torch.fx.map_arg((node.args, dict(node.kwargs)), self._of)
         reason = self._lowered(node, args, kwargs)
@@ -277,11 +311,19 @@ def _sentence(reason: str) -> str:
 def _check_devices(node: torch.fx.Node) -> None:
     values = [n.meta.get("val") for n in node.all_input_nodes] + [node.meta.get("val")]
     flat = torch.utils._pytree.tree_leaves(values)
-    devices = {v.device.type for v in flat if isinstance(v, torch.Tensor)}
+    scalars = {
+        id(n.meta["val"]) for n in node.all_input_nodes if n.op == "placeholder" and _is_cpu_scalar(n.meta["val"])
+    }
+    devices = {v.device.type for v in flat if isinstance(v, torch.Tensor) and id(v) not in scalars}
     if len(devices) > 1:
         raise NotLowered(f"it mixes tensors on {' and '.join(sorted(devices))}")
     if any(v.layout != torch.strided for v in flat if isinstance(v, torch.Tensor)):
         raise NotLowered("sparse tensors are computed by ATen")
+
+
+def _is_cpu_scalar(value: Any) -> bool:
+    """A 0-dim tensor on the CPU, which eager mixes with any device: the runtime moves it."""
+    return isinstance(value, torch.Tensor) and not value.shape and value.device.type == "cpu"
 
 
 def _check_not_empty(node: torch.fx.Node) -> None:

@@ -247,7 +247,8 @@ class Scheduler:
         if made.kind == "reduction" and group.inner is None:
             group.vars, group.inner = reduced_variables(made, group, demands[0].index)
         if made.kind == "scan" and group.inner is None:
-            group.inner = (_axis_variable(made, demands[0].index),) if _axis_variable(made, demands[0].index) else None
+            axis = _axis_variable(made, demands[0].index)
+            group.inner = None if axis is None else (axis,)
         group.has_scan |= made.kind == "scan"
         group.members.add(made)
         if stored:
@@ -407,7 +408,7 @@ def memory_order(made: Def) -> list[int]:
     """Dimensions of a Def, those with the largest stride first, without those of size 1."""
     dims = [d for d, n in enumerate(made.shape) if n != 1]
     if all(isinstance(s, int) for s in made.stride):
-        return sorted(dims, key=lambda d: -made.stride[d])  # type: ignore[operator]
+        return sorted(dims, key=lambda d: -made.stride[d])
     return dims
 
 
@@ -463,7 +464,7 @@ def _recomputation_refusal(made: Def, group: Group, demands: list[Demand]) -> st
     factor = places * total / max(own, 1)
     if factor <= 1:
         return None
-    if cost * factor <= CHEAP * 4 and reads * factor <= 16 or (cost <= CHEAP and reads <= 2 and places == 1):
+    if (cost * factor <= CHEAP * 4 and reads * factor <= 16) or (cost <= CHEAP and reads <= 2 and places == 1):
         return None
     return f"It would be computed {factor:.0f} times over: storing it once is cheaper."
 

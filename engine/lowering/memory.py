@@ -10,7 +10,7 @@ from torch.utils import _pytree as pytree
 
 from engine.ir.index import Index, Size, Var, contiguous_strides, flatten, product, unflatten, variable
 from engine.ir.kernel import Buffer, Extern, KernelSource, Launch, Program, Ref, Step
-from engine.ir.loops import Builder, Def, LoopKernel
+from engine.ir.loops import Builder, LoopKernel
 from engine.lowering.cost import bytes_moved, flops
 from engine.lowering.fuse import Group, Schedule
 from engine.lowering.table import ExternNode, Tensor
@@ -200,7 +200,7 @@ def _last_uses(program: Program) -> dict[str, int]:
         else:
             leaves = pytree.tree_leaves((step.args, dict(step.kwargs)))
             names = [v.buffer for v in leaves if isinstance(v, Ref)] + [r for r in step.results if r is not None]
-        uses.update({name: number for name in names})
+        uses.update(dict.fromkeys(names, number))
     return uses
 
 

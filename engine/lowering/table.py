@@ -11,7 +11,7 @@ import torch
 import torch.fx
 from torch._prims_common import ELEMENTWISE_TYPE_PROMOTION_KIND, elementwise_dtypes
 
-from engine.ir.index import ZERO, Index, Size, contiguous_strides, is_same, plain
+from engine.ir.index import ZERO, Size, contiguous_strides, is_same, plain
 from engine.ir.loops import Body, Builder, Coordinates, Def, Op, ReductionBody
 
 Lowered = Any
@@ -85,7 +85,7 @@ class Lowering:
     def add(self, made: Def) -> Def:
         """Put a Def into the program's order."""
         made.position = len(self.defs)
-        made.label = made.name.removeprefix("native_")
+        made.label = made.label or made.name
         self.defs.append(made)
         return made
 
@@ -99,21 +99,7 @@ class Lowering:
         stride: Sequence[Size] | None = None,
     ) -> Tensor:
         """A tensor whose element at an index is ``body(builder, index)``, in the computing type of ``dtype``."""
-        shape = tuple(shape)
-        return Tensor(
-            shape,
-            self.add(
-                Def(
-                    self.name(name or self._own_name()),
-                    dtype,
-                    shape,
-                    self._stride(shape, stride),
-                    "pointwise",
-                    self.origins,
-                    body,
-                )
-            ),
-        )
+        return self._define("pointwise", shape, dtype, body, name, stride=stride)
 
     def reduction(
         self,
@@ -126,43 +112,41 @@ class Lowering:
         name: str = "",
     ) -> Tensor:
         """A tensor whose element is a reduction of ``body(builder, index, reduced index)`` over ``ranges``."""
-        shape = tuple(shape)
-        return Tensor(
-            shape,
-            self.add(
-                Def(
-                    self.name(name or self._own_name()),
-                    dtype,
-                    shape,
-                    self._stride(shape, None),
-                    "reduction",
-                    self.origins,
-                    body,
-                    tuple(ranges),
-                    kind,
-                )
-            ),
-        )
+        return self._define("reduction", shape, dtype, body, name, ranges=tuple(ranges), reduction=kind)
 
     def scan(self, kind: str, shape: Sequence[Size], axis: int, dtype: torch.dtype, body: Body) -> Tensor:
         """A tensor whose element is the running sum or product of ``body`` along ``axis``."""
-        shape = tuple(shape)
-        return Tensor(
-            shape,
-            self.add(
-                Def(
-                    self.name(self._own_name()),
-                    dtype,
-                    shape,
-                    self._stride(shape, None),
-                    "scan",
-                    self.origins,
-                    body,
-                    reduction=kind,
-                    axis=axis,
-                )
-            ),
+        return self._define("scan", shape, dtype, body, "", reduction=kind, axis=axis)
+
+    def _define(
+        self,
+        kind: str,
+        shape: Sequence[Size],
+        dtype: torch.dtype,
+        body: Any,
+        name: str,
+        *,
+        stride: Sequence[Size] | None = None,
+        ranges: tuple[Size, ...] = (),
+        reduction: str = "",
+        axis: int = 0,
+    ) -> Tensor:
+        wanted = name or self._own_name()
+        sizes = tuple(shape)
+        made = Def(
+            self.name(wanted),
+            dtype,
+            sizes,
+            self._stride(sizes, stride),
+            kind,
+            self.origins,
+            body,
+            ranges,
+            reduction,
+            axis,
         )
+        made.label = wanted.lstrip("_").removeprefix("native_")
+        return Tensor(sizes, self.add(made))
 
     def _own_name(self) -> str:
         return self.node.name if self.node is not None else "t"
@@ -275,9 +259,11 @@ def element(a: Any, dtype: torch.dtype, shape: tuple[Size, ...]) -> Body:
             return lambda b, index: b.constant(a, dtype)
         if isinstance(a, complex):
             raise NotLowered("complex numbers are computed by ATen")
+        if getattr(a, "is_integer", None) is not True:
+            raise NotLowered("a number that is not whole and follows from sizes is computed by ATen")
         return lambda b, index: b.size(plain(a), dtype)
     lead = len(shape) - len(a.shape)
-    same = tuple(i + lead if not (s == 1) else None for i, s in enumerate(a.shape))
+    same = tuple(i + lead if s != 1 else None for i, s in enumerate(a.shape))
     return lambda b, index: b.cast(a.at(b, tuple(ZERO if i is None else index[i] for i in same)), dtype)
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from engine.ir.index import ZERO, Index, Size, plain
+from engine.ir.index import Index, Size, plain
 from engine.ir.loops import Builder, Coordinates, Op
 from engine.lowering.ops.views import broadcast_to
 from engine.lowering.table import (

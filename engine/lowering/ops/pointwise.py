@@ -62,6 +62,8 @@ def _unary(name: str, kind: Any, *operators: Any) -> None:
 
 for _name in ("exp", "exp2", "log", "log2", "log1p", "expm1", "sin", "cos", "tanh", "erf", "sqrt", "rsqrt", "sigmoid"):
     _unary(_name, INT_TO_FLOAT, getattr(aten, _name).default)
+for _name in ("sinh", "cosh", "tan", "asin", "acos", "atan", "asinh", "acosh", "atanh", "erfc", "erfinv", "lgamma"):
+    _unary(_name, INT_TO_FLOAT, getattr(aten, _name).default)
 for _name in ("neg", "abs", "floor", "ceil", "trunc", "round"):
     _unary(_name, DEFAULT, getattr(aten, _name).default)
 
@@ -203,6 +205,17 @@ lowers(aten.maximum.default)(lambda low, a, other: elementwise(low, (a, other), 
 lowers(aten.minimum.default)(lambda low, a, other: elementwise(low, (a, other), _named("minimum")))
 
 
+lowers(aten.atan2.default)(lambda low, a, other: elementwise(low, (a, other), _named("atan2"), INT_TO_FLOAT))
+lowers(aten.hypot.default)(lambda low, a, other: elementwise(low, (a, other), _named("hypot")))
+
+
+@lowers(aten.pow.Tensor_Tensor)
+def pow_tensor(low: Lowering, a: Tensor, exponent: Tensor) -> Tensor:
+    if not promoted((a, exponent))[1].is_floating_point:
+        raise NotLowered("a power of whole numbers is computed by ATen")
+    return elementwise(low, (a, exponent), _named("pow"))
+
+
 @lowers(aten.pow.Tensor_Scalar)
 def pow_scalar(low: Lowering, a: Tensor, exponent: Any) -> Tensor:
     if not isinstance(exponent, (int, float)) or isinstance(exponent, bool):
@@ -214,7 +227,9 @@ def pow_scalar(low: Lowering, a: Tensor, exponent: Any) -> Tensor:
         return elementwise(low, (a, exponent), lambda b, v, _: b.call("sqrt", v))
     if exponent == -0.5:
         return elementwise(low, (a, exponent), lambda b, v, _: b.call("rsqrt", v))
-    raise NotLowered("a power with this exponent has no accurate form that runs on every target")
+    if not is_float:
+        raise NotLowered("a power of whole numbers is computed by ATen")
+    return elementwise(low, (a, exponent), _named("pow"))
 
 
 def _whole_power(b: Builder, v: Op, exponent: int) -> Op:
@@ -229,15 +244,9 @@ def _whole_power(b: Builder, v: Op, exponent: int) -> Op:
 
 @lowers(aten.pow.Scalar)
 def pow_of_scalar(low: Lowering, base: Any, exponent: Tensor) -> Tensor:
-    held, _ = promoted((base, exponent))
-    if not isinstance(base, (int, float)) or base <= 0 or not held.is_floating_point or not math.isfinite(base):
-        raise NotLowered("a power of this base has no accurate form that runs on every target")
-
-    def compute(b: Builder, _: Op, e: Op) -> Op:
-        exact = b.call("mul", b.cast(e, torch.float64), b.constant(math.log2(base), torch.float64))
-        return b.cast(b.call("exp2", exact), e.dtype)
-
-    return elementwise(low, (base, exponent), compute)
+    if not promoted((base, exponent))[1].is_floating_point:
+        raise NotLowered("a power of whole numbers is computed by ATen")
+    return elementwise(low, (base, exponent), _named("pow"))
 
 
 def _comparison(name: str) -> None:

@@ -8,8 +8,9 @@ from typing import Any
 
 import torch
 
-from engine.ir.index import ZERO, Index, Size, contiguous_strides, flatten, plain, product
+from engine.ir.index import ZERO, Size, contiguous_strides, exact_quotient, flatten, plain, product
 from engine.ir.loops import Builder, Coordinates, Op, compute_dtype
+from engine.lowering.ops.views import reshape
 from engine.lowering.table import (
     Lowering,
     NotLowered,
@@ -17,7 +18,6 @@ from engine.lowering.table import (
     check_loopable,
     lowers,
     positive_dim,
-    promoted,
     result_value,
 )
 
@@ -192,7 +192,7 @@ def _variance(
             b.call("maximum", b.call("sub", b.size(count, held), b.constant(correction, held)), b.constant(0.0, held)),
         )
 
-    variance = low.pointwise(total.shape, result, divided)
+    variance = low.pointwise(total.shape, result, divided, name=f"{name}_var")
     mean_shape = _reduced_shape(a, dims, keepdim)
     shown = average if keepdim else average.view(mean_shape, lambda i: _spread(i, kept, len(a.shape)))
     rounded = shown if shown.dtype == result else low.pointwise(mean_shape, result, lambda b, i: shown.at(b, i))
@@ -481,6 +481,47 @@ def _stride_like(low: Lowering) -> tuple[Size, ...]:
     from engine.lowering.table import dense_stride
 
     return dense_stride(result_value(low)[0])
+
+
+@lowers(aten.native_group_norm.default)
+def native_group_norm(
+    low: Lowering,
+    a: Tensor,
+    weight: Tensor | None,
+    bias: Tensor | None,
+    n: Any,
+    c: Any,
+    hw: Any,
+    groups: int,
+    eps: float,
+) -> tuple[Tensor, ...]:
+    """Normalise each of ``groups`` groups of channels of each sample."""
+    check_loopable(a)
+    channels = exact_quotient(plain(c), groups)
+    if channels is None or 0 in a.shape:
+        raise NotLowered("group norm of this shape is computed by ATen")
+    grouped = reshape(a, (plain(n), groups, plain(channels * plain(hw))))
+    held = compute_dtype(a.dtype)
+    variance, average = _variance(low, grouped, (2,), False, 0.0, held, _name(low))
+    scale = low.pointwise(
+        variance.shape,
+        held,
+        lambda b, i: b.call("rsqrt", b.call("add", variance.at(b, i), b.constant(eps, held))),
+        name=f"{_name(low)}_rstd",
+    )
+
+    def body(b: Builder, i: Coordinates) -> Op:
+        row = (i[0], i[1].div(channels))
+        value = b.call("mul", b.call("sub", b.cast(a.at(b, i), held), average.at(b, row)), scale.at(b, row))
+        if weight is not None:
+            value = b.call("mul", value, b.cast(weight.at(b, (i[1],)), held))
+        return value if bias is None else b.call("add", value, b.cast(bias.at(b, (i[1],)), held))
+
+    wanted = result_value(low)[1].dtype
+    outer = [average, scale]
+    if wanted != held:
+        outer = [low.pointwise(t.shape, wanted, t.at) for t in outer]
+    return low.pointwise(a.shape, a.dtype, body, stride=_stride_like(low)), *outer
 
 
 @lowers(aten.cumsum.default)

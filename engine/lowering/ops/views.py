@@ -120,7 +120,7 @@ def transpose(low: Lowering, a: Tensor, first: int, second: int) -> Tensor:
 
 @lowers(aten.t.default)
 def t(low: Lowering, a: Tensor) -> Tensor:
-    return a if len(a.shape) < 2 else transpose(low, a, 0, 1)  # type: ignore[no-any-return]
+    return a if len(a.shape) < 2 else transpose(low, a, 0, 1)
 
 
 @lowers(aten.expand.default)
@@ -210,6 +210,33 @@ def diagonal(low: Lowering, a: Tensor, offset: int = 0, dim1: int = 0, dim2: int
         return tuple(place[d] for d in range(len(a.shape)))
 
     return a.view(sizes_of(result_value(low)), mapping)
+
+
+@lowers(aten.unfold.default)
+def unfold(low: Lowering, a: Tensor, dimension: int, size: int, step: int) -> Tensor:
+    if not a.shape:
+        raise NotLowered("unfolding a scalar is left to ATen")
+    dim = positive_dim(dimension, len(a.shape))
+    return a.view(
+        sizes_of(result_value(low)), lambda index: (*index[:dim], index[dim] * step + index[-1], *index[dim + 1 : -1])
+    )
+
+
+@lowers(aten.roll.default)
+def roll(low: Lowering, a: Tensor, shifts: Sequence[Any], dims: Sequence[int] = ()) -> Tensor:
+    check_loopable(a)
+    if not dims or not a.shape or not all(isinstance(s, int) for s in (*a.shape, *shifts)):
+        raise NotLowered("rolling a flattened tensor or by symbolic steps is done by ATen")
+
+    def mapping(index: Coordinates) -> Coordinates:
+        moved = list(index)
+        for shift, dim in zip(shifts, dims, strict=True):
+            place = dim % len(a.shape)
+            moved[place] = (moved[place] + plain(-shift % a.shape[place])).mod(a.shape[place])
+        return tuple(moved)
+
+    rolled = a.view(a.shape, mapping)
+    return low.pointwise(a.shape, a.dtype, rolled.at)
 
 
 @lowers(aten.cat.default)
@@ -305,7 +332,7 @@ def slice_scatter(
     size, begin, stride = a.shape[dim], start if start is not None else 0, plain(step)
     if not all(isinstance(v, int) for v in (size, begin, stride)):
         raise NotLowered("a write to a slice with symbolic bounds is done by ATen")
-    begin = min(max(begin + size if begin < 0 else begin, 0), size)  # type: ignore[operator]
+    begin = min(max(begin + size if begin < 0 else begin, 0), size)
     check_loopable(a, source)
     count = source.shape[dim]
 
