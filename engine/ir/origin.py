@@ -354,3 +354,21 @@ class Key(Origin):
 
     def read(self, base: Any) -> Any:
         return list(base)[self.index]
+
+
+@dataclass(frozen=True)
+class Stride(Origin):
+    """The stride of one dimension of a tensor, an int."""
+
+    base: Origin
+    dimension: int
+
+    @property
+    def expr(self) -> str:
+        return f"{self.base.expr}.stride({self.dimension})"
+
+    def code(self, base: str, const: ConstName) -> str:
+        return f"{base}.stride({self.dimension})"
+
+    def read(self, base: Any) -> Any:
+        return base.stride(self.dimension)

@@ -1,0 +1,99 @@
+"""The catalogue of reasons why a graph ends early or a frame is left to Python: stable ids, titles, explanations, remedies."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from engine.records.bytecode import Span
+from engine.records.trace import BreakRecord
+
+
+@dataclass(frozen=True)
+class Reason:
+    """One entry: what a person reads beside the particular case."""
+
+    title: str
+    why: str
+    remedies: tuple[str, ...] = ()
+
+
+CATALOGUE: dict[str, Reason] = {
+    "tensor-jump": Reason(
+        "A branch depends on a tensor's value",
+        "A graph is recorded once and holds one path; which path is right is known only when the tensor has been computed.",
+        ("Use torch.where or torch.cond to compute with both outcomes.", "Move the condition out of the compiled function."),
+    ),
+    "data-dependent": Reason(
+        "A tensor's value is needed in Python",
+        "While tracing, tensors have shapes and dtypes but no values: the graph must run before Python can see the number.",
+        ("Keep the value as a tensor.", "Read it after the compiled function, e.g. only every n-th step."),
+    ),
+    "dynamic-output": Reason(
+        "An operator's output size depends on its input's values",
+        "The size of the result is known only when the operator has run.",
+        ("Use a form with a fixed size: torch.where, a mask, topk.",),
+    ),
+    "print": Reason(
+        "Output is printed",
+        "Printing must happen in Python, with real values, each time the function runs.",
+        ("Remove the call, or print after the compiled function.",),
+    ),
+    "unknown-call": Reason(
+        "A call that the tracer cannot look into",
+        "The callable is written in C or changes state that a graph cannot hold, so Python has to run it.",
+        ("Replace it by a torch operation.", "If it is pure and works on tensors, mark it with engine.allow_in_graph."),
+    ),
+    "disabled": Reason("A function marked as disabled is called", "engine.disable asks for plain Python here.", ("Remove the mark.",)),
+    "asked": Reason("A graph break was asked for", "engine.graph_break was called here.", ("Remove the call.",)),
+    "unsupported-operation": Reason(
+        "An operation that the tracer does not know",
+        "Its effect on these values cannot be foreseen while tracing, so Python has to run it.",
+        ("Rewrite the line with plain Python values or torch operations.",),
+    ),
+    "unsupported-opcode": Reason("A kind of statement that is left to Python", "The tracer has no rule for this bytecode instruction."),
+    "unsupported-argument": Reason(
+        "A torch operation takes a value that cannot be put into a graph",
+        "Graph nodes take tensors, numbers, strings, dtypes, devices and containers of them.",
+        ("Pass a tensor or a plain number.",),
+    ),
+    "generator-frame": Reason(
+        "The function is a generator",
+        "A generator is suspended and continued by its caller, which a compiled frame cannot do.",
+        ("Return a list, or compile the function that is called for each item.",),
+    ),
+    "async-frame": Reason("The function is asynchronous", "It is run by an event loop.", ("Compile the synchronous part.",)),
+    "depth": Reason("Calls are nested too deeply", "Tracing into calls has a limit, see engine.config.inline_depth."),
+    "budget": Reason(
+        "The function runs too many instructions to trace",
+        "Loops are unrolled while tracing; a budget keeps compile time finite, see engine.config.instruction_budget.",
+        ("Compile the body of the loop instead of the loop.",),
+    ),
+    "recursion": Reason("The function calls itself", "Recursion is left to Python after the first level."),
+    "raises": Reason(
+        "The function raises an exception here",
+        "The frame is left to Python so that the exception appears exactly as Python raises it.",
+    ),
+    "side-effect": Reason("A side effect that cannot be replayed", "What the code changes could not be put back in place after the graph."),
+    "mutated-dict": Reason("A container changes in a way that cannot be replayed", "Its later state could not be rebuilt."),
+    "not-resumable": Reason(
+        "The rest of the function cannot be continued from here",
+        "Inside try or with blocks, or with an iterator half-way, Python's own state cannot be handed to a new function.",
+        ("Move the line that breaks out of the block.",),
+    ),
+    "nothing-to-compile": Reason(
+        "There is nothing to compile in this function",
+        "It met a break before any tensor operation, and none of its arguments holds a tensor or a module.",
+    ),
+    "internal": Reason(
+        "The tracer failed",
+        "This is a defect of the compiler, not of your code; the function runs as plain Python.",
+        ("Please report it with this record.",),
+    ),
+}
+
+
+def break_record(kind: str, what: str, stack: tuple[Span, ...], *, skipped: bool) -> BreakRecord:
+    """A catalogue entry applied to one case. ``stack`` is the user's, outermost first."""
+    reason = CATALOGUE[kind]
+    span = stack[-1] if stack else None
+    return BreakRecord(kind, reason.title, what, reason.why, reason.remedies, span, stack, skipped)

@@ -1,0 +1,333 @@
+"""From values back to bytecode: loads inputs, calls the graph, rebuilds values with their identities, replays side effects."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable
+from types import CodeType
+from typing import TYPE_CHECKING, Any
+
+import torch
+import torch.fx
+from bytecode import Bytecode, Instr, Label
+from bytecode.instr import CellVar, FreeVar, InstrLocation
+
+from engine.bytecode.assemble import Emitter
+from engine.bytecode.opcodes import VERSION
+from engine.ir.frame import GraphSlot, Slot
+from engine.ir.origin import Attr, CellOf, Closure, Fixed, Global, Item, Key, Local, Member, Namespace, Origin, TypeOf
+from engine.trace.signals import Unsupported
+from engine.trace.values.base import Const, Lazy, Value
+from engine.trace.values.functions import CellValue
+
+if TYPE_CHECKING:
+    from engine.trace.state import Tracer
+
+_EMBEDDED = (int, float, complex, bool, str, bytes, type(None), type(Ellipsis))
+
+
+class Codegen:
+    """Builds the code that runs instead of a frame's. ``out`` is what runs after the graph; inputs are loaded before it."""
+
+    def __init__(self, tx: Tracer, code: CodeType, location: InstrLocation | None) -> None:
+        self.tx = tx
+        self.source = code
+        self.out = Emitter(location)
+        self.head = Emitter(location)
+        self.constants: dict[Slot, Any] = {}
+        self.uses_cells = False
+        self._slots: dict[int, Slot] = {}
+        self._kept: list[Any] = []
+        self._temps: dict[int, str] = {}
+        self._origins: dict[Origin, str] = {}
+        self._outputs: dict[torch.fx.Node, str] = {}
+        self._pending: list[Any] = []
+        self._cyclic: set[int] = set()
+        self._count = 0
+        self._cells = frozenset(code.co_cellvars)
+        self._free = frozenset(code.co_freevars)
+
+    # Loading values.
+
+    def prepare(self, roots: Iterable[Value]) -> None:
+        """Look for cycles among what will be loaded: such values are made empty first and filled afterwards."""
+        done: set[int] = set()
+        path: set[int] = set()
+
+        def visit(value: Value) -> None:
+            if isinstance(value, Lazy):
+                if value.known is None:
+                    return
+                value = value.known
+            key = id(value)
+            if key in path:
+                self._cyclic.add(key)
+                return
+            if key in done or isinstance(value, Const):
+                return
+            done.add(key)
+            path.add(key)
+            for child in value.children():
+                visit(child)
+            path.discard(key)
+
+        for root in roots:
+            visit(root)
+
+    def is_reaching(self, value: Value) -> bool:
+        """Whether a value holds itself, directly or not."""
+        return id(value) in self._cyclic
+
+    def load(self, value: Value) -> None:
+        """Push a value; the same value is the same object each time."""
+        if isinstance(value, Lazy):
+            if value.known is None:
+                assert value.origin is not None
+                self.load_origin(value.origin)
+                return
+            value = value.known
+        if isinstance(value, Const):
+            self.const(value.value)
+            return
+        temp = self._temps.get(id(value))
+        if temp is not None:
+            self.out.load(temp)
+            return
+        if value.origin is not None and not isinstance(value, CellValue):
+            self.load_origin(value.origin)
+            return
+        value.reconstruct(self)
+        if value.is_mutable and id(value) not in self._temps:
+            self.remember(value)
+
+    def load_all(self, values: Iterable[Value]) -> None:
+        """Push values in order."""
+        for value in values:
+            self.load(value)
+
+    def remember(self, value: Value) -> None:
+        """What is on top of the stack is this value: keep it for later loads."""
+        name = self.temp("v")
+        self._temps[id(value)] = name
+        self._kept.append(value)
+        self.out.emit("COPY", 1)
+        self.out.store(name)
+
+    def fill_later(self, value: Value) -> None:
+        """A value was made empty: ``flush`` gives it its contents."""
+        self._pending.append(value)
+
+    def flush(self) -> None:
+        """Fill what was made empty."""
+        while self._pending:
+            value = self._pending.pop(0)
+            if getattr(value, "written", True) == {}:
+                continue
+            self.load(value)
+            value.fill(self)
+
+    def temp(self, prefix: str) -> str:
+        """A fresh local variable."""
+        self._count += 1
+        return f"__{prefix}{self._count}"
+
+    def const(self, value: Any) -> None:
+        """Push a constant of any kind."""
+        self.out.const(self.embed(value))
+
+    def embed(self, value: Any) -> Any:
+        """What stands for an object among the constants: itself, or a slot."""
+        if type(value) in _EMBEDDED or (type(value) is tuple and all(type(v) in _EMBEDDED for v in value)) or isinstance(value, CodeType):
+            return value
+        if isinstance(value, Slot):
+            return value
+        slot = self._slots.get(id(value))
+        if slot is None:
+            slot = Slot(type(value).__name__)
+            self._slots[id(value)] = slot
+            self._kept.append(value)
+            self.constants[slot] = value
+        return slot
+
+    def helper(self, function: Callable[..., Any], loaded: int) -> None:
+        """Push a helper to be called; with ``loaded`` 1, below the value that is on top of the stack already."""
+        if not loaded:
+            self.out.callable(lambda: self.const(function))
+            return
+        if VERSION >= (3, 13):
+            self.const(function)
+            self.out.emit("SWAP", 2)
+            self.out.emit("PUSH_NULL")
+            self.out.emit("SWAP", 2)
+            return
+        self.out.emit("PUSH_NULL")
+        self.out.emit("SWAP", 2)
+        self.const(function)
+        self.out.emit("SWAP", 2)
+
+    def call_keywords(self, count: int, names: tuple[str, ...]) -> None:
+        """Call with ``count`` positional arguments and then these keyword arguments."""
+        if not names:
+            self.out.call(count)
+            return
+        if VERSION >= (3, 13):
+            self.out.const(names)
+            self.out.emit("CALL_KW", count + len(names))
+            return
+        self.out.emit("KW_NAMES", names)
+        self.out.call(count + len(names))
+
+    def namespace(self, namespace: Namespace) -> None:
+        """Push a globals dictionary."""
+        self.const(namespace.values)
+
+    def cell_arg(self, name: str) -> CellVar | FreeVar:
+        """How instructions name a cell or free variable of this frame."""
+        self.uses_cells = True
+        return CellVar(name) if name in self._cells else FreeVar(name)
+
+    # Graph outputs and origins.
+
+    def graph_output(self, node: torch.fx.Node) -> None:
+        """Push an output of the graph."""
+        name = self._outputs.get(node)
+        if name is None:
+            name = self._outputs[node] = self.temp("out")
+        self.out.load(name)
+
+    def load_origin(self, origin: Origin) -> None:
+        """Push what an origin reached before the graph ran."""
+        if isinstance(origin, Local) and origin.variable not in self._cells:
+            self.out.load(origin.variable)
+            return
+        if isinstance(origin, Fixed):
+            self.const(origin.held)
+            return
+        name = self._origins.get(origin)
+        if name is None:
+            name = self._origins[origin] = self.temp("in")
+        self.out.load(name)
+
+    def finish(self) -> tuple[CodeType, GraphSlot | None]:
+        """Put the pieces together."""
+        graph = self.tx.graph.finish(list(self._outputs))
+        inputs = () if graph is None else graph.inputs
+        self._load_inputs([i.origin for i in inputs])
+        if graph is not None:
+            self.head.callable_const(graph.slot)
+            for graph_input in inputs:
+                self._head_load(graph_input.origin)
+            self.head.call(len(inputs))
+            self._unpack_outputs()
+        return self._assemble(), graph
+
+    def _unpack_outputs(self) -> None:
+        if not self._outputs:
+            self.head.emit("POP_TOP")
+            return
+        self.head.emit("UNPACK_SEQUENCE", len(self._outputs))
+        for name in self._outputs.values():
+            self.head.store(name)
+
+    def _load_inputs(self, graph_inputs: list[Origin]) -> None:
+        uses: Counter[Origin] = Counter()
+        for origin in {**dict.fromkeys(self._origins), **dict.fromkeys(graph_inputs)}:
+            for link in origin.chain():
+                uses[link] += 1
+        self._uses = uses
+        self._loaded: dict[Origin, str] = {}
+        for origin, name in self._origins.items():
+            self._head_load(origin)
+            self.head.store(name)
+            self._loaded[origin] = name
+
+    def _head_load(self, origin: Origin) -> None:
+        name = self._loaded.get(origin)
+        if name is not None:
+            self.head.load(name)
+            return
+        if origin.parent is not None:
+            self._head_load(origin.parent)
+        self._head_step(origin)
+        if self._uses[origin] > 1 and not isinstance(origin, (Local, Fixed)):
+            name = self._loaded[origin] = self.temp("in")
+            self.head.emit("COPY", 1)
+            self.head.store(name)
+
+    def _head_step(self, origin: Origin) -> None:
+        head = self.head
+        match origin:
+            case Local(variable):
+                if variable in self._cells:
+                    head.emit("LOAD_DEREF", CellVar(variable))
+                else:
+                    head.load(variable)
+            case Closure(variable):
+                head.emit("LOAD_DEREF", FreeVar(variable))
+            case Global(namespace, variable):
+                if namespace.values is self.tx.request.function.__globals__:
+                    head.load_global(variable)
+                else:
+                    head.const(self.embed(namespace.values))
+                    head.item(variable)
+            case Fixed(held):
+                head.const(self.embed(held))
+            case Attr(_, attribute):
+                head.attribute(attribute)
+            case Member(_, table, member):
+                head.attribute(table)
+                head.item(member)
+            case Item(_, key):
+                head.item(self.embed(key))
+            case CellOf(_, index):
+                head.attribute("__closure__")
+                head.item(index)
+                head.attribute("cell_contents")
+            case Key(_, index):
+                self._head_call(list)
+                head.item(index)
+            case TypeOf():
+                self._head_call(type)
+            case _:
+                raise Unsupported("side-effect", f"loading {origin.expr} again")
+
+    def _head_call(self, function: Any) -> None:
+        out, self.out = self.out, self.head
+        try:
+            self.helper(function, 1)
+        finally:
+            self.out = out
+        self.head.call(1)
+
+    def _assemble(self) -> CodeType:
+        code = self.source
+        result = Bytecode()
+        start: list[Instr | Label] = []
+        if code.co_freevars:
+            start.append(Instr("COPY_FREE_VARS", len(code.co_freevars), location=self.out.location))
+        start.extend(Instr("MAKE_CELL", CellVar(n), location=self.out.location) for n in code.co_cellvars)
+        start.append(Instr("RESUME", 0, location=self.out.location))
+        result.extend([*start, *self.head.code, *self.out.code])
+        count = code.co_argcount + code.co_kwonlyargcount + bool(code.co_flags & 4) + bool(code.co_flags & 8)
+        result.argnames = list(code.co_varnames[:count])
+        result.argcount = code.co_argcount
+        result.posonlyargcount = code.co_posonlyargcount
+        result.kwonlyargcount = code.co_kwonlyargcount
+        result.name = code.co_name
+        result.qualname = code.co_qualname
+        result.filename = code.co_filename
+        result.first_lineno = code.co_firstlineno
+        result.freevars = list(code.co_freevars)
+        result.cellvars = list(code.co_cellvars)
+        result.flags = code.co_flags
+        return result.to_code()
+
+    # The state of torch.
+
+    def restore_grad_mode(self) -> None:
+        """Leave grad mode as the traced code left it, whatever the graph's own switches came to."""
+        if torch.is_grad_enabled() != self.tx.entry_state["grad_mode"]:
+            self.out.callable(lambda: self.const(torch._C._set_grad_enabled))
+            self.out.const(torch.is_grad_enabled())
+            self.out.call(1)
+            self.out.emit("POP_TOP")

@@ -1,0 +1,316 @@
+"""Tracing one frame: attempts, breaks, skips, and the record of what happened."""
+
+from __future__ import annotations
+
+import contextlib
+import inspect
+import linecache
+import sys
+import types
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from bytecode.instr import InstrLocation
+from torch._guards import TracingContext, tracing
+
+import engine.trace.values.builtin_functions
+import engine.trace.values.contexts
+import engine.trace.values.modules
+import engine.trace.handlers  # noqa: F401
+from engine import errors
+from engine.bytecode.decode import Op
+from engine.bytecode.resume import resumed
+from engine.bytecode.spans import instructions, span_of
+from engine.ir.context import current_session
+from engine.ir.frame import FrameRequest, TracedFrame
+from engine.ir.guard import GlobalState
+from engine.ir.origin import Closure, Fixed, Local, Namespace
+from engine.options import Options
+from engine.records.bytecode import Span
+from engine.records.trace import BreakRecord, TraceRecord
+from engine.trace.breaks import break_record
+from engine.trace.codegen import Codegen
+from engine.trace.loop import advance
+from engine.trace.resumption import Resumption
+from engine.trace.shapes import shape_guards
+from engine.trace.side_effects import guard_distinct, pending_values, replay, shares_mutated_storage
+from engine.trace.signals import Restart, Skip, TraceSignal, Unsupported, UserException
+from engine.trace.state import Frame, Tracer
+from engine.trace.steps import StepLog
+from engine.trace.values.base import Value
+from engine.trace.values.functions import CellValue
+
+_MAX_RESTARTS = 3
+
+
+def trace_frame(request: FrameRequest, options: Options, *, steps: bool = False) -> TracedFrame:
+    """Trace one call of a function into a graph, guards and new code; whatever cannot be traced is a break or a skip with its reason.
+
+    Raises:
+        errors.GraphBreak: under ``options.fullgraph``, the frame does not trace into one graph.
+    """
+    code = request.function.__code__
+    refused = _refuse(code)
+    if refused is not None:
+        return _skipped(request, options, refused, ())
+    restart: Restart | None = None
+    for _ in range(_MAX_RESTARTS):
+        attempt = _Attempt(request, options, restart, steps)
+        try:
+            with _environment(attempt.tx):
+                return attempt.run()
+        except Restart as again:
+            restart = again
+        except Skip as skip:
+            return _skipped(request, options, skip, attempt.record_parts())
+        except errors.GraphBreak:
+            raise
+        except TraceSignal as signal:
+            return _skipped(request, options, Skip("internal", f"{type(signal).__name__}: {signal}"), attempt.record_parts())
+        except Exception as error:  # a defect of ours must never reach the user's program
+            return _skipped(request, options, _internal(error), attempt.record_parts())
+    return _skipped(request, options, Skip("internal", "tracing did not settle"), ())
+
+
+def _internal(error: Exception) -> Skip:
+    import traceback
+
+    where = traceback.extract_tb(error.__traceback__)[-1]
+    return Skip("internal", f"{type(error).__name__}: {error} ({where.filename.rpartition('/')[2]}:{where.lineno})")
+
+
+def _refuse(code: types.CodeType) -> Skip | None:
+    if code.co_flags & (inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR):
+        return Skip("async-frame", f"{code.co_qualname} is asynchronous")
+    if code.co_flags & inspect.CO_GENERATOR:
+        return Skip("generator-frame", f"{code.co_qualname} is a generator")
+    return None
+
+
+@contextlib.contextmanager
+def _environment(tx: Tracer) -> Iterator[None]:
+    """torch's state while tracing: what traced code switches is switched back, whatever happens."""
+    grad = torch.is_grad_enabled()
+    limit = sys.getrecursionlimit()
+    sys.setrecursionlimit(max(limit, 20_000))
+    try:
+        with tracing(TracingContext(tx.fake_mode)):
+            yield
+    finally:
+        sys.setrecursionlimit(limit)
+        for context in reversed(tx.undo_at_end):
+            context.__exit__(None, None, None)
+        torch._C._set_grad_enabled(grad)
+
+
+class _Attempt:
+    """One run of the tracer over the frame, breaking where an earlier run found that it must."""
+
+    def __init__(self, request: FrameRequest, options: Options, restart: Restart | None, steps: bool) -> None:
+        self.request = request
+        self.options = options
+        self.restart = restart
+        self.tx = Tracer(request, options)
+        self.log = StepLog(self.tx) if steps else None
+        self.executed = 0
+        if self.log is not None:
+            self.tx.watch = self.log.watch
+
+    def run(self) -> TracedFrame:
+        """Trace to the end, or to the first break."""
+        frame = self._root_frame()
+        self.tx.frames.append(frame)
+        while True:
+            stack = list(frame.stack)
+            kw_names = frame.kw_names
+            before = (self.tx.graph.operations, self.tx.changes)
+            self.executed += 1
+            if self.restart is not None and self.executed == self.restart.executed:
+                op = frame.decoded.ops[frame.index]
+                frame.op = op
+                return self._break(frame, op, stack, self.restart.reason)
+            try:
+                outcome = advance(self.tx, frame)
+            except Unsupported as reason:
+                reason.stack = reason.stack or self.tx.spans()
+                self._unwind(frame)
+                if before != (self.tx.graph.operations, self.tx.changes):
+                    raise Restart(self.executed, reason) from reason
+                frame.kw_names = kw_names
+                return self._break(frame, frame.op, stack, reason)
+            except Skip as skip:
+                skip.stack = skip.stack or self.tx.spans()
+                raise
+            except UserException as error:
+                skip = Skip("raises", f"{error.value.describe()} is raised")
+                skip.stack = self.tx.spans()
+                raise skip from error
+            if outcome is not None:
+                assert frame.result is not None
+                return self._return(frame, frame.result)
+
+    def _unwind(self, frame: Frame) -> None:
+        del self.tx.frames[1:]
+        assert self.tx.frames == [frame]
+
+    def _root_frame(self) -> Frame:
+        function = self.request.function
+        tx = self.tx
+        namespace = Namespace(function.__globals__, str(function.__globals__.get("__name__", "")))
+        frame = Frame(function.__code__, namespace, None, ())
+        frame.trusted = False
+        for name, real in self.request.arguments.items():
+            frame.locals[name] = tx.lazy(real, Local(name))
+        for n, (name, cell) in enumerate(zip(function.__code__.co_freevars, function.__closure__ or (), strict=True)):
+            origin = Closure(name, n)
+            try:
+                content: Value | None = tx.lazy(cell.cell_contents, origin)
+            except ValueError:
+                content = None
+            value = CellValue(content, origin, cell, root_name=name)
+            frame.cells[name] = value
+            tx.known[id(cell)] = (value, cell)
+        return frame
+
+    # Endings.
+
+    def _return(self, frame: Frame, value: Value) -> TracedFrame:
+        cg = Codegen(self.tx, frame.code, _location(frame))
+        self._check_sharing()
+        try:
+            cg.prepare([value, *pending_values(self.tx), *(c for c in frame.cells.values() if isinstance(c, CellValue))])
+            cg.load(value)
+            cg.flush()
+            told = replay(self.tx, cg)
+            if cg.uses_cells:
+                self._store_cells(frame, cg)
+        except Unsupported as error:
+            raise Skip("side-effect", error.what) from error
+        cg.restore_grad_mode()
+        cg.out.returns()
+        return self._finish(frame, cg, told, (), ())
+
+    def _store_cells(self, frame: Frame, cg: Codegen) -> None:
+        from bytecode.instr import CellVar
+
+        for name in frame.code.co_cellvars:
+            cell: Any = frame.cells.get(name)
+            if cell is not None and cell.content is not None:
+                cg.load(cell.content)
+                cg.flush()
+                cg.out.emit("STORE_DEREF", CellVar(name))
+
+    def _check_sharing(self) -> None:
+        if shares_mutated_storage(self.tx):
+            raise Skip("side-effect", "an argument is changed in place that shares memory with another one")
+
+    def _break(self, frame: Frame, op: Op, stack: list[Value], reason: Unsupported) -> TracedFrame:
+        spans = reason.stack or self.tx.spans()
+        if self.options.fullgraph:
+            self._raise_break(break_record(reason.kind, reason.what, spans, skipped=False))
+        frame.op = op
+        self._check_sharing()
+        if frame.decoded.handlers[op.index] is not None or frame.handled:
+            raise self._skip(reason, spans, "inside a try or with block")
+        if not self.tx.graph.operations and not self.tx.tensors_seen and resumed(frame.code) is None and not self._holds_tensors():
+            raise self._skip(reason, spans, "before any tensor operation")
+        cg = Codegen(self.tx, frame.code, _location(frame))
+        resumption = Resumption(self.tx, cg, frame, op, stack)
+        told: list[str] = []
+        try:
+            cg.prepare([*resumption.values(), *pending_values(self.tx)])
+
+            def emit_effects() -> None:
+                told.extend(replay(self.tx, cg))
+                cg.restore_grad_mode()
+
+            resumption.emit(emit_effects)
+        except Unsupported as error:
+            raise self._skip(reason, spans, error.what) from error
+        except Skip as error:
+            raise self._skip(reason, spans, error.what) from error
+        record = break_record(reason.kind, reason.what, spans, skipped=False)
+        return self._finish(frame, cg, tuple(told), (record,), tuple(resumption.slots))
+
+    def _skip(self, reason: Unsupported, spans: tuple[Span, ...], where: str) -> Skip:
+        skip = Skip(reason.kind, f"{reason.what}; the whole function is left to Python ({where})")
+        skip.stack = spans
+        return skip
+
+    def _holds_tensors(self) -> bool:
+        return any(_holds_tensor(v, 3) for v in self.request.arguments.values())
+
+    def _raise_break(self, record: BreakRecord) -> None:
+        text = "".join(linecache.getlines(record.span.file)) if record.span is not None else ""
+        raise errors.GraphBreak(record, errors.pointed(text, record.span))
+
+    def _finish(
+        self, frame: Frame, cg: Codegen, told: tuple[str, ...], breaks: tuple[BreakRecord, ...], resumes: tuple[Any, ...]
+    ) -> TracedFrame:
+        try:
+            code, graph = cg.finish()
+        except Unsupported as error:
+            raise Skip("side-effect", error.what) from error
+        guard_distinct(self.tx)
+        if graph is not None:
+            self._guard_global_state()
+        shape_guards(self.tx)
+        inlined, steps = self.record_parts() or ((), ())
+        wanted = current_session() is not None or self.log is not None
+        record = TraceRecord(
+            instructions(frame.code) if wanted else (),
+            instructions(code) if wanted else (),
+            inlined,
+            breaks,
+            told,
+            steps,
+        )
+        return TracedFrame(code, self.tx.guards.all(), record, graph, resumes, cg.constants)
+
+    def _guard_global_state(self) -> None:
+        origin = Fixed(torch, "torch")
+        why = "the graph was recorded in this state of torch"
+        for state, value in self.tx.entry_state.items():
+            self.tx.guard(GlobalState(origin, state, value, cause=self.tx.cause(why)))
+
+    def record_parts(self) -> tuple[Any, Any]:
+        """Inlined calls and steps so far."""
+        return tuple(self.tx.inlined.values()), self.log.steps() if self.log is not None else ()
+
+
+def _location(frame: Frame) -> InstrLocation | None:
+    span = span_of(frame.code, frame.op.offset)
+    if span.line < 1:
+        return None
+    return InstrLocation(span.line, None, None, None)
+
+
+def _holds_tensor(value: Any, depth: int) -> bool:
+    if isinstance(value, (torch.Tensor, torch.nn.Module)):
+        return True
+    if depth == 0:
+        return False
+    if isinstance(value, (list, tuple)):
+        return any(_holds_tensor(v, depth - 1) for v in value[:20])
+    if isinstance(value, dict):
+        return any(_holds_tensor(v, depth - 1) for v in list(value.values())[:20])
+    owner = getattr(value, "__self__", None)
+    if owner is not None and not isinstance(owner, types.ModuleType):
+        return _holds_tensor(owner, depth - 1)
+    return callable(value) and not isinstance(value, type)
+
+
+def _skipped(request: FrameRequest, options: Options, skip: Skip, parts: Any) -> TracedFrame:
+    """The frame is left to Python."""
+    code = request.function.__code__
+    stack = skip.stack or (span_of(code, 0),)
+    record = break_record(skip.kind, skip.what, stack, skipped=True)
+    if options.fullgraph and skip.kind != "raises":
+        text = "".join(linecache.getlines(record.span.file)) if record.span is not None else ""
+        raise errors.GraphBreak(record, errors.pointed(text, record.span))
+    inlined, steps = parts or ((), ())
+    wanted = current_session() is not None
+    told = TraceRecord(instructions(code) if wanted else (), (), inlined, (record,), (), steps)
+    return TracedFrame(None, (), told)
+

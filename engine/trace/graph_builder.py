@@ -1,0 +1,237 @@
+"""The graph under construction: nodes with fake results, inputs made when first needed, outputs when the code needs them."""
+
+from __future__ import annotations
+
+import keyword
+import re
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import torch
+import torch.fx
+from torch._subclasses.fake_tensor import (
+    DataDependentOutputException,
+    DynamicOutputShapeException,
+    UnsupportedOperatorException,
+)
+from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
+
+from engine.ir.frame import GraphInput, GraphSlot, Slot
+from engine.ir.graph import NodeOrigin, set_origin
+from engine.ir.origin import Origin
+from engine.trace.signals import Skip, Unsupported
+from engine.trace.values.base import Value
+
+if TYPE_CHECKING:
+    from engine.trace.state import Tracer
+
+_DATA_DEPENDENT = (DataDependentOutputException, GuardOnDataDependentSymNode)
+_CONSTANTS = (int, float, bool, str, complex, type(None), torch.dtype, torch.device, torch.layout, torch.memory_format)
+
+
+class GraphBuilder:
+    """Owns the fx graph. Nodes carry the user's span and stack, and their fake value in ``meta["example_value"]``."""
+
+    def __init__(self) -> None:
+        self.graph = torch.fx.Graph()
+        self.inputs: list[GraphInput] = []
+        self._placeholders: dict[Origin, torch.fx.Node] = {}
+        self._first: torch.fx.Node | None = None
+        self.operations = 0
+        """How many nodes compute something."""
+        self._buffer_names: set[str] = set()
+
+    def placeholder(self, origin: Origin, fake: Any, real: Any) -> torch.fx.Node:
+        """The input that reads ``origin``, made at the first call."""
+        known = self._placeholders.get(origin)
+        if known is not None:
+            return known
+        name = self._name(origin)
+        with self.graph.inserting_before(self._first) if self._first is not None else _nothing():
+            node = self.graph.placeholder(name)
+        node.meta["example_value"] = fake
+        self._placeholders[origin] = node
+        self.inputs.append(GraphInput(node.name, origin, fake, real))
+        return node
+
+    def _name(self, origin: Origin) -> str:
+        text = re.sub(r"L\['(\w+)'\]|G\['(\w+)'\]|C\['(\w+)'\]", lambda m: m[1] or m[2] or m[3], origin.expr)
+        text = re.sub(r"\W+", "_", text).strip("_")
+        text = text.removeprefix("self_") or "input"
+        return f"{text}_" if keyword.iskeyword(text) or text[0].isdigit() else text
+
+    def add(self, op: str, target: Any, args: tuple[Any, ...], kwargs: dict[str, Any], origin: NodeOrigin) -> torch.fx.Node:
+        """Append a node that computes something."""
+        node = self.graph.create_node(op, target, args, kwargs)
+        if self._first is None:
+            self._first = node
+        set_origin(node, origin)
+        self.operations += 1
+        return node
+
+    def forget(self, node: torch.fx.Node) -> None:
+        """Take back the node appended last."""
+        if node is self._first:
+            self._first = None
+        self.graph.erase_node(node)
+        self.operations -= 1
+
+    def finish(self, outputs: list[torch.fx.Node]) -> GraphSlot | None:
+        """The graph with these outputs as a module, None when it does nothing."""
+        self._drop_unused_items()
+        if not outputs and not self.operations:
+            return None
+        self.graph.output(tuple(outputs))
+        module = torch.fx.GraphModule(torch.nn.Module(), self.graph, class_name="TracedGraph")
+        order = {node.name: n for n, node in enumerate(n for n in self.graph.nodes if n.op == "placeholder")}
+        inputs = sorted(self.inputs, key=lambda i: order[i.name])
+        return GraphSlot(Slot("graph"), module, tuple(inputs))
+
+    def _drop_unused_items(self) -> None:
+        for node in reversed(list(self.graph.nodes)):
+            if node.op == "call_function" and node.meta.get("is_item") and not node.users:
+                self.graph.erase_node(node)
+
+
+class _nothing:
+    def __enter__(self) -> None:
+        return None
+
+    def __exit__(self, *args: object) -> None:
+        return None
+
+
+def emit(
+    tx: Tracer,
+    op: str,
+    target: Any,
+    args: list[Value],
+    kwargs: dict[str, Value] | None = None,
+    run: Callable[..., Any] | None = None,
+) -> Value:
+    """Add a node for ``target`` and return its result as a value; ``run`` evaluates it over fakes (default: the target itself).
+
+    Raises:
+        Unsupported: the result's value or size depends on data, or it is of a kind that a graph cannot hold.
+        Skip: the operation raises, as it would in Python.
+    """
+    from engine.trace.values.tensor import TensorValue
+
+    pairs = [_argument(tx, a) for a in args]
+    keyword_pairs = {k: _argument(tx, v) for k, v in (kwargs or {}).items()}
+    node = tx.graph.add(op, target, tuple(p[0] for p in pairs), {k: p[0] for k, p in keyword_pairs.items()}, tx.node_origin())
+    fakes = [p[1] for p in pairs]
+    keyword_fakes = {k: p[1] for k, p in keyword_pairs.items()}
+    before = _versions((fakes, keyword_fakes))
+    try:
+        result = evaluate(tx, op, target, fakes, keyword_fakes, run)
+    except BaseException:
+        tx.graph.forget(node)
+        raise
+    changed = before is None or before != _versions((fakes, keyword_fakes))
+    for value in (*args, *(kwargs or {}).values()):
+        # In-place operators return one of their arguments: the same Python object, so the same value.
+        if isinstance(value, TensorValue) and value.fake is result and result is not None:
+            node.meta["example_value"] = result
+            if not changed:
+                tx.graph.forget(node)
+            return value
+    return wrap_result(tx, node, result, keep=changed)
+
+
+def _versions(values: Any) -> list[int] | None:
+    """Versions of all tensors inside; None when one does not count its versions."""
+    found: list[int] = []
+    todo = [values]
+    while todo:
+        value = todo.pop()
+        if isinstance(value, torch.Tensor):
+            if value.is_inference():
+                return None
+            found.append(value._version)
+        elif isinstance(value, (list, tuple)):
+            todo.extend(value)
+        elif isinstance(value, dict):
+            todo.extend(value.values())
+    return found
+
+
+def evaluate(
+    tx: Tracer, op: str, target: Any, args: list[Any], kwargs: dict[str, Any], run: Callable[..., Any] | None = None
+) -> Any:
+    """The operation over fake tensors; see ``emit`` for what it raises."""
+    name = target if isinstance(target, str) else getattr(target, "__name__", str(target))
+    try:
+        with tx.fake_mode:
+            if run is not None:
+                return run(*args, **kwargs)
+            if op == "call_method":
+                return getattr(args[0], target)(*args[1:], **kwargs)
+            return target(*args, **kwargs)
+    except _DATA_DEPENDENT as error:
+        raise Unsupported("data-dependent", f"{name} needs the value of a tensor") from error
+    except DynamicOutputShapeException as error:
+        raise Unsupported("dynamic-output", f"the size of the result of {name} depends on values") from error
+    except UnsupportedOperatorException as error:
+        raise Unsupported("unsupported-operation", f"{name} cannot be evaluated without real tensors") from error
+    except NotImplementedError as error:
+        raise Unsupported("unsupported-operation", f"{name} cannot be evaluated without real tensors: {_first_line(error)}") from error
+    except (RuntimeError, TypeError, ValueError, IndexError, KeyError, AttributeError, AssertionError, ZeroDivisionError) as error:
+        raise Skip("raises", f"{name} raises {type(error).__name__}: {_first_line(error)}") from error
+
+
+def _first_line(error: BaseException) -> str:
+    text = str(error).strip()
+    return text.splitlines()[0] if text else ""
+
+
+def _argument(tx: Tracer, value: Value) -> tuple[Any, Any]:
+    from engine.trace.values.base import force
+
+    return force(tx, value).graph_arg(tx)
+
+
+def wrap_result(tx: Tracer, node: torch.fx.Node, result: Any, *, keep: bool = False) -> Value:
+    """A value for the result of a node; the node is taken back when the result is a plain constant, unless it must be kept."""
+    from engine.trace.values.symbolic import SymValue
+    from engine.trace.values.tensor import TensorValue
+
+    node.meta["example_value"] = result
+    if isinstance(result, torch.Tensor):
+        return TensorValue(node, result)
+    if isinstance(result, (torch.SymInt, torch.SymFloat, torch.SymBool)):
+        return SymValue(node, result)
+    if _is_plain(result):
+        if not keep:
+            tx.graph.forget(node)
+        return tx.from_python(result)
+    if isinstance(result, (tuple, list)):
+        return _items(tx, node, result)
+    raise Unsupported("unsupported-operation", f"an operation returns a {type(result).__name__}")
+
+
+def _is_plain(result: Any) -> bool:
+    if isinstance(result, (tuple, list, torch.Size)):
+        return all(_is_plain(r) for r in result)
+    return isinstance(result, _CONSTANTS) or isinstance(result, (torch.finfo, torch.iinfo))
+
+
+def _items(tx: Tracer, node: torch.fx.Node, result: Any) -> Value:
+    import operator
+
+    from engine.trace.values.sequences import ListValue, TupleValue
+
+    items: list[Value] = []
+    for n, item in enumerate(result):
+        if _is_plain(item):
+            items.append(tx.from_python(item))
+            continue
+        part = tx.graph.graph.create_node("call_function", operator.getitem, (node, n))
+        part.meta["is_item"] = True
+        set_origin(part, tx.node_origin())
+        items.append(wrap_result(tx, part, item))
+    if isinstance(result, list):
+        return ListValue(items)
+    return TupleValue(items, type(result))
+
+

@@ -1,0 +1,169 @@
+"""Constants, locals, globals, cells."""
+
+from __future__ import annotations
+
+import types
+from typing import TYPE_CHECKING
+
+import torch
+
+from engine.bytecode.opcodes import VERSION
+from engine.ir.guard import IsObject
+from engine.ir.origin import MISSING, Global, MaybeGlobal
+from engine.trace.signals import Unsupported
+from engine.trace.table import handles
+from engine.trace.values.base import NULL, Const, Value
+from engine.trace.values.functions import CellValue
+from engine.trace.values.wrap import is_literal
+
+if TYPE_CHECKING:
+    from engine.bytecode.decode import Op
+    from engine.trace.state import Frame, Tracer
+
+
+@handles("LOAD_CONST")
+def _load_const(tx: Tracer, frame: Frame, op: Op) -> None:
+    value = op.argval
+    frame.push(Const(value) if is_literal(value) or isinstance(value, types.CodeType) else tx.from_python(value))
+
+
+def load_local(tx: Tracer, frame: Frame, name: str) -> None:
+    """Push a local variable."""
+    value = frame.locals.get(name)
+    if value is None:
+        cell = frame.cells.get(name)
+        if cell is None or cell.content is None:
+            tx.raise_error(UnboundLocalError, f"cannot access local variable '{name}' where it is not associated with a value")
+        value = cell.content
+    frame.push(value)
+
+
+@handles("LOAD_FAST", "LOAD_FAST_CHECK")
+def _load_fast(tx: Tracer, frame: Frame, op: Op) -> None:
+    load_local(tx, frame, op.argval)
+
+
+@handles("LOAD_FAST_AND_CLEAR")
+def _load_and_clear(tx: Tracer, frame: Frame, op: Op) -> None:
+    frame.push(frame.locals.pop(op.argval, NULL))
+
+
+@handles("LOAD_FAST_LOAD_FAST")
+def _load_two(tx: Tracer, frame: Frame, op: Op) -> None:
+    for name in op.argval:
+        load_local(tx, frame, name)
+
+
+@handles("STORE_FAST", "STORE_FAST_MAYBE_NULL")
+def _store_fast(tx: Tracer, frame: Frame, op: Op) -> None:
+    value = frame.stack.pop()
+    if value is NULL:
+        frame.locals.pop(op.argval, None)
+        return
+    frame.locals[op.argval] = value
+
+
+@handles("STORE_FAST_STORE_FAST")
+def _store_two(tx: Tracer, frame: Frame, op: Op) -> None:
+    for name in op.argval:
+        frame.locals[name] = frame.stack.pop()
+
+
+@handles("STORE_FAST_LOAD_FAST")
+def _store_load(tx: Tracer, frame: Frame, op: Op) -> None:
+    frame.locals[op.argval[0]] = frame.stack.pop()
+    load_local(tx, frame, op.argval[1])
+
+
+@handles("DELETE_FAST")
+def _delete_fast(tx: Tracer, frame: Frame, op: Op) -> None:
+    if frame.locals.pop(op.argval, None) is None:
+        tx.raise_error(UnboundLocalError, f"cannot access local variable '{op.argval}' where it is not associated with a value")
+
+
+@handles("LOAD_GLOBAL")
+def _load_global(tx: Tracer, frame: Frame, op: Op) -> None:
+    value = load_global(tx, frame, op.argval)
+    if op.arg & 1:
+        frame.stack.extend((value, NULL) if VERSION >= (3, 13) else (NULL, value))
+    else:
+        frame.push(value)
+
+
+def load_global(tx: Tracer, frame: Frame, name: str) -> Value:
+    """A global variable or a builtin."""
+    key = (id(frame.globals.values), name)
+    known = tx.global_cache.get(key)
+    if known is None:
+        known = _find_global(tx, frame, name)
+        tx.global_cache[key] = known
+    return known
+
+
+def _find_global(tx: Tracer, frame: Frame, name: str) -> Value:
+    namespace = frame.globals
+    if (namespace, name) in tx.globals_written:
+        written = tx.globals_written[namespace, name]
+        if written is not None:
+            return written
+    elif name in namespace.values:
+        real = namespace.values[name]
+        if frame.trusted and not isinstance(real, (list, dict, set, torch.Tensor)):
+            return Const(real) if is_literal(real) else tx.fixed(real, name)
+        return tx.lazy(real, Global(namespace, name))
+    builtin_names = frame.builtins if isinstance(frame.builtins, dict) else vars(frame.builtins)
+    if name not in builtin_names:
+        return tx.raise_error(NameError, f"name '{name}' is not defined")  # type: ignore[no-any-return]
+    if not frame.trusted:
+        why = f"the builtin {name} was used, which a global of that name would hide"
+        tx.guard(IsObject(MaybeGlobal(namespace, name), MISSING, cause=tx.cause(why)))
+    real = builtin_names[name]
+    return Const(real) if is_literal(real) else tx.fixed(real, name)
+
+
+@handles("STORE_GLOBAL")
+def _store_global(tx: Tracer, frame: Frame, op: Op) -> None:
+    tx.write_global(frame.globals, op.argval, frame.stack.pop())
+
+
+@handles("DELETE_GLOBAL")
+def _delete_global(tx: Tracer, frame: Frame, op: Op) -> None:
+    if op.argval not in frame.globals.values:
+        tx.raise_error(NameError, f"name '{op.argval}' is not defined")
+    tx.write_global(frame.globals, op.argval, None)
+
+
+def _cell(frame: Frame, name: str) -> CellValue:
+    found = frame.cells.get(name)
+    if not isinstance(found, CellValue):
+        raise Unsupported("unsupported-operation", f"the closure variable {name!r} before it exists")
+    return found
+
+
+@handles("LOAD_CLOSURE")
+def _load_closure(tx: Tracer, frame: Frame, op: Op) -> None:
+    frame.push(_cell(frame, op.argval))
+
+
+@handles("LOAD_DEREF", "LOAD_CLASSDEREF")
+def _load_deref(tx: Tracer, frame: Frame, op: Op) -> None:
+    content = _cell(frame, op.argval).content
+    if content is None:
+        tx.raise_error(NameError, f"cannot access free variable '{op.argval}' where it is not associated with a value in enclosing scope")
+    assert content is not None
+    frame.push(content)
+
+
+@handles("STORE_DEREF")
+def _store_deref(tx: Tracer, frame: Frame, op: Op) -> None:
+    _cell(frame, op.argval).set(tx, frame.stack.pop())
+
+
+@handles("DELETE_DEREF")
+def _delete_deref(tx: Tracer, frame: Frame, op: Op) -> None:
+    _cell(frame, op.argval).set(tx, None)
+
+
+@handles("LOAD_ASSERTION_ERROR")
+def _load_assertion_error(tx: Tracer, frame: Frame, op: Op) -> None:
+    frame.push(tx.fixed(AssertionError))

@@ -1,0 +1,63 @@
+"""The stack itself, no-ops, and returning."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from engine.trace.table import RETURN, handles
+from engine.trace.values.base import NULL, Const
+from engine.trace.values.functions import CellValue
+
+if TYPE_CHECKING:
+    from engine.bytecode.decode import Op
+    from engine.trace.state import Frame, Tracer
+
+
+@handles("NOP", "RESUME", "PRECALL", "CACHE", "EXTENDED_ARG", "COPY_FREE_VARS")
+def _nothing(tx: Tracer, frame: Frame, op: Op) -> None:
+    return None
+
+
+@handles("POP_TOP", "END_FOR")
+def _pop(tx: Tracer, frame: Frame, op: Op) -> None:
+    frame.stack.pop()
+
+
+@handles("PUSH_NULL")
+def _push_null(tx: Tracer, frame: Frame, op: Op) -> None:
+    frame.push(NULL)
+
+
+@handles("COPY")
+def _copy(tx: Tracer, frame: Frame, op: Op) -> None:
+    frame.push(frame.stack[-op.arg])
+
+
+@handles("SWAP")
+def _swap(tx: Tracer, frame: Frame, op: Op) -> None:
+    stack = frame.stack
+    stack[-1], stack[-op.arg] = stack[-op.arg], stack[-1]
+
+
+@handles("KW_NAMES")
+def _kw_names(tx: Tracer, frame: Frame, op: Op) -> None:
+    frame.kw_names = frame.code.co_consts[op.arg]
+
+
+@handles("MAKE_CELL")
+def _make_cell(tx: Tracer, frame: Frame, op: Op) -> None:
+    name = str(op.argval)
+    root_name = name if frame.parent is None else ""
+    frame.cells[name] = CellValue(frame.locals.pop(name, None), root_name=root_name)
+
+
+@handles("RETURN_VALUE")
+def _return(tx: Tracer, frame: Frame, op: Op) -> Any:
+    frame.result = frame.stack.pop()
+    return RETURN
+
+
+@handles("RETURN_CONST")
+def _return_const(tx: Tracer, frame: Frame, op: Op) -> Any:
+    frame.result = tx.from_python(op.argval) if not isinstance(op.argval, Const) else op.argval
+    return RETURN

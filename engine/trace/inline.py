@@ -1,0 +1,169 @@
+"""Calls of Python functions traced as part of their caller: binding arguments, frames, generators."""
+
+from __future__ import annotations
+
+import inspect
+from types import CodeType
+from typing import TYPE_CHECKING, Any
+
+from engine.options import config
+from engine.records.trace import InlinedCall
+from engine.trace.signals import Unsupported, UserException
+from engine.trace.table import YIELD
+from engine.trace.values.base import Const, Value, force
+from engine.trace.values.mappings import DictValue
+from engine.trace.values.sequences import TupleValue
+
+if TYPE_CHECKING:
+    from engine.trace.state import Frame, Tracer
+    from engine.trace.values.functions import FunctionValue, GeneratorValue
+
+
+def inline_call(tx: Tracer, function: FunctionValue, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    """Trace the function's body now.
+
+    Raises:
+        Unsupported: calls are nested too deeply, or it is a coroutine.
+    """
+    from engine.trace.loop import run
+    from engine.trace.state import Frame
+    from engine.trace.values.functions import GeneratorValue
+
+    code = function.code
+    if len(tx.frames) > config.inline_depth:
+        raise Unsupported("depth", f"{function.describe()} would be call number {len(tx.frames)} on the stack")
+    if code.co_flags & (inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR):
+        raise Unsupported("unsupported-opcode", f"{function.describe()} is asynchronous")
+    parent = tx.frames[-1]
+    frame = Frame(code, function.namespace, parent, parent.spans())
+    frame.locals = bind(tx, function, args, kwargs)
+    frame.function = function
+    for name, cell in zip(code.co_freevars, function.cells(tx), strict=True):
+        frame.cells[name] = cell
+    if code.co_flags & inspect.CO_GENERATOR:
+        return GeneratorValue(frame)
+    _note(tx, code, frame)
+    tx.frames.append(frame)
+    try:
+        run(tx, frame)
+    finally:
+        tx.frames.pop()
+    assert frame.result is not None
+    return frame.result
+
+
+def _note(tx: Tracer, code: CodeType, frame: Frame) -> None:
+    if frame.trusted:
+        return
+    caller = frame.caller_stack[-1] if frame.caller_stack else None
+    key = (code.co_filename, code.co_firstlineno, caller)
+    if key not in tx.inlined:
+        tx.inlined[key] = InlinedCall(code.co_qualname, caller, code.co_filename, code.co_firstlineno)
+
+
+def resume_generator(tx: Tracer, generator: GeneratorValue, sent: Value) -> Value | None:
+    """Run a generator's body to its next ``yield``; None when it returned."""
+    from engine.trace.loop import run
+
+    frame = generator.frame
+    if frame.finished:
+        return None
+    if generator.is_running:
+        tx.raise_error(ValueError, "generator already executing")
+    tx.changes += 1
+    if generator.is_started:
+        frame.push(sent)
+    generator.is_started = True
+    generator.is_running = True
+    frame.caller_stack = tx.frames[-1].spans()
+    tx.frames.append(frame)
+    try:
+        outcome = run(tx, frame)
+    except UserException:
+        frame.finished = True
+        raise
+    finally:
+        generator.is_running = False
+        tx.frames.pop()
+    if outcome is YIELD:
+        return frame.result
+    frame.finished = True
+    return None
+
+
+def throw_into_generator(tx: Tracer, generator: GeneratorValue, args: list[Value]) -> Value:
+    """``generator.throw(...)``."""
+    from engine.trace.handlers.exceptions import exception_of
+    from engine.trace.loop import find_handler, run
+
+    error = exception_of(tx, force(tx, args[1]) if len(args) > 1 and not _is_none(tx, args[1]) else force(tx, args[0]))
+    frame = generator.frame
+    if frame.finished or not generator.is_started:
+        frame.finished = True
+        raise UserException(error)
+    tx.changes += 1
+    frame.caller_stack = tx.frames[-1].spans()
+    if not find_handler(tx, frame, error):
+        frame.finished = True
+        raise UserException(error)
+    tx.frames.append(frame)
+    try:
+        outcome = run(tx, frame)
+    except UserException:
+        frame.finished = True
+        raise
+    finally:
+        tx.frames.pop()
+    if outcome is YIELD:
+        assert frame.result is not None
+        return frame.result
+    frame.finished = True
+    raise tx.user_exception(StopIteration())
+
+
+def _is_none(tx: Tracer, value: Value) -> bool:
+    forced = force(tx, value)
+    return isinstance(forced, Const) and forced.value is None
+
+
+def bind(tx: Tracer, function: FunctionValue, args: list[Value], kwargs: dict[str, Value]) -> dict[str, Value]:
+    """Arguments to local variables as a call does it; raises the user's TypeError where Python would."""
+    code = function.code
+    count, only = code.co_argcount, code.co_kwonlyargcount
+    names = code.co_varnames
+    positional, keyword_only = names[:count], names[count : count + only]
+    bound: dict[str, Value] = dict(zip(positional, args, strict=False))
+    left = dict(kwargs)
+    for name in (*positional[code.co_posonlyargcount :], *keyword_only):
+        if name in left:
+            if name in bound:
+                tx.raise_type_error(f"{code.co_qualname}() got multiple values for argument '{name}'")
+            bound[name] = left.pop(name)
+    _fill_defaults(tx, function, positional, keyword_only, bound)
+    next_name = count + only
+    if code.co_flags & inspect.CO_VARARGS:
+        bound[names[next_name]] = TupleValue(list(args[count:]))
+        next_name += 1
+    elif len(args) > count:
+        tx.raise_type_error(f"{code.co_qualname}() takes {count} positional arguments but {len(args)} were given")
+    if code.co_flags & inspect.CO_VARKEYWORDS:
+        bound[names[next_name]] = DictValue({k: (Const(k), v) for k, v in left.items()})
+    elif left:
+        tx.raise_type_error(f"{code.co_qualname}() got an unexpected keyword argument '{next(iter(left))}'")
+    return bound
+
+
+def _fill_defaults(
+    tx: Tracer, function: FunctionValue, positional: tuple[str, ...], keyword_only: tuple[str, ...], bound: dict[str, Any]
+) -> None:
+    if any(name not in bound for name in positional):
+        defaults = function.defaults(tx)
+        with_default = positional[len(positional) - len(defaults) :] if defaults else ()
+        for name, value in zip(with_default, defaults, strict=True):
+            bound.setdefault(name, value)
+    if any(name not in bound for name in keyword_only):
+        for name, value in function.keyword_defaults(tx).items():
+            bound.setdefault(name, value)
+    missing = [name for name in (*positional, *keyword_only) if name not in bound]
+    if missing:
+        tx.raise_type_error(f"{function.code.co_qualname}() missing {len(missing)} required argument(s): {', '.join(map(repr, missing))}")

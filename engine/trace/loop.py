@@ -1,0 +1,62 @@
+"""The instruction loop: looks up each opcode's handler, and sends the user's exceptions to the handler that covers them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from engine.bytecode.opcodes import reason
+from engine.options import config
+from engine.trace.signals import Unsupported, UserException
+from engine.trace.table import HANDLERS
+from engine.trace.values.base import Const, Value
+
+if TYPE_CHECKING:
+    from engine.bytecode.decode import Op
+    from engine.trace.state import Frame, Tracer
+
+
+def run(tx: Tracer, frame: Frame) -> Any:
+    """Run a frame until it returns or yields; says which, with the value in ``frame.result``."""
+    while True:
+        outcome = advance(tx, frame)
+        if outcome is not None:
+            return outcome
+
+
+def advance(tx: Tracer, frame: Frame) -> Any:
+    """Run one instruction."""
+    op = frame.decoded.ops[frame.index]
+    frame.op = op
+    frame.index += 1
+    tx.executed += 1
+    if tx.executed > config.instruction_budget:
+        raise Unsupported("budget", f"{tx.executed} instructions were traced")
+    if tx.watch is not None:
+        return tx.watch(frame, op, lambda: execute(tx, frame, op))
+    return execute(tx, frame, op)
+
+
+def execute(tx: Tracer, frame: Frame, op: Op) -> Any:
+    """Run an instruction's handler; a caught exception of the user's moves the frame to its handler."""
+    handler = HANDLERS.get(op.opname)
+    if handler is None:
+        raise Unsupported("unsupported-opcode", reason(op.opname))
+    try:
+        return handler(tx, frame, op)
+    except UserException as error:
+        if not find_handler(tx, frame, error.value):
+            raise
+        return None
+
+
+def find_handler(tx: Tracer, frame: Frame, error: Value) -> bool:
+    """Go to the exception handler that covers the current instruction; False where there is none."""
+    handler = frame.decoded.handlers[frame.op.index]
+    if handler is None:
+        return False
+    del frame.stack[handler.depth :]
+    if handler.push_index:
+        frame.push(Const(frame.op.offset // 2))
+    frame.push(error)
+    frame.index = handler.target
+    return True

@@ -1,0 +1,330 @@
+"""Python's operators over values: arithmetic, comparison, membership, folding of pure functions."""
+
+from __future__ import annotations
+
+import functools
+import operator
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from engine.trace.graph_builder import emit
+from engine.trace.signals import Unsupported
+from engine.trace.values.base import Const, NotConstant, Value, force
+
+if TYPE_CHECKING:
+    from engine.trace.state import Tracer
+
+BINARY: dict[str, tuple[Callable[[Any, Any], Any], str]] = {
+    "+": (operator.add, "add"),
+    "-": (operator.sub, "sub"),
+    "*": (operator.mul, "mul"),
+    "/": (operator.truediv, "truediv"),
+    "//": (operator.floordiv, "floordiv"),
+    "%": (operator.mod, "mod"),
+    "**": (operator.pow, "pow"),
+    "@": (operator.matmul, "matmul"),
+    "<<": (operator.lshift, "lshift"),
+    ">>": (operator.rshift, "rshift"),
+    "&": (operator.and_, "and"),
+    "|": (operator.or_, "or"),
+    "^": (operator.xor, "xor"),
+}
+INPLACE: dict[str, tuple[Callable[[Any, Any], Any], str]] = {
+    "+=": (operator.iadd, "iadd"),
+    "-=": (operator.isub, "isub"),
+    "*=": (operator.imul, "imul"),
+    "/=": (operator.itruediv, "itruediv"),
+    "//=": (operator.ifloordiv, "ifloordiv"),
+    "%=": (operator.imod, "imod"),
+    "**=": (operator.ipow, "ipow"),
+    "@=": (operator.imatmul, "imatmul"),
+    "<<=": (operator.ilshift, "ilshift"),
+    ">>=": (operator.irshift, "irshift"),
+    "&=": (operator.iand, "iand"),
+    "|=": (operator.ior, "ior"),
+    "^=": (operator.ixor, "ixor"),
+}
+COMPARE: dict[str, tuple[Callable[[Any, Any], Any], str, str]] = {
+    "<": (operator.lt, "__lt__", "__gt__"),
+    "<=": (operator.le, "__le__", "__ge__"),
+    "==": (operator.eq, "__eq__", "__eq__"),
+    "!=": (operator.ne, "__ne__", "__ne__"),
+    ">": (operator.gt, "__gt__", "__lt__"),
+    ">=": (operator.ge, "__ge__", "__le__"),
+}
+UNARY: dict[str, Callable[[Any], Any]] = {"-": operator.neg, "+": operator.pos, "~": operator.invert}
+
+
+def _is_graph_value(value: Value) -> bool:
+    from engine.trace.values.symbolic import SymValue
+    from engine.trace.values.tensor import TensorValue
+
+    return isinstance(value, (TensorValue, SymValue))
+
+
+def binary(tx: Tracer, symbol: str, left: Value, right: Value) -> Value:
+    """``left symbol right``; ``symbol`` may be in-place (``+=``)."""
+    left, right = force(tx, left), force(tx, right)
+    in_place = symbol in INPLACE
+    function, name = INPLACE[symbol] if in_place else BINARY[symbol]
+    if _is_graph_value(left) or _is_graph_value(right):
+        if (isinstance(left, Const) or _is_graph_value(left)) and (isinstance(right, Const) or _is_graph_value(right)):
+            if in_place and not _mutates(left):
+                function = BINARY[symbol[:-1]][0]
+            return emit(tx, "call_function", function, [left, right])
+    if isinstance(left, Const) and isinstance(right, Const):
+        return tx.fold(function, left.value, right.value)
+    by_kind = _containers(tx, symbol, left, right)
+    if by_kind is not None:
+        return by_kind
+    by_method = _dunder(tx, name, left, right, in_place)
+    if by_method is not None:
+        return by_method
+    try:
+        values = tx.constants([left, right])
+    except NotConstant:
+        pass
+    else:
+        return tx.fold(BINARY[symbol.rstrip("=")][0] if in_place else function, *values)
+    if _is_graph_value(left) or _is_graph_value(right):
+        return emit(tx, "call_function", BINARY[symbol.rstrip("=")][0] if in_place and not _mutates(left) else function, [left, right])
+    raise Unsupported("unsupported-operation", f"{left.describe()} {symbol} {right.describe()}")
+
+
+def _mutates(left: Value) -> bool:
+    from engine.trace.values.tensor import TensorValue
+
+    return isinstance(left, TensorValue)
+
+
+def _containers(tx: Tracer, symbol: str, left: Value, right: Value) -> Value | None:
+    from engine.trace.values.mappings import DictValue, DictView, SetValue
+    from engine.trace.values.sequences import ListValue, SequenceValue, TupleValue, sequence_items
+
+    plain = symbol.rstrip("=")
+    if symbol == "+=" and isinstance(left, ListValue):
+        left.call_method(tx, "extend", [right], {})
+        return left
+    if plain == "+" and isinstance(left, SequenceValue) and isinstance(right, SequenceValue):
+        if isinstance(left, ListValue) and isinstance(right, ListValue):
+            return ListValue([*left.items, *right.items])
+        if isinstance(left, TupleValue) and isinstance(right, TupleValue):
+            import torch
+
+            kind = torch.Size if left.cls is torch.Size and right.cls is torch.Size else tuple
+            return TupleValue([*left.items, *right.items], torch.Size if left.cls is torch.Size else kind)
+    if plain == "*" and isinstance(left, SequenceValue) and isinstance(right, Const):
+        return _repeat(tx, symbol, left, right)
+    if plain == "*" and isinstance(right, SequenceValue) and isinstance(left, Const):
+        return _repeat(tx, "*", right, left)
+    if plain == "|" and isinstance(left, DictValue) and isinstance(right, DictValue):
+        if symbol == "|=":
+            left.update(tx, right)
+            return left
+        merged = DictValue(dict(left.entries), None, left.cls, left.factory)
+        merged.entries.update(right.entries)
+        return merged
+    if plain in _SET_METHODS and isinstance(left, (SetValue, DictView)) and isinstance(right, (SetValue, DictView)):
+        mine = left if isinstance(left, SetValue) else SetValue.of(tx, left.items())
+        other = right if isinstance(right, SetValue) else SetValue.of(tx, sequence_items(tx, right))
+        combined = mine.combine(tx, _SET_METHODS[plain], other)
+        if symbol.endswith("=") and isinstance(left, SetValue) and left.cls is set:
+            tx.mutating(left)
+            left.elements = combined.elements
+            return left
+        return combined
+    return None
+
+
+_SET_METHODS = {"|": "union", "&": "intersection", "-": "difference", "^": "symmetric_difference"}
+
+
+def _repeat(tx: Tracer, symbol: str, sequence: Any, times: Const) -> Value | None:
+    from engine.trace.values.sequences import ListValue, TupleValue
+
+    if not isinstance(times.value, int):
+        return None
+    if isinstance(sequence, TupleValue):
+        return TupleValue(sequence.items * times.value, sequence.cls if sequence.cls.__name__ == "Size" else tuple)
+    if symbol == "*=":
+        tx.mutating(sequence)
+        sequence.items[:] = sequence.items * times.value
+        return sequence  # type: ignore[no-any-return]
+    return ListValue(sequence.items * times.value)
+
+
+def _dunder(tx: Tracer, name: str, left: Value, right: Value, in_place: bool) -> Value | None:
+    from engine.trace.values.objects import ObjectValue
+
+    plain = name[1:] if in_place else name
+    tries: list[tuple[Value, str, Value]] = []
+    if in_place:
+        tries.append((left, f"__{name}__", right))
+    first, second = (left, f"__{plain}__", right), (right, f"__r{plain}__", left)
+    reflected_first = isinstance(right, ObjectValue) and right.type() is not left.type() and issubclass(right.type(), left.type())
+    tries.extend([second, first] if reflected_first else [first, second])
+    for of, method_name, other in tries:
+        if not isinstance(of, ObjectValue):
+            continue
+        method = of.method(tx, method_name)
+        if method is None:
+            continue
+        result = force(tx, method.call(tx, [other], {}))
+        if not (isinstance(result, Const) and result.value is NotImplemented):
+            return result
+    return None
+
+
+def compare(tx: Tracer, symbol: str, left: Value, right: Value) -> Value:
+    """``left symbol right`` for the six comparisons."""
+    from engine.trace.values.objects import ObjectValue
+    from engine.trace.values.sequences import SequenceValue
+
+    left, right = force(tx, left), force(tx, right)
+    function, name, reflected = COMPARE[symbol]
+    if isinstance(left, Const) and isinstance(right, Const):
+        return tx.fold(function, left.value, right.value)
+    if _is_graph_value(left) or _is_graph_value(right):
+        if all(_is_graph_value(v) or isinstance(v, Const) for v in (left, right)):
+            if any(isinstance(v, Const) and not _is_number(v.value) for v in (left, right)) and symbol in ("==", "!="):
+                return Const(symbol == "!=")
+            return emit(tx, "call_function", function, [left, right])
+    for of, method_name, other in ((left, name, right), (right, reflected, left)):
+        if isinstance(of, ObjectValue) and (method := of.method(tx, method_name)) is not None:
+            result = force(tx, method.call(tx, [other], {}))
+            if not (isinstance(result, Const) and result.value is NotImplemented):
+                return result
+    if symbol in ("==", "!=") and isinstance(left, SequenceValue) and isinstance(right, SequenceValue):
+        return Const(_equal_sequences(tx, left, right) == (symbol == "=="))
+    try:
+        values = tx.constants([left, right])
+    except NotConstant:
+        pass
+    else:
+        return tx.fold(function, *values)
+    if symbol in ("==", "!="):
+        equal = _equal(tx, left, right)
+        if equal is not None:
+            return Const(equal == (symbol == "=="))
+    raise Unsupported("unsupported-operation", f"{left.describe()} {symbol} {right.describe()}")
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, (int, float, complex, bool))
+
+
+def _equal_sequences(tx: Tracer, left: Any, right: Any) -> bool:
+    if issubclass(left.type(), tuple) != issubclass(right.type(), tuple) or len(left.items) != len(right.items):
+        return False
+    return all(same_or_equal(tx, force(tx, a), force(tx, b)) for a, b in zip(left.items, right.items, strict=True))
+
+
+def _equal(tx: Tracer, left: Value, right: Value) -> bool | None:
+    """Equality where neither side defines its own: identity, or the equality of containers; None where unknown."""
+    from engine.trace.values.classes import ClassValue
+    from engine.trace.values.functions import BuiltinValue, FunctionValue
+    from engine.trace.values.mappings import DictValue
+    from engine.trace.values.objects import ObjectValue, PythonModule
+
+    if isinstance(left, DictValue) and isinstance(right, DictValue):
+        if set(left.entries) != set(right.entries):
+            return False
+        return all(same_or_equal(tx, force(tx, v), force(tx, right.entries[k][1])) for k, (_, v) in left.entries.items())
+    by_identity = (ObjectValue, FunctionValue, ClassValue, BuiltinValue, PythonModule)
+    if isinstance(left, by_identity) or isinstance(right, by_identity):
+        return is_same(tx, left, right)
+    if type(left) is not type(right) or isinstance(left, Const) != isinstance(right, Const):
+        return False
+    return None
+
+
+def is_same(tx: Tracer, left: Value, right: Value) -> bool:
+    """``left is right``."""
+    left, right = force(tx, left), force(tx, right)
+    if left is right:
+        return True
+    if isinstance(left, Const) and isinstance(right, Const):
+        a, b = left.value, right.value
+        return type(a) is type(b) and bool(a == b)
+    mine, other = left.real(), right.real()
+    if mine is not NotImplemented and other is not NotImplemented:
+        if left.origin is not None and right.origin is not None and left.is_mutable and right.is_mutable:
+            tx.guard_same(left, right, mine is other)
+        return mine is other
+    return False
+
+
+def same_or_equal(tx: Tracer, left: Value, right: Value) -> bool:
+    """What ``in``, ``index`` and container equality ask of two items."""
+    if left is right:
+        return True
+    return force(tx, compare(tx, "==", left, right)).truth(tx)
+
+
+def unary(tx: Tracer, symbol: str, value: Value) -> Value:
+    """``-x``, ``+x``, ``~x``."""
+    from engine.trace.values.objects import ObjectValue
+
+    value = force(tx, value)
+    if isinstance(value, ObjectValue):
+        return value.call_special(tx, {"-": "__neg__", "+": "__pos__", "~": "__invert__"}[symbol], [])
+    if _is_graph_value(value):
+        return emit(tx, "call_function", UNARY[symbol], [value])
+    try:
+        return tx.fold(UNARY[symbol], value.python(tx))
+    except NotConstant:
+        raise value.refuse(f"the operator {symbol}") from None
+
+
+def fold_call(tx: Tracer, fn: Any, args: list[Value], kwargs: dict[str, Value], what: str) -> Value:
+    """Call a pure function now, on constants only."""
+    try:
+        values = tx.constants(args)
+        words = dict(zip(kwargs, tx.constants(kwargs.values()), strict=True))
+    except NotConstant:
+        raise Unsupported("unknown-call", f"{what}") from None
+    return tx.fold(fn, *values, **words)
+
+
+_OPERATOR_METHODS = {f"__{name}__": symbol for symbol, (_, name) in (*BINARY.items(), *INPLACE.items())}
+_COMPARE_METHODS = {entry[1]: symbol for symbol, entry in COMPARE.items()}
+
+
+def operator_method(tx: Tracer, of: Value, name: str, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    """A special method called by its name on a builtin container, or any other method on constants."""
+    if name in _OPERATOR_METHODS and len(args) == 1:
+        return binary(tx, _OPERATOR_METHODS[name], of, args[0])
+    if name in _COMPARE_METHODS and len(args) == 1:
+        return compare(tx, _COMPARE_METHODS[name], of, args[0])
+    if name == "__setitem__":
+        of.set_item(tx, args[0], args[1])
+        return Const(None)
+    if name == "__delitem__":
+        of.del_item(tx, args[0])
+        return Const(None)
+    if name == "__bool__":
+        return Const(of.truth(tx))
+    if name == "__init__":
+        return Const(None)
+    method = getattr(of.type(), name, None)
+    if method is None:
+        return tx.raise_error(AttributeError, f"'{of.type().__name__}' object has no attribute '{name}'")  # type: ignore[no-any-return]
+    if of.type() in (tuple, frozenset) or name in ("__repr__", "__str__", "__format__", "__hash__", "__reduce__"):
+        return fold_call(tx, method, [of, *args], kwargs, f"{of.describe()}.{name}")
+    raise of.refuse(f"the method {name!r}")
+
+
+def sorted_items(tx: Tracer, items: list[Value], kwargs: dict[str, Value]) -> list[Value]:
+    """Items in the order of ``sorted(items, key=..., reverse=...)``; comparing runs traced code where needed."""
+    key = force(tx, kwargs["key"]) if "key" in kwargs else Const(None)
+    reverse = force(tx, kwargs["reverse"]).truth(tx) if "reverse" in kwargs else False
+    by_key = isinstance(key, Const) and key.value is None
+    keys = [force(tx, i) if by_key else force(tx, key.call(tx, [i], {})) for i in items]
+
+    def less(a: int, b: int) -> int:
+        if force(tx, compare(tx, "<", keys[a], keys[b])).truth(tx):
+            return -1
+        return 1 if force(tx, compare(tx, "<", keys[b], keys[a])).truth(tx) else 0
+
+    order = sorted(range(len(items)), key=functools.cmp_to_key(less), reverse=reverse)
+    return [items[n] for n in order]

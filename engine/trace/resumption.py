@@ -1,0 +1,349 @@
+"""Code for a frame that breaks: run the one instruction in Python, then go on in resume functions."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from types import CodeType
+from typing import TYPE_CHECKING, Any
+
+from bytecode import Bytecode, Instr, Label
+from bytecode.instr import CellVar, FreeVar
+
+from engine.bytecode.decode import Decoded, Op
+from engine.bytecode.liveness import live_before
+from engine.bytecode.opcodes import VERSION
+from engine.bytecode.resume import NULL as NULL_KIND
+from engine.bytecode.resume import VALUE, Point, free_names, resume_code, resumed
+from engine.bytecode.spans import span_of
+from engine.ir.frame import CALLEE, ResumeSlot, Slot
+from engine.trace.signals import Skip
+from engine.trace.support import TailCall, finish
+from engine.trace.values.base import NULL, Value
+
+if TYPE_CHECKING:
+    from engine.trace.codegen import Codegen
+    from engine.trace.state import Frame, Tracer
+
+_JUMPS: dict[str, bool] = {
+    "POP_JUMP_FORWARD_IF_FALSE": True,
+    "POP_JUMP_BACKWARD_IF_FALSE": True,
+    "POP_JUMP_IF_FALSE": True,
+    "POP_JUMP_FORWARD_IF_TRUE": True,
+    "POP_JUMP_BACKWARD_IF_TRUE": True,
+    "POP_JUMP_IF_TRUE": True,
+    "JUMP_IF_TRUE_OR_POP": False,
+    "JUMP_IF_FALSE_OR_POP": False,
+}
+"""Conditional jumps on a truth: whether both ways take the condition off the stack."""
+
+_SIMPLE: dict[str, tuple[int, int]] = {
+    "BINARY_OP": (2, 1),
+    "BINARY_SUBSCR": (2, 1),
+    "BINARY_SLICE": (3, 1),
+    "STORE_SUBSCR": (3, 0),
+    "STORE_SLICE": (4, 0),
+    "DELETE_SUBSCR": (2, 0),
+    "COMPARE_OP": (2, 1),
+    "CONTAINS_OP": (2, 1),
+    "IS_OP": (2, 1),
+    "UNARY_NEGATIVE": (1, 1),
+    "UNARY_POSITIVE": (1, 1),
+    "UNARY_INVERT": (1, 1),
+    "UNARY_NOT": (1, 1),
+    "TO_BOOL": (1, 1),
+    "STORE_ATTR": (2, 0),
+    "DELETE_ATTR": (1, 0),
+    "GET_ITER": (1, 1),
+    "IMPORT_NAME": (2, 1),
+    "IMPORT_FROM": (1, 2),
+    "LIST_TO_TUPLE": (1, 1),
+    "FORMAT_SIMPLE": (1, 1),
+    "FORMAT_WITH_SPEC": (2, 1),
+    "CONVERT_VALUE": (1, 1),
+    "GET_LEN": (1, 2),
+    "LOAD_BUILD_CLASS": (0, 1),
+    "MATCH_CLASS": (3, 1),
+    "MATCH_KEYS": (2, 3),
+    "DELETE_GLOBAL": (0, 0),
+}
+"""Instructions that work on the top of the stack alone: how many values they take and leave."""
+
+
+def operands(op: Op) -> tuple[int, int] | None:
+    """How many values an instruction takes and leaves; None where it cannot be run by itself."""
+    known = _SIMPLE.get(op.opname)
+    if known is not None:
+        return known
+    match op.opname:
+        case "BUILD_TUPLE" | "BUILD_LIST" | "BUILD_SET" | "BUILD_STRING" | "BUILD_SLICE":
+            return op.arg, 1
+        case "BUILD_MAP":
+            return 2 * op.arg, 1
+        case "BUILD_CONST_KEY_MAP":
+            return op.arg + 1, 1
+        case "UNPACK_SEQUENCE":
+            return 1, op.arg
+        case "UNPACK_EX":
+            return 1, (op.arg & 0xFF) + 1 + (op.arg >> 8)
+        case "FORMAT_VALUE":
+            return (2 if op.arg & 4 else 1), 1
+        case "LIST_EXTEND" | "SET_UPDATE" | "DICT_UPDATE" | "LIST_APPEND" | "SET_ADD":
+            return op.arg + 1, op.arg
+        case "MAP_ADD":
+            return op.arg + 2, op.arg
+        case "DICT_MERGE":
+            return op.arg + 1, op.arg
+    return None
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What follows the broken instruction on one path: the stack left below (values or names of temporaries) and where to go on."""
+
+    index: int
+    stack: list[Value | str]
+
+
+class Resumption:
+    """Emits the break at one instruction of the root frame."""
+
+    def __init__(self, tx: Tracer, cg: Codegen, frame: Frame, op: Op, stack: list[Value]) -> None:
+        self.tx = tx
+        self.cg = cg
+        self.frame = frame
+        self.op = op
+        self.stack = stack
+        self.code: CodeType = frame.code
+        self.decoded: Decoded = frame.decoded
+        self.live = live_before(frame.decoded)
+        self.slots: list[ResumeSlot] = []
+
+    def values(self) -> list[Value]:
+        """All that the new code may have to load."""
+        return [*(v for v in self.stack if v is not NULL), *self.frame.locals.values(), *self._cell_values()]
+
+    def _cell_values(self) -> list[Value]:
+        return [c for c in self.frame.cells.values() if isinstance(c, Value)]
+
+    def emit(self, replay: Callable[[], None]) -> None:
+        """Emit everything after the graph; ``replay`` emits the side effects.
+
+        Raises:
+            Skip: this instruction cannot be left to Python by itself.
+        """
+        self._store_cells()
+        if self.op.opname in _JUMPS:
+            self._jump(replay)
+        elif self.op.opname == "FOR_ITER":
+            self._for_iter(replay)
+        elif self.op.opname in ("CALL", "CALL_KW", "CALL_FUNCTION_EX"):
+            self._call(replay)
+        elif self.op.opname in ("LOAD_ATTR", "LOAD_METHOD"):
+            self._load_attr(replay)
+        else:
+            self._simple(replay)
+
+    # The kinds of break.
+
+    def _jump(self, replay: Callable[[], None]) -> None:
+        takes = _JUMPS[self.op.opname]
+        below = self.stack[:-1]
+        self._load_all([*below, self.stack[-1]])
+        condition = self._store_top()
+        self._drop(len(below))
+        self._materialize()
+        replay()
+        self.cg.out.load(condition)
+        jumps_if_false = "FALSE" in self.op.opname
+        label = Label()
+        self.cg.out.jump_if_false(label)
+        kept: list[Value | str] = [*below]
+        at_target: list[Value | str] = kept if takes else [*kept, condition]
+        if jumps_if_false:
+            self._resume(Outcome(self.op.index + 1, kept))
+            self.cg.out.label(label)
+            self._resume(Outcome(self.op.target, at_target))
+        else:
+            self._resume(Outcome(self.op.target, at_target))
+            self.cg.out.label(label)
+            self._resume(Outcome(self.op.index + 1, kept))
+
+    def _for_iter(self, replay: Callable[[], None]) -> None:
+        if VERSION != (3, 11):
+            raise Skip("not-resumable", "a loop over an iterator from outside")
+        self._load_all(self.stack)
+        iterator = self._store_top()
+        self._drop(len(self.stack) - 1)
+        self._materialize()
+        replay()
+        label = Label()
+        self.cg.out.load(iterator)
+        self.cg.out.emit("FOR_ITER", label)
+        item = self._store_top()
+        self.cg.out.emit("POP_TOP")
+        below: list[Value | str] = [*self.stack[:-1]]
+        self._resume(Outcome(self.op.index + 1, [*below, iterator, item]))
+        self.cg.out.label(label)
+        self._resume(Outcome(self.op.target, below))
+
+    def _call(self, replay: Callable[[], None]) -> None:
+        cg, op = self.cg, self.op
+        if op.opname == "CALL_FUNCTION_EX":
+            count = 1 + (op.arg & 1)
+        else:
+            count = op.arg + (1 if op.opname == "CALL_KW" else 0)
+        below, operands_ = self.stack[: -count - 2], self.stack[len(self.stack) - count - 2 :]
+        self._load_all(below)
+        self._drop(len(below))
+        pair, args = operands_[:2], operands_[2:]
+        if VERSION >= (3, 13):
+            fn, beside = pair
+        else:
+            fn, beside = (pair[1], NULL) if pair[0] is NULL else pair
+        first = [] if beside is NULL else [beside]
+        self._load_all([fn, *first, *args])
+        names = [self._store_top() for _ in (fn, *first, *args)]
+        names.reverse()
+        replay()
+        cg.out.callable(lambda: self._through_callee(names[0]))
+        for name in names[1:]:
+            cg.out.load(name)
+        self._call_instruction(len(names) - 1)
+        result = self._store_top()
+        self._resume(Outcome(op.index + 1, [*below, result]))
+
+    def _through_callee(self, name: str) -> None:
+        self.cg.out.callable_const(CALLEE)
+        self.cg.out.load(name)
+        self.cg.out.call(1)
+
+    def _call_instruction(self, count: int) -> None:
+        out, op = self.cg.out, self.op
+        if op.opname == "CALL_FUNCTION_EX":
+            out.emit("CALL_FUNCTION_EX", op.arg & 1)
+            return
+        if op.opname == "CALL_KW":
+            out.emit("CALL_KW", count - 1)
+            return
+        if self.frame.kw_names:
+            out.emit("KW_NAMES", self.frame.kw_names)
+        out.call(count)
+
+    def _load_attr(self, replay: Callable[[], None]) -> None:
+        as_method = self.op.opname == "LOAD_METHOD" or (VERSION >= (3, 12) and bool(self.op.arg & 1))
+        self._load_all(self.stack)
+        of = self._store_top()
+        self._drop(len(self.stack) - 1)
+        replay()
+        self.cg.out.load(of)
+        self.cg.out.attribute(self.op.argval)
+        found = self._store_top()
+        pair: list[Value | str] = [found, NULL] if VERSION >= (3, 13) else [NULL, found]
+        self._resume(Outcome(self.op.index + 1, [*self.stack[:-1], *(pair if as_method else [found])]))
+
+    def _simple(self, replay: Callable[[], None]) -> None:
+        counts = operands(self.op)
+        if counts is None:
+            raise Skip("not-resumable", f"the instruction {self.op.opname} cannot be left to Python by itself")
+        takes, leaves = counts
+        split = len(self.stack) - takes
+        below, taken = self.stack[:split], self.stack[split:]
+        self._load_all(below)
+        self._drop(len(below))
+        self._load_all(taken)
+        names = [self._store_top() for _ in taken]
+        names.reverse()
+        replay()
+        for name in names:
+            self.cg.out.load(name)
+        self.cg.out.extend([self._instruction()])
+        results: list[Value | str] = [self._store_top() for _ in range(leaves)]
+        results.reverse()
+        self._resume(Outcome(self.op.index + 1, [*below, *results]))
+
+    def _instruction(self) -> Instr:
+        wanted = [i for i in Bytecode.from_code(self.code) if isinstance(i, Instr)]
+        return wanted[self.op.index]
+
+    # Pieces.
+
+    def _load_all(self, values: list[Value]) -> None:
+        self.cg.load_all(v for v in values if v is not NULL)
+        for _ in [v for v in values if v is NULL]:
+            self.cg.const(None)
+        self.cg.flush()
+
+    def _materialize(self) -> None:
+        """Build live locals before the paths part, so that both find them."""
+        wanted = self.live[self.op.index + 1] | self.live[self.op.target]
+        values = [v for n, v in self.frame.locals.items() if n in wanted]
+        self._load_all(values)
+        self._drop(len(values))
+
+    def _drop(self, count: int) -> None:
+        for _ in range(count):
+            self.cg.out.emit("POP_TOP")
+
+    def _store_top(self) -> str:
+        name = self.cg.temp("t")
+        self.cg.out.store(name)
+        return name
+
+    def _store_cells(self) -> None:
+        """Put the contents of the frame's own cells into them: resume functions and closures share the cells."""
+        for name in self.code.co_cellvars:
+            cell: Any = self.frame.cells.get(name)
+            if cell is None or cell.content is None:
+                continue
+            self.cg.load(cell.content)
+            self.cg.flush()
+            self.cg.out.emit("STORE_DEREF", CellVar(name))
+
+    def _resume(self, outcome: Outcome) -> None:
+        """Return what the rest of the function returns."""
+        out = self.cg.out
+        names = tuple(sorted(n for n in self.live[outcome.index] if n in self.frame.locals))
+        if any(not n.isidentifier() for n in names):
+            raise Skip("not-resumable", "the rest of a comprehension")
+        point = Point(outcome.index, tuple(NULL_KIND if v is NULL else VALUE for v in outcome.stack), names)
+        code = resume_code(self.code, point)
+        slot = Slot("resume")
+        is_resume = resumed(self.code) is not None
+        free = free_names(self.code)
+        span = span_of(self.code, self.op.offset)
+        self.slots.append(ResumeSlot(slot, code, self.frame.globals.values, span, bool(free)))  # type: ignore[arg-type]
+        if not is_resume:
+            out.callable(lambda: self.cg.const(finish))
+        out.callable(lambda: self.cg.const(TailCall) if is_resume else self._function(slot, code, free))
+        if is_resume:
+            self._function(slot, code, free)
+        for value in outcome.stack:
+            if isinstance(value, str):
+                out.load(value)
+            elif value is not NULL:
+                self.cg.load(value)
+        self.cg.load_all(self.frame.locals[n] for n in names)
+        self.cg.flush()
+        out.call(sum(v is not NULL for v in outcome.stack) + len(names) + (1 if is_resume else 0))
+        if not is_resume:
+            out.call(1)
+        out.returns()
+
+    def _function(self, slot: Slot, code: CodeType, free: tuple[str, ...]) -> None:
+        """Push the resume function; with cells, made around them now."""
+        out = self.cg.out
+        if not free:
+            out.const(slot)
+            return
+        out.callable_const(slot)
+        for name in free:
+            out.emit("LOAD_CLOSURE", CellVar(name) if name in self.code.co_cellvars else FreeVar(name))
+        out.emit("BUILD_TUPLE", len(free))
+        out.const(code)
+        if VERSION >= (3, 13):
+            out.emit("MAKE_FUNCTION")
+            out.emit("SET_FUNCTION_ATTRIBUTE", 8)
+        else:
+            out.emit("MAKE_FUNCTION", 8)
+        out.call(1)

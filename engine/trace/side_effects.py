@@ -1,0 +1,148 @@
+"""Replaying after the graph what the traced code did to objects that exist: contents, attributes, globals, cells."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from bytecode.instr import FreeVar
+
+from engine.ir.guard import NoOverlap, SameObject
+from engine.ir.origin import CellOf, Closure, Namespace
+from engine.trace.signals import Unsupported
+from engine.trace.values.base import Value
+from engine.trace.values.functions import CellValue
+from engine.trace.values.mappings import DictValue, SetValue
+from engine.trace.values.objects import ObjectValue
+from engine.trace.values.sequences import ListValue
+from engine.trace.values.tensor import TensorValue
+
+if TYPE_CHECKING:
+    from engine.trace.codegen import Codegen
+    from engine.trace.state import Tracer
+
+
+def pending_values(tx: Tracer) -> list[Value]:
+    """Values that replaying will load: for codegen's search for cycles."""
+    found: list[Value] = [v for v in tx.globals_written.values() if v is not None]
+    for value in tx.mutated.values():
+        found.extend(value.children())
+    return found
+
+
+def replay(tx: Tracer, cg: Codegen) -> tuple[str, ...]:
+    """Emit all side effects, in the order of their first occurrence; what they are, in words."""
+    told: list[str] = []
+    for value in list(tx.mutated.values()):
+        text = _replay_one(cg, value)
+        if text:
+            told.append(text)
+        cg.flush()
+    for (namespace, name), written in tx.globals_written.items():
+        _write_global(tx, cg, namespace, name, written)
+        told.append(f"the global {name} is {'deleted' if written is None else 'set'}")
+    cg.flush()
+    return tuple(told)
+
+
+def _replay_one(cg: Codegen, value: Value) -> str:
+    if isinstance(value, CellValue):
+        return _write_cell(cg, value)
+    if isinstance(value, (ListValue, DictValue, SetValue)):
+        cg.load(value)
+        value.fill(cg)
+        return f"{_name(value)}: contents of the {value.type().__name__} are replaced"
+    if isinstance(value, ObjectValue):
+        if not value.written:
+            return ""
+        cg.load(value)
+        value.fill(cg)
+        return f"{_name(value)}: {', '.join(value.written)} {'is' if len(value.written) == 1 else 'are'} set"
+    raise Unsupported("side-effect", f"changing a {value.type().__name__}")
+
+
+def _name(value: Value) -> str:
+    return value.origin.expr if value.origin is not None else value.describe()
+
+
+def _write_cell(cg: Codegen, value: CellValue) -> str:
+    match value.origin:
+        case Closure(variable):
+            if value.content is None:
+                cg.out.emit("DELETE_DEREF", FreeVar(variable))
+            else:
+                cg.load(value.content)
+                cg.out.emit("STORE_DEREF", FreeVar(variable))
+            return f"the closure variable {variable} is set"
+        case CellOf(base, index, variable):
+            from engine.ir.origin import Attr
+
+            if value.content is None:
+                raise Unsupported("side-effect", "a closure variable of another function is deleted")
+            cg.load(value.content)
+            cg.load_origin(Attr(base, "__closure__"))
+            cg.out.item(index)
+            cg.out.emit("STORE_ATTR", "cell_contents")
+            return f"the closure variable {variable} is set"
+    raise Unsupported("side-effect", "a closure variable is set")
+
+
+def _write_global(tx: Tracer, cg: Codegen, namespace: Namespace, name: str, value: Value | None) -> None:
+    own = namespace.values is tx.request.function.__globals__
+    if value is None:
+        if not own:
+            raise Unsupported("side-effect", "a global of another module is deleted")
+        cg.out.emit("DELETE_GLOBAL", name)
+        return
+    cg.load(value)
+    if own:
+        cg.out.emit("STORE_GLOBAL", name)
+        return
+    cg.namespace(namespace)
+    cg.const(name)
+    cg.out.emit("STORE_SUBSCR")
+
+
+def guard_distinct(tx: Tracer) -> None:
+    """A change of one input must not show through another: guard that those which were distinct stay so."""
+    by_type: dict[type, list[Value]] = {}
+    for value, _ in tx.known.values():
+        if value.origin is not None and isinstance(value, (ListValue, DictValue, SetValue, ObjectValue)):
+            by_type.setdefault(value.type(), []).append(value)
+    why = "one of the two is changed, which would show through the other"
+    for value in tx.mutated.values():
+        if value.origin is None or isinstance(value, CellValue):
+            continue
+        for other in by_type.get(value.type(), ()):
+            if other is not value and other.origin is not None:
+                tx.guard(SameObject(value.origin, other.origin, False, cause=tx.cause(why)))
+    _guard_overlap(tx)
+
+
+def _guard_overlap(tx: Tracer) -> None:
+    used: list[TensorValue] = [v for v, _ in tx.input_tensors if v.made_by is not None]
+    for value, version in tx.input_tensors:
+        if value.fake.is_inference() or value.fake._version == version or value.origin is None:
+            continue
+        others: list[Any] = [v for v in used if v is not value and v.origin is not None]
+        apart = tuple(o.origin for o in others if not _may_share(value, o))
+        if apart:
+            why = "it is changed in place, which would show through a tensor that shares its memory"
+            tx.guard(NoOverlap(value.origin, apart, cause=tx.cause(why)))
+
+
+def _may_share(a: TensorValue, b: TensorValue) -> bool:
+    if a.held is None or b.held is None:
+        return False
+    try:
+        return a.held.untyped_storage().data_ptr() == b.held.untyped_storage().data_ptr()
+    except RuntimeError:
+        return True
+
+
+def shares_mutated_storage(tx: Tracer) -> bool:
+    """Whether an input that is changed in place shares memory with another input: fakes do not show that, so Python must run it."""
+    used: list[TensorValue] = [v for v, _ in tx.input_tensors if v.made_by is not None]
+    for value, version in tx.input_tensors:
+        if not value.fake.is_inference() and value.fake._version != version and any(_may_share(value, o) for o in used if o is not value):
+            return True
+    return False

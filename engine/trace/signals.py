@@ -1,0 +1,51 @@
+"""How tracing leaves its normal way: a break, a frame left to Python, an exception of the user's."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from engine.records.bytecode import Span
+
+if TYPE_CHECKING:
+    from engine.trace.values.base import Value
+
+
+class TraceSignal(Exception):
+    """Base of what is raised inside the tracer and never leaves it."""
+
+
+class Unsupported(TraceSignal):
+    """Something that cannot be traced: ends the graph at the root frame's current instruction. ``kind`` is an id in ``breaks.CATALOGUE``."""
+
+    def __init__(self, kind: str, what: str) -> None:
+        super().__init__(f"{kind}: {what}")
+        self.kind = kind
+        self.what = what
+        self.stack: tuple[Span, ...] = ()
+
+
+class Skip(TraceSignal):
+    """The whole frame is left to Python. ``kind`` is an id in ``breaks.CATALOGUE``."""
+
+    def __init__(self, kind: str, what: str) -> None:
+        super().__init__(f"{kind}: {what}")
+        self.kind = kind
+        self.what = what
+        self.stack: tuple[Span, ...] = ()
+
+
+class UserException(TraceSignal):
+    """The traced code raised; ``value`` is the exception as a value. Handlers in traced code may catch it."""
+
+    def __init__(self, value: Value) -> None:
+        super().__init__(value.describe())
+        self.value = value
+
+
+class Restart(TraceSignal):
+    """Trace the frame again from its start, and break before the root frame's ``executed``-th instruction, for ``reason``."""
+
+    def __init__(self, executed: int, reason: Unsupported) -> None:
+        super().__init__(str(reason))
+        self.executed = executed
+        self.reason = reason

@@ -1,0 +1,366 @@
+"""What tracing one frame holds: active frames, guards, side effects, known objects, the graph builder. One owner per lifetime."""
+
+from __future__ import annotations
+
+import builtins
+from collections.abc import Callable, Iterable
+from contextlib import suppress
+from types import CodeType
+from typing import Any
+
+import torch
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.fx.experimental.symbolic_shapes import ShapeEnv
+
+from engine.bytecode.decode import Decoded, Op, decode
+from engine.bytecode.spans import span_of
+from engine.ir.frame import FrameRequest
+from engine.ir.graph import NodeOrigin
+from engine.ir.guard import CodeIs, Cause, Equals, Guard, IsObject, SameObject, TypeIs
+from engine.ir.origin import Fixed, Namespace, Origin
+from engine.options import Options
+from engine.records.bytecode import Span
+from engine.records.trace import InlinedCall
+from engine.trace.graph_builder import GraphBuilder
+from engine.trace.signals import Unsupported, UserException
+from engine.trace.values.base import Const, Lazy, NotConstant, Value, force
+from engine.trace.values.wrap import build, from_python
+
+_FIXED_TRUTHS = (TypeIs, IsObject, CodeIs, Equals)
+"""Guards that cannot fail on an object which the compiled code itself holds."""
+
+
+class Frame:
+    """One activation of a code object: the root's, or one traced inline."""
+
+    __slots__ = (
+        "builtins",
+        "caller_stack",
+        "cells",
+        "code",
+        "decoded",
+        "finished",
+        "function",
+        "globals",
+        "handled",
+        "index",
+        "kw_names",
+        "locals",
+        "module",
+        "op",
+        "parent",
+        "result",
+        "stack",
+        "trusted",
+    )
+
+    def __init__(self, code: CodeType, namespace: Namespace, parent: Frame | None, caller_stack: tuple[Span, ...]) -> None:
+        self.code = code
+        self.decoded: Decoded = decode(code)
+        self.index = 0
+        self.op: Op = self.decoded.ops[0]
+        self.stack: list[Value] = []
+        self.locals: dict[str, Value] = {}
+        self.cells: dict[str, Any] = {}
+        self.globals = namespace
+        self.builtins = namespace.values.get("__builtins__", builtins)
+        self.parent = parent
+        self.caller_stack = caller_stack
+        self.module = parent.module if parent is not None else ""
+        self.kw_names: tuple[str, ...] = ()
+        self.result: Value | None = None
+        self.handled: list[Value] = []
+        self.function: Value | None = None
+        self.finished = False
+        self.trusted = is_trusted(namespace.name)
+
+    def push(self, value: Value) -> None:
+        """Push."""
+        self.stack.append(value)
+
+    def pop(self) -> Value:
+        """Pop, as it is (maybe lazy)."""
+        return self.stack.pop()
+
+    def popn(self, count: int) -> list[Value]:
+        """Pop ``count`` values, bottom first."""
+        if not count:
+            return []
+        taken = self.stack[-count:]
+        del self.stack[-count:]
+        return taken
+
+    def spans(self) -> tuple[Span, ...]:
+        """The user's call stack at this frame's current instruction, outermost first."""
+        return (*self.caller_stack, span_of(self.code, self.op.offset))
+
+
+_TRUSTED = frozenset(
+    "torch math operator functools itertools collections builtins _operator _functools _collections contextlib enum types typing "
+    "copy dataclasses abc numbers warnings inspect random re string weakref einops".split()
+)
+
+
+def is_trusted(module: str | None) -> bool:
+    """Whether a module's functions and classes are taken not to change while a program runs."""
+    return module is not None and module.partition(".")[0] in _TRUSTED
+
+
+class GuardSet:
+    """Guards in the order in which values were looked at, each once."""
+
+    def __init__(self) -> None:
+        self._known: dict[Any, Guard] = {}
+
+    def add(self, guard: Guard) -> None:
+        """Keep ``guard`` unless the same one is there."""
+        if isinstance(guard.origin, Fixed) and isinstance(guard, _FIXED_TRUTHS):
+            return
+        key = _guard_key(guard)
+        if key not in self._known:
+            self._known[key] = guard
+
+    def __len__(self) -> int:
+        return len(self._known)
+
+    def all(self) -> tuple[Guard, ...]:
+        """In order."""
+        return tuple(self._known.values())
+
+    def since(self, count: int) -> list[Guard]:
+        """Those added after the first ``count``."""
+        return list(self._known.values())[count:]
+
+
+def _guard_key(guard: Guard) -> Any:
+    match guard:
+        case SameObject():
+            return SameObject, guard.origin, guard.other
+        case TypeIs() | CodeIs() | Equals() | IsObject():
+            return type(guard), guard.origin
+        case _:
+            with suppress(TypeError):
+                hash(guard)
+                return guard
+            return type(guard), guard.origin, repr(guard)
+
+
+class Tracer:
+    """The state of tracing one frame once."""
+
+    def __init__(self, request: FrameRequest, options: Options) -> None:
+        self.request = request
+        self.options = options
+        self.shape_env = ShapeEnv(allow_scalar_outputs=False, allow_dynamic_output_shape_ops=False)
+        self.fake_mode = FakeTensorMode(shape_env=self.shape_env)
+        self.graph = GraphBuilder()
+        self.guards = GuardSet()
+        self.known: dict[int, tuple[Value, Any]] = {}
+        """Objects with an identity that were wrapped, by id; the object is kept so that its id stays its own."""
+        self.mutated: dict[int, Value] = {}
+        """Values with an origin whose contents changed, in the order of their first change."""
+        self.globals_written: dict[tuple[Namespace, str], Value | None] = {}
+        self.frames: list[Frame] = []
+        self.inlined: dict[tuple[str, int, Span | None], InlinedCall] = {}
+        self.executed = 0
+        self.changes = 0
+        """Counts mutations of any kind; equal counts mean that nothing changed."""
+        self.journal: list[Callable[[], None]] = []
+        """Undoes mutations, latest last; kept only while speculating."""
+        self.speculating = 0
+        self.input_tensors: list[tuple[Any, int]] = []
+        """Tensors read from origins, with the version of their fakes at that time."""
+        self.watch: Any = None
+        """With steps recorded: called around each instruction."""
+        self.global_cache: dict[tuple[int, str], Value] = {}
+        self.tensors_seen = False
+        self.undo_at_end: list[Any] = []
+        """Contexts that are entered for real while tracing and not left yet."""
+        self.entry_state: dict[str, Any] = {
+            "grad_mode": torch.is_grad_enabled(),
+            "default_dtype": torch.get_default_dtype(),
+        }
+        """torch's global state when the frame was entered."""
+
+    # Where we are.
+
+    @property
+    def frame(self) -> Frame:
+        """The innermost active frame."""
+        return self.frames[-1]
+
+    def spans(self) -> tuple[Span, ...]:
+        """The user's stack, outermost first."""
+        return self.frames[-1].spans() if self.frames else ()
+
+    def node_origin(self, note: str = "") -> NodeOrigin:
+        """Provenance for a node made now."""
+        stack = self.spans()
+        return NodeOrigin((), stack[-1] if stack else None, stack, self.frames[-1].module if self.frames else "", note)
+
+    def cause(self, why: str) -> Cause:
+        """Why a guard is added now."""
+        stack = self.spans()
+        return Cause(stack[-1] if stack else None, stack, why)
+
+    # Guards and wrapping.
+
+    def guard(self, guard: Guard) -> None:
+        """Take something for granted from here on."""
+        self.guards.add(guard)
+
+    def guard_type(self, real: Any, origin: Origin, why: str) -> None:
+        """Guard the exact type of a value."""
+        self.guards.add(TypeIs(origin, type(real), cause=self.cause(why)))
+
+    def guard_object(self, real: Any, origin: Origin, why: str) -> None:
+        """Guard the identity of a value."""
+        self.guards.add(IsObject(origin, real, cause=self.cause(why)))
+
+    def wrap(self, real: Any, origin: Origin) -> Value:
+        """The value for a real object reached through ``origin``; guards what that takes. One value per object."""
+        known = self.known.get(id(real))
+        if known is None:
+            value = build(self, real, origin)
+            if value.is_mutable:
+                self.known[id(real)] = (value, real)
+            return value
+        value = known[0]
+        if value.origin is not None and value.origin != origin:
+            why = "the same object is reached in two ways, and a change through one must be seen through the other"
+            self.guards.add(SameObject(origin, value.origin, True, cause=self.cause(why)))
+        return value
+
+    def guard_same(self, left: Value, right: Value, same: bool) -> None:
+        """Take for granted that two read objects are one, or are not."""
+        if left.origin is not None and right.origin is not None and left.origin != right.origin:
+            self.guards.add(SameObject(left.origin, right.origin, same, cause=self.cause("the two were compared by identity")))
+
+    def lazy(self, real: Any, origin: Origin) -> Value:
+        """A value that is wrapped when it is first looked at."""
+        return Lazy(real, origin)
+
+    def fixed(self, real: Any, text: str = "") -> Value:
+        """The value for an object that does not change while a program runs (torch's functions, classes)."""
+        return self.wrap(real, Fixed(real, text or getattr(real, "__qualname__", None) or getattr(real, "__name__", None) or type(real).__name__))
+
+    def from_python(self, value: Any) -> Value:
+        """A fresh value for a plain Python object made while tracing."""
+        return from_python(self, value)
+
+    def fold(self, fn: Callable[..., Any], *args: Any, **kwargs: Any) -> Value:
+        """Run a pure function on Python values now; an exception of its becomes the user's."""
+        try:
+            return self.from_python(fn(*args, **kwargs))
+        except (RecursionError, MemoryError):
+            raise
+        except Exception as error:
+            raise self.user_exception(error) from error
+
+    def constants(self, values: Iterable[Value]) -> list[Any]:
+        """Python objects of values.
+
+        Raises:
+            NotConstant: one is not fully known.
+        """
+        return [force(self, v).python(self) for v in values]
+
+    def is_constant(self, value: Value) -> bool:
+        """Whether ``python`` gives an object."""
+        try:
+            force(self, value).python(self)
+        except NotConstant:
+            return False
+        return True
+
+    def constant_attr(self, value: Const, name: str) -> Value:
+        """An attribute of a constant: a method to be folded, or a plain value."""
+        from engine.trace.values.functions import ConstMethod
+
+        try:
+            found = getattr(value.value, name)
+        except AttributeError as error:
+            raise self.user_exception(error) from error
+        if callable(found) and not isinstance(found, type):
+            return ConstMethod(value, name)
+        return self.from_python(found)
+
+    # Exceptions of the user's.
+
+    def user_exception(self, error: BaseException) -> UserException:
+        """The traced code raises ``error``."""
+        from engine.trace.values.exceptions import ExceptionValue
+
+        return UserException(ExceptionValue(type(error), [self.known_or_text(a) for a in error.args], error))
+
+    def known_or_text(self, value: Any) -> Value:
+        """An argument of an exception as a value."""
+        try:
+            return self.from_python(value)
+        except Unsupported:
+            return Const(str(value))
+
+    def raise_error(self, kind: type[BaseException], text: str) -> Any:
+        """Raise ``kind(text)`` in the traced code."""
+        raise self.user_exception(kind(text))
+
+    def raise_type_error(self, text: str) -> Any:
+        """Raise a TypeError in the traced code."""
+        raise self.user_exception(TypeError(text))
+
+    # Mutation.
+
+    def mutating(self, value: Value) -> None:
+        """Call before a value's contents change: journals them, and remembers that they must be put in place after the graph."""
+        self.changes += 1
+        if self.speculating:
+            self.journal.append(value.snapshot())
+        if value.origin is not None and id(value) not in self.mutated:
+            self.mutated[id(value)] = value
+            if self.speculating:
+                self.journal.append(lambda: self.mutated.pop(id(value), None) and None)
+
+    def checkpoint(self) -> int:
+        """A mark that ``rollback`` returns to; mutations are journalled from here on."""
+        self.speculating += 1
+        return len(self.journal)
+
+    def commit(self) -> None:
+        """The latest checkpoint is no longer needed."""
+        self.speculating -= 1
+        if not self.speculating:
+            self.journal.clear()
+
+    def rollback(self, mark: int) -> None:
+        """Undo all mutations of values after a checkpoint (nodes and guards stay: they are harmless)."""
+        while len(self.journal) > mark:
+            self.journal.pop()()
+        self.changes += 1
+        self.commit()
+
+    def write_global(self, namespace: Namespace, name: str, value: Value | None) -> None:
+        """Set (or with None delete) a global, to be done after the graph."""
+        key = (namespace, name)
+        had, old = key in self.globals_written, self.globals_written.get(key)
+        self.changes += 1
+
+        def undo() -> None:
+            if had:
+                self.globals_written[key] = old
+            else:
+                self.globals_written.pop(key, None)
+
+        if self.speculating:
+            self.journal.append(undo)
+        self.globals_written[key] = value
+        self.global_cache.pop((id(namespace.values), name), None)
+
+
+def fake_of(tx: Tracer, tensor: torch.Tensor, origin: Origin) -> torch.Tensor:
+    """The fake tensor that stands for an input."""
+    from engine.trace.values.symbolic import symbolic_context
+
+    context = symbolic_context(tx, tensor, origin)
+    if context is None:
+        return tx.fake_mode.from_tensor(tensor, static_shapes=True, source=origin)
+    return tx.fake_mode.from_tensor(tensor, source=origin, symbolic_context=context)

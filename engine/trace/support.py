@@ -1,0 +1,104 @@
+"""Small functions that generated code calls when it runs: they put back what the tracer did with values."""
+
+from __future__ import annotations
+
+import types
+from collections.abc import Callable, Iterable, Iterator
+from itertools import islice
+from typing import Any
+
+
+class TailCall:
+    """What a resume function returns instead of calling the next one: the root's code calls it, so that loops do not nest frames."""
+
+    __slots__ = ("arguments", "function")
+
+    def __init__(self, function: Callable[..., Any], *arguments: Any) -> None:
+        self.function = function
+        self.arguments = arguments
+
+
+def finish(result: Any) -> Any:
+    """Go on with resume functions until one returns a value."""
+    while type(result) is TailCall:
+        function, arguments = result.function, result.arguments
+        result = None
+        result = function(*arguments)
+    return result
+
+
+def refill_deque(deque: Any, items: list[Any]) -> None:
+    """Give a deque other contents."""
+    deque.clear()
+    deque.extend(items)
+
+
+def refill_dict(target: dict[Any, Any], keys: list[Any], values: list[Any]) -> None:
+    """Give a dict other contents, in order, by the methods of ``dict`` itself."""
+    dict.clear(target)
+    for key, value in zip(keys, values, strict=True):
+        dict.__setitem__(target, key, value)
+
+
+def refill_ordered(target: Any, keys: list[Any], values: list[Any]) -> None:
+    """Give an OrderedDict other contents."""
+    target.clear()
+    for key, value in zip(keys, values, strict=True):
+        target[key] = value
+
+
+def refill_set(target: set[Any], items: list[Any]) -> None:
+    """Give a set other contents."""
+    target.clear()
+    target.update(items)
+
+
+def advanced(iterable: Any, position: int) -> Iterator[Any]:
+    """An iterator over ``iterable`` that has given ``position`` items already."""
+    iterator = iter(iterable)
+    if hasattr(iterator, "__setstate__"):
+        iterator.__setstate__(position)
+        return iterator
+    return islice(iterator, position, None)
+
+
+def make_function(
+    code: types.CodeType,
+    namespace: dict[str, Any],
+    name: str,
+    qualname: str,
+    defaults: tuple[Any, ...] | None,
+    keyword_defaults: dict[str, Any] | None,
+    closure: Iterable[Any],
+    attributes: dict[str, Any] | None,
+) -> types.FunctionType:
+    """A function as the traced code made it."""
+    made = types.FunctionType(code, namespace, name, defaults, tuple(closure) or None)
+    made.__qualname__ = qualname
+    made.__kwdefaults__ = keyword_defaults
+    if attributes:
+        made.__dict__.update(attributes)
+    return made
+
+
+def new_object(cls: type) -> Any:
+    """An instance whose ``__init__`` has been traced already."""
+    return cls.__new__(cls) if cls.__new__ is not object.__new__ else object.__new__(cls)
+
+
+def set_attributes(target: Any, names: tuple[str, ...], values: tuple[Any, ...]) -> None:
+    """Set attributes past any ``__setattr__`` of the class, which was traced already."""
+    for name, value in zip(names, values, strict=True):
+        object.__setattr__(target, name, value)
+
+
+def set_module_attributes(target: Any, names: tuple[str, ...], values: tuple[Any, ...]) -> None:
+    """Set attributes of a module, which sorts them into parameters, buffers and submodules."""
+    for name, value in zip(names, values, strict=True):
+        setattr(target, name, value)
+
+
+def delete_attributes(target: Any, names: tuple[str, ...]) -> None:
+    """Delete attributes past any ``__delattr__`` of the class."""
+    for name in names:
+        object.__delattr__(target, name)

@@ -1,0 +1,1 @@
+"""Values: what stands for Python objects while tracing. One small class per kind, one file per family."""

@@ -1,0 +1,227 @@
+"""What every value can be asked, the lazily wrapped value, and constants."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from engine.ir.origin import Origin
+from engine.trace.signals import Unsupported
+
+if TYPE_CHECKING:
+    from engine.trace.codegen import Codegen
+    from engine.trace.state import Tracer
+
+
+class Value:
+    """Base of all kinds. The verbs refuse: a kind implements those that it supports.
+
+    ``origin`` says how compiled code reaches the value again; None for values made while tracing.
+    """
+
+    origin: Origin | None = None
+    is_mutable = False
+
+    def type(self) -> type:
+        """The Python type that ``type(x)`` gives."""
+        raise NotImplementedError(type(self).__name__)
+
+    def describe(self) -> str:
+        """A few words for people."""
+        return self.type().__name__
+
+    def refuse(self, what: str) -> Unsupported:
+        """The break for an operation that this kind does not support."""
+        return Unsupported("unsupported-operation", f"{what} on a value of type {self.type().__name__}")
+
+    def real(self) -> Any:
+        """The one Python object that this value is known to be, else ``NotImplemented``."""
+        return NotImplemented
+
+    def get_attr(self, tx: Tracer, name: str) -> Value:
+        """``self.name``."""
+        raise self.refuse(f"reading the attribute {name!r}")
+
+    def set_attr(self, tx: Tracer, name: str, value: Value) -> None:
+        """``self.name = value``."""
+        raise self.refuse(f"setting the attribute {name!r}")
+
+    def del_attr(self, tx: Tracer, name: str) -> None:
+        """``del self.name``."""
+        raise self.refuse(f"deleting the attribute {name!r}")
+
+    def call(self, tx: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
+        """``self(*args, **kwargs)``."""
+        raise Unsupported("unknown-call", f"calling {self.describe()}")
+
+    def call_method(self, tx: Tracer, name: str, args: list[Value], kwargs: dict[str, Value]) -> Value:
+        """``self.name(*args, **kwargs)``."""
+        return force(tx, self.get_attr(tx, name)).call(tx, args, kwargs)
+
+    def truth(self, tx: Tracer) -> bool:
+        """``bool(self)``."""
+        raise self.refuse("a truth test")
+
+    def length(self, tx: Tracer) -> Value:
+        """``len(self)``."""
+        raise self.refuse("len()")
+
+    def iterate(self, tx: Tracer) -> Value:
+        """``iter(self)``."""
+        raise self.refuse("iteration")
+
+    def step(self, tx: Tracer) -> Value | None:
+        """``next(self)``; None when exhausted."""
+        raise self.refuse("next()")
+
+    def get_item(self, tx: Tracer, key: Value) -> Value:
+        """``self[key]``."""
+        raise self.refuse("indexing")
+
+    def set_item(self, tx: Tracer, key: Value, value: Value) -> None:
+        """``self[key] = value``."""
+        raise self.refuse("item assignment")
+
+    def del_item(self, tx: Tracer, key: Value) -> None:
+        """``del self[key]``."""
+        raise self.refuse("item deletion")
+
+    def contains(self, tx: Tracer, item: Value) -> bool:
+        """``item in self``."""
+        raise self.refuse("a membership test")
+
+    def key(self, tx: Tracer) -> Any:
+        """What stands for the value as a dict key: equal for equal values."""
+        raise self.refuse("hashing")
+
+    def python(self, tx: Tracer) -> Any:
+        """The value as a Python object free of tensors.
+
+        Raises:
+            NotConstant: it is not fully known.
+        """
+        raise NotConstant
+
+    def graph_arg(self, tx: Tracer) -> tuple[Any, Any]:
+        """The value as an argument of an fx node, and the same over fake tensors."""
+        raise Unsupported("unsupported-argument", f"a value of type {self.type().__name__} as an argument of a torch operation")
+
+    def snapshot(self) -> Callable[[], None]:
+        """For mutable kinds: a function that puts the contents back as they are now."""
+        raise NotImplementedError(type(self).__name__)
+
+    def children(self) -> list[Value]:
+        """Values held inside, for codegen's walk."""
+        return []
+
+    def reconstruct(self, cg: Codegen) -> None:
+        """Push the value in generated code; only called for values that have no origin."""
+        raise Unsupported("side-effect", f"rebuilding a value of type {self.type().__name__} after the graph")
+
+
+class NotConstant(Exception):
+    """``python()`` of a value that is not fully known while tracing."""
+
+
+class Lazy(Value):
+    """A real object that nothing has looked at yet: no guards until ``force``."""
+
+    __slots__ = ("held", "known", "origin")
+
+    def __init__(self, held: Any, origin: Origin) -> None:
+        self.held = held
+        self.origin = origin
+        self.known: Value | None = None
+
+    def type(self) -> type:
+        return type(self.held)
+
+    def describe(self) -> str:
+        return self.known.describe() if self.known is not None else f"{type(self.held).__name__} (not looked at)"
+
+    def get(self, tx: Tracer) -> Value:
+        """The value, wrapped and guarded at the first call."""
+        if self.known is None:
+            assert self.origin is not None
+            self.known = tx.wrap(self.held, self.origin)
+        return self.known
+
+
+def force(tx: Tracer, value: Value) -> Value:
+    """Look at a value: what a lazy one stands for, any other itself."""
+    return value.get(tx) if value.__class__ is Lazy else value  # type: ignore[attr-defined]
+
+
+class Null(Value):
+    """CPython's NULL on the stack, below a callable without ``self``."""
+
+    def type(self) -> type:
+        return type(None)
+
+    def describe(self) -> str:
+        return "NULL"
+
+
+NULL = Null()
+
+
+class Const(Value):
+    """An immutable Python object known while tracing: numbers, strings, None, dtypes, devices, enum members."""
+
+    __slots__ = ("origin", "value")
+
+    def __init__(self, value: Any, origin: Origin | None = None) -> None:
+        self.value = value
+        self.origin = origin
+
+    def type(self) -> type:
+        return type(self.value)
+
+    def describe(self) -> str:
+        text = repr(self.value)
+        return text if len(text) <= 60 else text[:57] + "..."
+
+    def real(self) -> Any:
+        return self.value
+
+    def python(self, tx: Tracer) -> Any:
+        return self.value
+
+    def key(self, tx: Tracer) -> Any:
+        return self.value
+
+    def graph_arg(self, tx: Tracer) -> tuple[Any, Any]:
+        return self.value, self.value
+
+    def truth(self, tx: Tracer) -> bool:
+        return bool(self.value)
+
+    def length(self, tx: Tracer) -> Value:
+        return tx.fold(len, self.value)
+
+    def get_attr(self, tx: Tracer, name: str) -> Value:
+        return tx.constant_attr(self, name)
+
+    def iterate(self, tx: Tracer) -> Value:
+        from engine.trace.values.iterators import SequenceIterator
+
+        if not isinstance(self.value, (str, bytes)):
+            return super().iterate(tx) if not hasattr(self.value, "__iter__") else tx.raise_type_error(f"{self.type().__name__!r} object is not iterable")
+        return SequenceIterator([Const(c) for c in self.value], type(iter(self.value)), source=self)
+
+    def get_item(self, tx: Tracer, key: Value) -> Value:
+        return tx.fold(lambda a, b: a[b], self.value, key.python(tx))
+
+    def contains(self, tx: Tracer, item: Value) -> bool:
+        return bool(item.python(tx) in self.value)
+
+    def reconstruct(self, cg: Codegen) -> None:
+        cg.const(self.value)
+
+
+def is_none(value: Value) -> bool:
+    """Whether a looked-at value is None."""
+    return isinstance(value, Const) and value.value is None
+
+
+NONE = Const(None)

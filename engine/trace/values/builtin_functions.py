@@ -1,0 +1,496 @@
+"""Rules for Python's builtin functions and types."""
+
+from __future__ import annotations
+
+import collections
+import functools
+import operator
+import sys
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from engine.trace import operations
+from engine.trace.graph_builder import emit
+from engine.trace.signals import Unsupported, UserException
+from engine.trace.values import iterators
+from engine.trace.values.base import NONE, Const, NotConstant, Value, force
+from engine.trace.values.classes import ClassValue, SuperValue, find_in_class
+from engine.trace.values.functions import BuiltinValue, CellValue, FunctionValue, PartialValue, special
+from engine.trace.values.mappings import DictValue, SetValue, entries_of
+from engine.trace.values.objects import ObjectValue
+from engine.trace.values.sequences import ListValue, RangeValue, SliceValue, TupleValue, sequence_items
+from engine.trace.values.symbolic import SymValue
+from engine.trace.values.tensor import TensorMethod, TensorValue
+
+if TYPE_CHECKING:
+    from engine.trace.state import Tracer
+
+Args = list[Value]
+Words = dict[str, Value]
+
+
+@special(print)
+def _print(tx: Tracer, args: Args, kwargs: Words) -> Value:
+    raise Unsupported("print", f"print({', '.join(force(tx, a).describe() for a in args)})")
+
+
+@special(len)
+def _len(tx: Tracer, args: Args, kwargs: Words) -> Value:
+    return force(tx, args[0]).length(tx)
+
+
+@special(isinstance)
+def _isinstance(tx: Tracer, args: Args, kwargs: Words) -> Value:
+    of = force(tx, args[0])
+    return Const(is_instance(tx, of, force(tx, args[1])))
+
+
+def is_instance(tx: Tracer, of: Value, classes: Value) -> bool:
+    """``isinstance(of, classes)``."""
+    if isinstance(classes, TupleValue):
+        return any(is_instance(tx, of, force(tx, c)) for c in classes.items)
+    try:
+        cls = classes.python(tx)
+    except NotConstant:
+        raise Unsupported("unsupported-operation", "isinstance() with a class that is not known") from None
+    real = of.real()
+    if real is not NotImplemented and not isinstance(of, SymValue):
+        return isinstance(real, cls)
+    if cls is torch.nn.Parameter or cls is torch.nn.Buffer:
+        return issubclass(of.type(), cls)
+    if isinstance(cls, type) and "__instancecheck__" in type(cls).__dict__ and type(cls).__module__ not in ("abc", "torch._C", "torch"):
+        raise Unsupported("unsupported-operation", f"isinstance() with the class {cls.__name__}, which decides itself")
+    return issubclass(of.type(), cls)
+
+
+@special(issubclass)
+def _issubclass(tx: Tracer, args: Args, kwargs: Words) -> Value:
+    return tx.fold(issubclass, *tx.constants(args))
+
+
+@special(callable)
+def _callable(tx: Tracer, args: Args, kwargs: Words) -> Value:
+    of = force(tx, args[0])
+    return Const(hasattr(of.type(), "__call__"))
+
+
+@special(type)
+def _type(tx: Tracer, args: Args, kwargs: Words) -> Value:
+    if len(args) != 1:
+        raise Unsupported("unknown-call", "a class is created")
+    return tx.fixed(force(tx, args[0]).type())
+
+
+@special(getattr)
+def _getattr(tx: Tracer, args: Args, kwargs: Words) -> Value:
+    name = str(force(tx, args[1]).python(tx))
+    if len(args) == 2:
+        return force(tx, args[0]).get_attr(tx, name)
+    try:
+        return force(tx, args[0]).get_attr(tx, name)
+    except UserException as error:
+        if not issubclass(error.value.type(), AttributeError):
+            raise
+        return args[2]
+
+
+@special(hasattr)
+def _hasattr(tx: Tracer, args: Args, kwargs: Words) -> Value:
+    try:
+        force(tx, args[0]).get_attr(tx, str(force(tx, args[1]).python(tx)))
+    except UserException as error:
+        if not issubclass(error.value.type(), AttributeError):
+            raise
+        return Const(False)
+    return Const(True)
+
+
+@special(setattr)
+def _setattr(tx: Tracer, args: Args, kwargs: Words) -> Value:
+    force(tx, args[0]).set_attr(tx, str(force(tx, args[1]).python(tx)), args[2])
+    return NONE
+
+
+@special(delattr)
+def _delattr(tx: Tracer, args: Args, kwargs: Words) -> Value:
+    force(tx, args[0]).del_attr(tx, str(force(tx, args[1]).python(tx)))
+    return NONE
+
+
+@special(iter)
+def _iter(tx: Tracer, args: Args, kwargs: Words) -> Value:
+    if len(args) != 1:
+        raise Unsupported("unknown-call", "iter() with a sentinel")
+    return force(tx, args[0]).iterate(tx)
+
+
+@special(next)
+def _next(tx: Tracer, args: Args, kwargs: Words) -> Value:
+    found = force(tx, args[0]).step(tx)
+    if found is not None:
+        return found
+    if len(args) > 1:
+        return args[1]
+    raise tx.user_exception(StopIteration())
+
+
+@special(enumerate)
+def _enumerate(tx: Tracer, args: Args, kwargs: Words) -> Value:
+    start = force(tx, args[1] if len(args) > 1 else kwargs.get("start", Const(0))).python(tx)
+    return iterators.make_enumerate(tx, args[0], start)
+
+
+@special(zip)
+def _zip(tx: Tracer, args: Args, kwargs: Words) -> Value:
+    strict = force(tx, kwargs["strict"]).truth(tx) if "strict" in kwargs else False
+    return iterators.make_zip(tx, args, strict=strict)
+
+
+@special(map)
+def _map(tx: Tracer, args: Args, kwargs: Words) -> Value:
+    return iterators.make_map(tx, args[0], args[1:])
+
+
+@special(filter)
+def _filter(tx: Tracer, args: Args, kwargs: Words) -> Value:
+    return iterators.make_filter(tx, args[0], args[1])
+
+
+@special(reversed)
+def _reversed(tx: Tracer, args: Args, kwargs: Words) -> Value:
+    of = force(tx, args[0])
+    if isinstance(of, RangeValue):
+        return iterators.RangeIterator(of.value[::-1])
+    if isinstance(of, ObjectValue) and of.method(tx, "__reversed__") is not None:
+        return of.call_special(tx, "__reversed__", [])
+    if isinstance(of, ObjectValue):
+        count = int(of.length(tx).python(tx))
+        return iterators.SequenceIterator([of.get_item(tx, Const(n)) for n in reversed(range(count))], reversed)
+    return iterators.SequenceIterator(list(reversed(sequence_items(tx, of))), reversed)
+
+
+@special(range)
+def _range(tx: Tracer, args: Args, kwargs: Words) -> Value:
+    values = tx.constants(args)
+    try:
+        return RangeValue(range(*values))
+    except (TypeError, ValueError) as error:
+        raise tx.user_exception(error) from error
+
+
+@special(slice)
+def _slice(tx: Tracer, args: Args, kwargs: Words) -> Value:
+    parts = [NONE, args[0], NONE] if len(args) == 1 else [*args, *[NONE] * (3 - len(args))]
+    return SliceValue(list(parts))
+
+
+@special(list)
+def _list(tx: Tracer, args: Args, kwargs: Words) -> Value:
+    return ListValue(list(sequence_items(tx, args[0])) if args else [])
+
+
+@special(tuple)
+def _tuple(tx: Tracer, args: Args, kwargs: Words) -> Value:
+    if args and isinstance(of := force(tx, args[0]), TupleValue) and of.cls is tuple:
+        return of
+    return TupleValue(list(sequence_items(tx, args[0])) if args else [])
+
+
+@special(set)
+def _set(tx: Tracer, args: Args, kwargs: Words) -> Value:
+    return SetValue.of(tx, sequence_items(tx, args[0]) if args else [])
+
+
+@special(frozenset)
+def _frozenset(tx: Tracer, args: Args, kwargs: Words) -> Value:
+    return SetValue.of(tx, sequence_items(tx, args[0]) if args else [], frozenset)
+
+
+def _new_dict(tx: Tracer, cls: type, args: Args, kwargs: Words, factory: Value | None = None) -> Value:
+    made = DictValue({}, None, cls, factory)
+    for key, value in entries_of(tx, args[0]) if args else []:
+        made.set_item(tx, force(tx, key), value)
+    for name, value in kwargs.items():
+        made.set_item(tx, Const(name), value)
+    return made
+
+
+@special(dict)
+def _dict(tx: Tracer, args: Args, kwargs: Words) -> Value:
+    return _new_dict(tx, dict, args, kwargs)
+
+
+@special(dict.fromkeys)
+def _fromkeys(tx: Tracer, args: Args, kwargs: Words) -> Value:
+    made = DictValue({})
+    for key in sequence_items(tx, args[0]):
+        made.set_item(tx, force(tx, key), args[1] if len(args) > 1 else NONE)
+    return made
+
+
+@special(collections.OrderedDict)
+def _ordered(tx: Tracer, args: Args, kwargs: Words) -> Value:
+    return _new_dict(tx, collections.OrderedDict, args, kwargs)
+
+
+@special(collections.defaultdict)
+def _defaultdict(tx: Tracer, args: Args, kwargs: Words) -> Value:
+    return _new_dict(tx, collections.defaultdict, args[1:], kwargs, force(tx, args[0]) if args else NONE)
+
+
+@special(collections.deque)
+def _deque(tx: Tracer, args: Args, kwargs: Words) -> Value:
+    bound = force(tx, args[1] if len(args) > 1 else kwargs.get("maxlen", NONE)).python(tx)
+    items = list(sequence_items(tx, args[0])) if args else []
+    return ListValue(items if bound is None else items[max(0, len(items) - bound) :], None, collections.deque, bound)
+
+
+def _number(kind: type) -> Any:
+    def rule(tx: Tracer, args: Args, kwargs: Words) -> Value:
+        if not args:
+            return Const(kind())
+        of = force(tx, args[0])
+        if isinstance(of, TensorValue):
+            method = of.call_method(tx, "item", [], {})
+            return rule(tx, [method], {})
+        if isinstance(of, SymValue):
+            if of.type() is kind:
+                return of
+            return emit(tx, "call_function", torch.sym_float, [of]) if kind is float else Const(kind(of.python(tx)))
+        if isinstance(of, ObjectValue):
+            name = f"__{kind.__name__}__"
+            return of.call_special(tx, name if of.method(tx, name) is not None else "__index__", [])
+        return operations.fold_call(tx, kind, args, kwargs, f"{kind.__name__}() of {of.describe()}")
+
+    return rule
+
+
+for _kind in (int, float, complex):
+    special(_kind)(_number(_kind))
+
+
+@special(bool)
+def _bool(tx: Tracer, args: Args, kwargs: Words) -> Value:
+    return Const(force(tx, args[0]).truth(tx)) if args else Const(False)
+
+
+def _texts(fn: Any, name: str) -> Any:
+    def rule(tx: Tracer, args: Args, kwargs: Words) -> Value:
+        if not args:
+            return Const("")
+        of = force(tx, args[0])
+        if isinstance(of, ObjectValue):
+            found = find_in_class(of.type(), name)
+            if found is not None and found[0] is not object:
+                return of.call_special(tx, name, [])
+        if isinstance(of, (TensorValue, TensorMethod)):
+            raise Unsupported("data-dependent", f"{name.strip('_')}() of a tensor shows its values")
+        if hasattr(of, "made"):
+            return of.call_method(tx, name, [], {})
+        return operations.fold_call(tx, fn, args, kwargs, f"{fn.__name__}() of {of.describe()}")
+
+    return rule
+
+
+special(str)(_texts(str, "__str__"))
+special(repr)(_texts(repr, "__repr__"))
+
+
+@special(abs)
+def _abs(tx: Tracer, args: Args, kwargs: Words) -> Value:
+    of = force(tx, args[0])
+    if isinstance(of, (TensorValue, SymValue)):
+        return emit(tx, "call_function", abs, [of])
+    if isinstance(of, ObjectValue):
+        return of.call_special(tx, "__abs__", [])
+    return operations.fold_call(tx, abs, args, kwargs, f"abs() of {of.describe()}")
+
+
+@special(pow)
+def _pow(tx: Tracer, args: Args, kwargs: Words) -> Value:
+    if len(args) == 2:
+        return operations.binary(tx, "**", args[0], args[1])
+    return operations.fold_call(tx, pow, args, kwargs, "pow()")
+
+
+@special(divmod)
+def _divmod(tx: Tracer, args: Args, kwargs: Words) -> Value:
+    return TupleValue([operations.binary(tx, "//", args[0], args[1]), operations.binary(tx, "%", args[0], args[1])])
+
+
+@special(round)
+def _round(tx: Tracer, args: Args, kwargs: Words) -> Value:
+    of = force(tx, args[0])
+    if isinstance(of, TensorValue):
+        return of.call_method(tx, "round", [], {"decimals": args[1]} if len(args) > 1 else kwargs)
+    return operations.fold_call(tx, round, args, kwargs, f"round() of {of.describe()}")
+
+
+@special(sum)
+def _sum(tx: Tracer, args: Args, kwargs: Words) -> Value:
+    total = force(tx, args[1] if len(args) > 1 else kwargs.get("start", Const(0)))
+    for item in sequence_items(tx, args[0]):
+        total = operations.binary(tx, "+", total, item)
+    return total
+
+
+def _extreme(fn: Any, symbol: str) -> Any:
+    def rule(tx: Tracer, args: Args, kwargs: Words) -> Value:
+        items = sequence_items(tx, args[0]) if len(args) == 1 else args
+        if not items:
+            if "default" in kwargs:
+                return kwargs["default"]
+            tx.raise_error(ValueError, f"{fn.__name__}() arg is an empty sequence")
+        key = force(tx, kwargs["key"]) if "key" in kwargs else NONE
+        plain = isinstance(key, Const) and key.value is None
+        best = force(tx, items[0])
+        best_key = best if plain else force(tx, key.call(tx, [best], {}))
+        for item in items[1:]:
+            item_key = force(tx, item if plain else key.call(tx, [item], {}))
+            if any(isinstance(k, SymValue) for k in (best_key, item_key)) and plain:
+                best = best_key = emit(tx, "call_function", torch.sym_min if fn is min else torch.sym_max, [best, item_key])
+            elif force(tx, operations.compare(tx, symbol, item_key, best_key)).truth(tx):
+                best, best_key = force(tx, item), item_key
+        return best
+
+    return rule
+
+
+special(min)(_extreme(min, "<"))
+special(max)(_extreme(max, ">"))
+
+
+@special(any)
+def _any(tx: Tracer, args: Args, kwargs: Words) -> Value:
+    iterator = iterators.iterator_of(tx, args[0])
+    while (item := iterator.step(tx)) is not None:
+        if force(tx, item).truth(tx):
+            return Const(True)
+    return Const(False)
+
+
+@special(all)
+def _all(tx: Tracer, args: Args, kwargs: Words) -> Value:
+    iterator = iterators.iterator_of(tx, args[0])
+    while (item := iterator.step(tx)) is not None:
+        if not force(tx, item).truth(tx):
+            return Const(False)
+    return Const(True)
+
+
+@special(sorted)
+def _sorted(tx: Tracer, args: Args, kwargs: Words) -> Value:
+    return ListValue(operations.sorted_items(tx, list(sequence_items(tx, args[0])), kwargs))
+
+
+@special(super)
+def _super(tx: Tracer, args: Args, kwargs: Words) -> Value:
+    if args:
+        return SuperValue(force(tx, args[0]).python(tx), force(tx, args[1]))
+    frame = tx.frames[-1]
+    cell = frame.cells.get("__class__")
+    if not isinstance(cell, CellValue) or cell.content is None:
+        return tx.raise_error(RuntimeError, "super(): no arguments")  # type: ignore[no-any-return]
+    first = frame.code.co_varnames[0]
+    of = frame.locals[first] if first in frame.locals else frame.cells[first].content
+    return SuperValue(force(tx, cell.content).python(tx), force(tx, of))
+
+
+@special(hash)
+def _hash(tx: Tracer, args: Args, kwargs: Words) -> Value:
+    of = force(tx, args[0])
+    if isinstance(of, ObjectValue) and of.method(tx, "__hash__") is not None:
+        return of.call_special(tx, "__hash__", [])
+    if not isinstance(of, (Const, TupleValue)):
+        raise of.refuse("hash()")
+    return operations.fold_call(tx, hash, args, kwargs, "hash()")
+
+
+@special(vars)
+def _vars(tx: Tracer, args: Args, kwargs: Words) -> Value:
+    if not args:
+        raise Unsupported("unknown-call", "vars() of the frame")
+    return force(tx, args[0]).get_attr(tx, "__dict__")
+
+
+@special(object.__new__)
+def _object_new(tx: Tracer, args: Args, kwargs: Words) -> Value:
+    of = force(tx, args[0])
+    assert isinstance(of, ClassValue)
+    return ObjectValue(of.held, None, NotImplemented)
+
+
+@special(object)
+def _object(tx: Tracer, args: Args, kwargs: Words) -> Value:
+    return ObjectValue(object, None, NotImplemented)
+
+
+@special(functools.partial)
+def _partial(tx: Tracer, args: Args, kwargs: Words) -> Value:
+    inner = force(tx, args[0])
+    if isinstance(inner, PartialValue):
+        return PartialValue(inner.function, [*inner.args, *args[1:]], {**inner.kwargs, **kwargs})
+    return PartialValue(inner, list(args[1:]), kwargs)
+
+
+@special(functools.reduce)
+def _reduce(tx: Tracer, args: Args, kwargs: Words) -> Value:
+    items = list(sequence_items(tx, args[1]))
+    if len(args) < 3 and not items:
+        tx.raise_type_error("reduce() of empty iterable with no initial value")
+    total = args[2] if len(args) > 2 else items.pop(0)
+    for item in items:
+        total = force(tx, args[0]).call(tx, [total, item], {})
+    return total
+
+
+@special(functools.wraps)
+def _wraps(tx: Tracer, args: Args, kwargs: Words) -> Value:
+    return PartialValue(BuiltinValue(functools.update_wrapper, None), [], {"wrapped": args[0], **kwargs})
+
+
+@special(functools.update_wrapper)
+def _update_wrapper(tx: Tracer, args: Args, kwargs: Words) -> Value:
+    wrapper = force(tx, args[0])
+    wrapped = force(tx, kwargs["wrapped"] if "wrapped" in kwargs else args[1])
+    if isinstance(wrapper, FunctionValue) and isinstance(wrapped, FunctionValue):
+        wrapper.set_attr(tx, "__wrapped__", wrapped)
+        wrapper.set_attr(tx, "__name__", wrapped.get_attr(tx, "__name__"))
+    return wrapper
+
+
+def _register_operators() -> None:
+    for symbol, (fn, _) in (*operations.BINARY.items(), *operations.INPLACE.items()):
+        special(fn)(lambda tx, args, kwargs, s=symbol: operations.binary(tx, s, args[0], args[1]))
+    for symbol, (fn, _, _) in operations.COMPARE.items():
+        special(fn)(lambda tx, args, kwargs, s=symbol: operations.compare(tx, s, args[0], args[1]))
+    for symbol, fn in operations.UNARY.items():
+        special(fn)(lambda tx, args, kwargs, s=symbol: operations.unary(tx, s, args[0]))
+    special(operator.getitem)(lambda tx, args, kwargs: force(tx, args[0]).get_item(tx, force(tx, args[1])))
+    special(operator.setitem)(_setitem)
+    special(operator.not_)(lambda tx, args, kwargs: Const(not force(tx, args[0]).truth(tx)))
+    special(operator.truth)(lambda tx, args, kwargs: Const(force(tx, args[0]).truth(tx)))
+    special(operator.is_)(lambda tx, args, kwargs: Const(operations.is_same(tx, args[0], args[1])))
+    special(operator.is_not)(lambda tx, args, kwargs: Const(not operations.is_same(tx, args[0], args[1])))
+    special(operator.contains)(lambda tx, args, kwargs: Const(force(tx, args[0]).contains(tx, force(tx, args[1]))))
+
+
+def _setitem(tx: Tracer, args: Args, kwargs: Words) -> Value:
+    force(tx, args[0]).set_item(tx, force(tx, args[1]), args[2])
+    return NONE
+
+
+_register_operators()
+
+
+@special(id)
+def _id(tx: Tracer, args: Args, kwargs: Words) -> Value:
+    raise Unsupported("unsupported-operation", "id() of a value")
+
+
+@special(sys.getrecursionlimit)
+def _recursion_limit(tx: Tracer, args: Args, kwargs: Words) -> Value:
+    return Const(sys.getrecursionlimit())
+
+

@@ -1,0 +1,362 @@
+"""Classes: attribute lookup through the MRO, construction, ``super``."""
+
+from __future__ import annotations
+
+import enum
+import types
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from engine.ir.guard import HasAttribute
+from engine.ir.origin import Attr, Fixed, Origin
+from engine.trace.signals import Unsupported
+from engine.trace.values.base import NONE, Const, Value, force
+from engine.trace.values.functions import BoundMethod, BuiltinValue, MethodOf, special_of
+from engine.trace.values.wrap import is_literal, wraps_if
+
+if TYPE_CHECKING:
+    from engine.trace.codegen import Codegen
+    from engine.trace.state import Tracer
+
+_HEAP = 1 << 9
+"""Py_TPFLAGS_HEAPTYPE: set for classes that Python code made."""
+
+
+def find_in_class(cls: type, name: str) -> tuple[type, Any] | None:
+    """Which class of the MRO defines ``name``, and the raw entry."""
+    for base in cls.__mro__:
+        if name in base.__dict__:
+            return base, base.__dict__[name]
+    return None
+
+
+def is_data_descriptor(found: Any) -> bool:
+    """Whether it wins over the instance's own dict."""
+    return hasattr(type(found), "__set__") or hasattr(type(found), "__delete__")
+
+
+def class_origin(cls: type) -> Origin:
+    """How generated code reaches a class whose identity is guarded already."""
+    return Fixed(cls, cls.__qualname__)
+
+
+def class_attribute(tx: Tracer, cls: type, name: str, instance: Value | None, start: type | None = None) -> Value | None:
+    """``instance.name`` (or ``cls.name``) as far as classes define it; None where they do not.
+
+    ``start``: look only behind this class of the MRO, as ``super`` does.
+    """
+    mro = cls.__mro__ if start is None else cls.__mro__[cls.__mro__.index(start) + 1 :]
+    for base in mro:
+        if name in base.__dict__:
+            return bind_attribute(tx, cls, base, name, base.__dict__[name], instance)
+    return None
+
+
+def bind_attribute(tx: Tracer, cls: type, base: type, name: str, found: Any, instance: Value | None) -> Value:
+    """What a class's raw entry gives when read through an instance, or through the class (``instance`` None)."""
+    origin = Attr(class_origin(base), name)
+    if isinstance(found, types.FunctionType):
+        function = tx.wrap(found, origin)
+        return function if instance is None else BoundMethod(instance, function, name=name)
+    if isinstance(found, staticmethod):
+        return tx.wrap(found.__func__, origin)
+    if isinstance(found, classmethod):
+        inner = tx.wrap(found.__func__, Attr(origin, "__func__"))
+        return BoundMethod(tx.wrap(cls, class_origin(cls)), inner, name=name)
+    if isinstance(found, property) and instance is not None:
+        if found.fget is None:
+            return tx.raise_error(AttributeError, f"property {name!r} has no getter")  # type: ignore[no-any-return]
+        return tx.wrap(found.fget, Attr(origin, "fget")).call(tx, [instance], {})
+    if isinstance(found, types.MemberDescriptorType | types.GetSetDescriptorType) and instance is not None:
+        return _slot(tx, name, instance)
+    if isinstance(found, (types.MethodDescriptorType, types.WrapperDescriptorType)) and instance is not None:
+        return BoundMethod(instance, tx.fixed(found))
+    if isinstance(found, types.ClassMethodDescriptorType):
+        return tx.fixed(getattr(cls, name))
+    if hasattr(type(found), "__get__") and not isinstance(found, (types.BuiltinFunctionType, type)):
+        return _descriptor(tx, cls, found, instance, name, origin)
+    return tx.wrap(found, origin)
+
+
+def _slot(tx: Tracer, name: str, instance: Value) -> Value:
+    real = instance.real()
+    if real is NotImplemented or instance.origin is None:
+        if name == "__dict__":
+            raise instance.refuse("reading __dict__")
+        return tx.raise_error(AttributeError, name)  # type: ignore[no-any-return]
+    if not hasattr(real, name):
+        tx.guard(HasAttribute(instance.origin, name, False, cause=tx.cause(f"it has no attribute {name!r}")))
+        tx.raise_error(AttributeError, name)
+    if name == "__dict__":
+        raise instance.refuse("reading __dict__")
+    return tx.wrap(getattr(real, name), Attr(instance.origin, name))
+
+
+def _descriptor(tx: Tracer, cls: type, found: Any, instance: Value | None, name: str, origin: Origin) -> Value:
+    import functools
+
+    if isinstance(found, functools.cached_property) and instance is not None:
+        value = tx.wrap(found.func, Attr(origin, "func")).call(tx, [instance], {})
+        instance.set_attr(tx, name, value)
+        return value
+    if isinstance(found, (property, functools.cached_property)) or isinstance(found, types.MemberDescriptorType):
+        return tx.wrap(found, origin)
+    getter = find_in_class(type(found), "__get__")
+    if getter is not None and isinstance(getter[1], types.FunctionType):
+        descriptor = tx.wrap(found, origin)
+        owner = tx.wrap(cls, class_origin(cls))
+        return force(tx, descriptor).call_method(tx, "__get__", [instance or NONE, owner], {})
+    if instance is None:
+        return tx.wrap(found, origin)
+    raise Unsupported("unsupported-operation", f"the descriptor {name!r} of {cls.__name__}")
+
+
+class ClassValue(Value):
+    """A class."""
+
+    def __init__(self, held: type, origin: Origin) -> None:
+        self.held = held
+        self.origin = origin
+
+    def type(self) -> type:
+        return type(self.held)
+
+    def describe(self) -> str:
+        return f"class {self.held.__qualname__}"
+
+    def real(self) -> Any:
+        return self.held
+
+    def truth(self, tx: Tracer) -> bool:
+        return True
+
+    def python(self, tx: Tracer) -> Any:
+        return self.held
+
+    def key(self, tx: Tracer) -> Any:
+        return self.held
+
+    def get_attr(self, tx: Tracer, name: str) -> Value:
+        from engine.trace.state import is_trusted
+
+        if name in ("__name__", "__qualname__", "__module__", "__doc__"):
+            return tx.from_python(getattr(self.held, name))
+        if name in ("__mro__", "__bases__"):
+            from engine.trace.values.sequences import TupleValue
+
+            return TupleValue([tx.fixed(c) for c in getattr(self.held, name)])
+        if name in ("__dict__", "__subclasses__"):
+            raise self.refuse(f"reading the attribute {name!r}")
+        if issubclass(self.held, enum.Enum) and name in self.held.__members__:
+            return Const(self.held.__members__[name])
+        if is_trusted(self.held.__module__) and hasattr(self.held, name):
+            found = getattr(self.held, name)
+            return Const(found) if is_literal(found) else tx.fixed(found)
+        found_value = class_attribute(tx, self.held, name, None)
+        if found_value is not None:
+            return found_value
+        if hasattr(self.held, name):
+            found = getattr(self.held, name)
+            return tx.fixed(found) if callable(found) else tx.wrap(found, Attr(class_origin(self.held), name))
+        return tx.raise_error(AttributeError, f"type object '{self.held.__name__}' has no attribute '{name}'")  # type: ignore[no-any-return]
+
+    def call_method(self, tx: Tracer, name: str, args: list[Value], kwargs: dict[str, Value]) -> Value:
+        return force(tx, self.get_attr(tx, name)).call(tx, args, kwargs)
+
+    def get_item(self, tx: Tracer, key: Value) -> Value:
+        if issubclass(self.held, enum.Enum):
+            return tx.fold(lambda: self.held[key.python(tx)])  # type: ignore[index]
+        if hasattr(self.held, "__class_getitem__") or self.held in (type, list, dict, tuple, set):
+            return self
+        return super().get_item(tx, key)
+
+    def iterate(self, tx: Tracer) -> Value:
+        if issubclass(self.held, enum.Enum):
+            from engine.trace.values.iterators import SequenceIterator
+
+            return SequenceIterator([Const(m) for m in self.held], type(iter(())))
+        return super().iterate(tx)
+
+    def length(self, tx: Tracer) -> Value:
+        if issubclass(self.held, enum.Enum):
+            return Const(len(self.held))
+        return super().length(tx)
+
+    def contains(self, tx: Tracer, item: Value) -> bool:
+        return bool(item.python(tx) in self.held)  # type: ignore[operator]
+
+    def call(self, tx: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
+        rule = special_of(self.held)
+        if rule is not None:
+            return rule(tx, args, kwargs)
+        return construct(tx, self, args, kwargs)
+
+    def reconstruct(self, cg: Codegen) -> None:
+        cg.const(self.held)
+
+
+def construct(tx: Tracer, of: ClassValue, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    """``Class(*args)`` for classes without a rule of their own."""
+    from engine.trace.operations import fold_call
+    from engine.trace.values.exceptions import ExceptionValue
+
+    cls = of.held
+    if issubclass(cls, BaseException):
+        if isinstance((find_in_class(cls, "__init__") or (None, None))[1], types.FunctionType):
+            raise Unsupported("unknown-call", f"the exception {cls.__name__} is created, which runs code of its own")
+        return ExceptionValue(cls, args)
+    if issubclass(cls, enum.Enum):
+        return fold_call(tx, cls, args, kwargs, f"{cls.__name__}()")
+    if issubclass(cls, tuple) and hasattr(cls, "_fields") and hasattr(cls, "_make"):
+        return _named_tuple(tx, cls, args, kwargs)
+    if issubclass(cls, torch.nn.Module):
+        raise Unsupported("unknown-call", f"the module {cls.__name__} is created")
+    if type(cls).__call__ is not type.__call__ and type(cls).__module__ not in ("abc", "typing"):
+        meta = find_in_class(type(cls), "__call__")
+        if meta is None or not isinstance(meta[1], types.FunctionType):
+            raise Unsupported("unknown-call", f"{cls.__name__} is created")
+        return tx.wrap(meta[1], Attr(class_origin(meta[0]), "__call__")).call(tx, [of, *args], kwargs)
+    return _plain_object(tx, of, args, kwargs)
+
+
+def is_plain_class(cls: type) -> bool:
+    """Whether instances hold nothing but attributes: all of its bases are ``object`` or made by Python code."""
+    return all(base is object or base.__flags__ & _HEAP and base.__module__ not in ("_ctypes",) for base in cls.__mro__) and (
+        cls.__basicsize__ <= 64 + 8 * 32
+    )
+
+
+def _plain_object(tx: Tracer, of: ClassValue, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    from engine.trace.values.objects import ObjectValue
+
+    cls = of.held
+    if not is_plain_class(cls) or not cls.__module__ or getattr(cls, "__abstractmethods__", None):
+        raise Unsupported("unknown-call", f"{cls.__module__}.{cls.__qualname__} is created")
+    new = find_in_class(cls, "__new__")
+    if new is not None and new[0] is not object and new[0].__module__ != "typing":
+        raw = new[1].__func__ if isinstance(new[1], staticmethod) else new[1]
+        if not isinstance(raw, types.FunctionType):
+            raise Unsupported("unknown-call", f"{cls.__qualname__} is created")
+        made = tx.wrap(raw, Attr(class_origin(new[0]), "__new__")).call(tx, [of, *args], kwargs)
+        if not (isinstance(made, ObjectValue) and issubclass(made.type(), cls)):
+            return made
+    else:
+        made = ObjectValue(cls, None, NotImplemented)
+    init = find_in_class(made.type(), "__init__")
+    if init is not None and init[0] is not object:
+        if not isinstance(init[1], types.FunctionType):
+            raise Unsupported("unknown-call", f"{cls.__qualname__} is created")
+        tx.wrap(init[1], Attr(class_origin(init[0]), "__init__")).call(tx, [made, *args], kwargs)
+    elif (args or kwargs) and (new is None or new[0] is object):
+        tx.raise_type_error(f"{cls.__name__}() takes no arguments")
+    return made
+
+
+def _named_tuple(tx: Tracer, cls: Any, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    from engine.trace.values.sequences import TupleValue
+
+    raw = cls.__dict__.get("__new__")
+    if raw is not None and getattr(raw, "__qualname__", "") and "__new__" in cls.__dict__ and not hasattr(cls, "_field_defaults"):
+        raise Unsupported("unknown-call", f"{cls.__qualname__} is created")
+    bound: dict[str, Value] = dict(zip(cls._fields, args, strict=False))
+    if len(args) > len(cls._fields) or set(kwargs) - set(cls._fields) or set(kwargs) & set(bound):
+        tx.raise_type_error(f"{cls.__name__}() got wrong arguments")
+    bound.update(kwargs)
+    for name, default in cls._field_defaults.items():
+        if name not in bound:
+            bound[name] = tx.from_python(default) if is_literal(default) else tx.fixed(default)
+    if len(bound) < len(cls._fields):
+        tx.raise_type_error(f"{cls.__name__}() missing arguments")
+    return TupleValue([bound[f] for f in cls._fields], cls)
+
+
+class SuperValue(Value):
+    """``super(cls, obj)``."""
+
+    def __init__(self, start: type, of: Value) -> None:
+        self.start = start
+        self.of = of
+
+    def type(self) -> type:
+        return super
+
+    def get_attr(self, tx: Tracer, name: str) -> Value:
+        from engine.trace.values.objects import ObjectValue
+
+        if isinstance(self.of, ClassValue):
+            cls, instance = self.of.held, None
+            if isinstance((raw := self._raw(cls, name)), classmethod):
+                return BoundMethod(self.of, tx.wrap(raw.__func__, Fixed(raw.__func__, name)))
+        else:
+            cls, instance = self.of.type(), self.of
+        if isinstance(instance, ObjectValue):
+            found = self._raw(cls, name)
+            base = self._base(cls, name)
+            if base is object or found is None:
+                return _object_method(tx, name, instance)
+        value = class_attribute(tx, cls, name, instance, self.start)
+        if value is None:
+            return tx.raise_error(AttributeError, f"'super' object has no attribute '{name}'")  # type: ignore[no-any-return]
+        return value
+
+    def _raw(self, cls: type, name: str) -> Any:
+        for base in cls.__mro__[cls.__mro__.index(self.start) + 1 :]:
+            if name in base.__dict__:
+                return base.__dict__[name]
+        return None
+
+    def _base(self, cls: type, name: str) -> type | None:
+        for base in cls.__mro__[cls.__mro__.index(self.start) + 1 :]:
+            if name in base.__dict__:
+                return base
+        return None
+
+    def call_method(self, tx: Tracer, name: str, args: list[Value], kwargs: dict[str, Value]) -> Value:
+        return force(tx, self.get_attr(tx, name)).call(tx, args, kwargs)
+
+
+def _object_method(tx: Tracer, name: str, instance: Value) -> Value:
+    if name in ("__setattr__", "__init__", "__init_subclass__", "__getattribute__", "__delattr__"):
+        return MethodOf(instance, f"object.{name}")
+    found = getattr(object, name, None)
+    if found is None:
+        return tx.raise_error(AttributeError, f"'super' object has no attribute '{name}'")  # type: ignore[no-any-return]
+    return BoundMethod(instance, tx.fixed(found))
+
+
+def _is_class(real: Any) -> bool:
+    return isinstance(real, type)
+
+
+@wraps_if(1, _is_class)
+def _class(tx: Tracer, real: type, origin: Origin) -> Value:
+    tx.guard_object(real, origin, f"the class {real.__qualname__} was used")
+    return ClassValue(real, origin)
+
+
+def _is_alias(real: Any) -> bool:
+    import typing
+
+    return isinstance(real, (types.GenericAlias, types.UnionType)) or type(real).__module__ == "typing" and not isinstance(real, typing.Generic)  # type: ignore[arg-type]
+
+
+@wraps_if(40, _is_alias)
+def _alias(tx: Tracer, real: Any, origin: Origin) -> Value:
+    tx.guard_object(real, origin, "it was used as a type")
+    return AliasValue(real, origin)
+
+
+class AliasValue(BuiltinValue):
+    """``list[int]``, ``int | str`` and the like."""
+
+    def call(self, tx: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
+        inner = getattr(self.held, "__origin__", None)
+        if inner is None:
+            raise Unsupported("unknown-call", f"{self.held!r} is called")
+        return tx.fixed(inner).call(tx, args, kwargs)
+
+    def get_item(self, tx: Tracer, key: Value) -> Value:
+        return self
+
+

@@ -1,0 +1,63 @@
+"""Constants read from real objects, with the guards they take."""
+
+from __future__ import annotations
+
+import enum
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from engine.ir.guard import Equals
+from engine.ir.origin import Origin
+from engine.trace.values.base import Const, Value
+from engine.trace.values.wrap import wraps, wraps_if
+
+if TYPE_CHECKING:
+    from engine.trace.state import Tracer
+
+LITERALS = frozenset(
+    (
+        int,
+        float,
+        complex,
+        bool,
+        str,
+        bytes,
+        type(None),
+        type(Ellipsis),
+        type(NotImplemented),
+        torch.dtype,
+        torch.device,
+        torch.layout,
+        torch.memory_format,
+    )
+)
+
+
+def is_enum_member(value: Any) -> bool:
+    """Whether it is a member of an enumeration."""
+    return isinstance(value, enum.Enum)
+
+
+@wraps(float, complex, str, bytes, bool, torch.dtype, torch.device, torch.layout, torch.memory_format)
+def _literal(tx: Tracer, real: Any, origin: Origin) -> Value:
+    why = f"its value ({_short(real)}) decided what was traced"
+    tx.guard(Equals(origin, real, cause=tx.cause(why)))
+    return Const(real, origin)
+
+
+@wraps(type(None), type(Ellipsis), type(NotImplemented))
+def _singleton(tx: Tracer, real: Any, origin: Origin) -> Value:
+    tx.guard_object(real, origin, f"that it is {real!r} decided what was traced")
+    return Const(real, origin)
+
+
+@wraps_if(10, is_enum_member)
+def _enum(tx: Tracer, real: Any, origin: Origin) -> Value:
+    tx.guard_object(real, origin, f"its value ({real!s}) decided what was traced")
+    return Const(real, origin)
+
+
+def _short(value: Any) -> str:
+    text = repr(value)
+    return text if len(text) <= 40 else text[:37] + "..."

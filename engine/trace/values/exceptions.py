@@ -1,0 +1,95 @@
+"""Exceptions raised while tracing, as values."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from engine.trace.values.base import NONE, Value, force
+from engine.trace.values.sequences import TupleValue
+
+if TYPE_CHECKING:
+    from engine.trace.codegen import Codegen
+    from engine.trace.state import Tracer
+
+
+class ExceptionValue(Value):
+    """An exception. ``error`` is the Python object where a real one was raised while folding."""
+
+    is_mutable = True
+
+    def __init__(self, cls: type[BaseException], args: list[Value], error: BaseException | None = None) -> None:
+        self.cls = cls
+        self.args = args
+        self.error = error
+        self.attributes: dict[str, Value] = {}
+
+    def type(self) -> type:
+        return self.cls
+
+    def describe(self) -> str:
+        return f"{self.cls.__name__}({', '.join(a.describe() for a in self.args)})"
+
+    def key(self, tx: Tracer) -> Any:
+        return self
+
+    def truth(self, tx: Tracer) -> bool:
+        return True
+
+    def snapshot(self) -> Callable[[], None]:
+        saved = dict(self.attributes)
+
+        def undo() -> None:
+            self.attributes = saved
+
+        return undo
+
+    def get_attr(self, tx: Tracer, name: str) -> Value:
+        if name in self.attributes:
+            return self.attributes[name]
+        match name:
+            case "args":
+                return TupleValue(list(self.args))
+            case "value" if issubclass(self.cls, StopIteration):
+                return self.args[0] if self.args else NONE
+            case "__class__":
+                return tx.fixed(self.cls)
+            case "__cause__" | "__context__" | "__traceback__" | "__suppress_context__":
+                return NONE
+        if not hasattr(self.cls, name):
+            tx.raise_error(AttributeError, f"'{self.cls.__name__}' object has no attribute '{name}'")
+        raise self.refuse(f"reading the attribute {name!r}")
+
+    def set_attr(self, tx: Tracer, name: str, value: Value) -> None:
+        tx.mutating(self)
+        self.attributes[name] = value
+
+    def call_method(self, tx: Tracer, name: str, args: list[Value], kwargs: dict[str, Value]) -> Value:
+        if name == "with_traceback":
+            return self
+        if name in ("__str__", "__repr__"):
+            return tx.fold(str if name == "__str__" else repr, self.made(tx))
+        return super().call_method(tx, name, args, kwargs)
+
+    def made(self, tx: Tracer) -> BaseException:
+        """A Python exception like this one."""
+        if self.error is not None:
+            return self.error
+        return self.cls(*(force(tx, a).python(tx) for a in self.args))
+
+    def children(self) -> list[Value]:
+        return [*self.args, *self.attributes.values()]
+
+    def reconstruct(self, cg: Codegen) -> None:
+        cg.out.callable(lambda: cg.const(self.cls))
+        cg.load_all(self.args)
+        cg.out.call(len(self.args))
+        for name, value in self.attributes.items():
+            if name.startswith("__"):
+                continue
+            cg.out.emit("COPY", 1)
+            cg.load(value)
+            cg.out.emit("SWAP", 2)
+            cg.out.emit("STORE_ATTR", name)
+
+

@@ -1,0 +1,623 @@
+"""Functions, methods, partials, closures' cells, and generators that are being run."""
+
+from __future__ import annotations
+
+import functools
+import types
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from engine.ir.guard import CodeIs, IsObject
+from engine.ir.marks import is_disabled, is_in_graph
+from engine.ir.origin import Attr, CellOf, Fixed, Item, Namespace, Origin
+from engine.trace.graph_builder import emit
+from engine.trace.signals import Unsupported
+from engine.trace.values.base import NONE, Const, NotConstant, Value, force
+from engine.trace.values.iterators import IteratorValue
+from engine.trace.values.wrap import wraps, wraps_if
+
+if TYPE_CHECKING:
+    from engine.trace.codegen import Codegen
+    from engine.trace.state import Frame, Tracer
+
+Special = Callable[["Tracer", list[Value], dict[str, Value]], Value]
+SPECIAL: dict[int, tuple[Any, Special]] = {}
+"""Callables with a rule of their own, by id; the callable is kept beside it."""
+
+
+def special(*callables: Any) -> Callable[[Special], Special]:
+    """Register what calling one of these callables does in traced code."""
+
+    def register(rule: Special) -> Special:
+        for fn in callables:
+            SPECIAL[id(fn)] = (fn, rule)
+        return rule
+
+    return register
+
+
+def special_of(fn: Any) -> Special | None:
+    """The rule for a callable, if it has one."""
+    known = SPECIAL.get(id(fn))
+    return known[1] if known is not None and known[0] is fn else None
+
+
+class CellValue(Value):
+    """A closure cell. Its content lives here; None while it is empty."""
+
+    __slots__ = ("content", "held", "name", "origin", "root_name")
+    is_mutable = True
+
+    def __init__(self, content: Value | None, origin: Origin | None = None, held: Any = None, root_name: str = "") -> None:
+        self.content = content
+        self.origin = origin
+        self.held = held
+        self.root_name = root_name
+        """Set for the root frame's own cells: generated code reaches them by this name."""
+
+    def type(self) -> type:
+        return types.CellType
+
+    def snapshot(self) -> Callable[[], None]:
+        content = self.content
+
+        def undo() -> None:
+            self.content = content
+
+        return undo
+
+    def set(self, tx: Tracer, value: Value | None) -> None:
+        """Change what it holds."""
+        tx.mutating(self)
+        self.content = value
+
+    def get_attr(self, tx: Tracer, name: str) -> Value:
+        if name == "cell_contents" and self.content is not None:
+            return self.content
+        return super().get_attr(tx, name)
+
+    def children(self) -> list[Value]:
+        return [] if self.content is None else [self.content]
+
+    def reconstruct(self, cg: Codegen) -> None:
+        if self.root_name:
+            cg.out.emit("LOAD_CLOSURE", cg.cell_arg(self.root_name))
+            return
+        cg.out.callable(lambda: cg.const(types.CellType))
+        if cg.is_reaching(self) and self.content is not None:
+            cg.out.call(0)
+            cg.remember(self)
+            cg.fill_later(self)
+            return
+        if self.content is not None:
+            cg.load(self.content)
+        cg.out.call(0 if self.content is None else 1)
+
+    def fill(self, cg: Codegen) -> None:
+        """Put the present content into the existing cell on top of the stack, and pop it."""
+        if self.content is None:
+            cg.out.emit("DELETE_ATTR", "cell_contents")
+            return
+        cg.load(self.content)
+        cg.out.emit("SWAP", 2)
+        cg.out.emit("STORE_ATTR", "cell_contents")
+
+
+class FunctionValue(Value):
+    """A Python function: code, defaults and cells are what inlining needs."""
+
+    code: types.CodeType
+    namespace: Namespace
+
+    def type(self) -> type:
+        return types.FunctionType
+
+    def describe(self) -> str:
+        return f"function {self.code.co_name}"
+
+    def truth(self, tx: Tracer) -> bool:
+        return True
+
+    def defaults(self, tx: Tracer) -> list[Value]:
+        """Defaults of the last positional parameters."""
+        raise NotImplementedError
+
+    def keyword_defaults(self, tx: Tracer) -> dict[str, Value]:
+        """Defaults of keyword-only parameters."""
+        raise NotImplementedError
+
+    def cells(self, tx: Tracer) -> list[CellValue]:
+        """Cells in the order of ``co_freevars``."""
+        raise NotImplementedError
+
+    def call(self, tx: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
+        from engine.trace.inline import inline_call
+
+        return inline_call(tx, self, args, kwargs)
+
+
+class RealFunction(FunctionValue):
+    """A function object that exists."""
+
+    is_mutable = True
+
+    def __init__(self, held: types.FunctionType, origin: Origin) -> None:
+        from engine.trace.state import is_trusted
+
+        self.held = held
+        self.origin = origin
+        self.code = held.__code__
+        self.namespace = Namespace(held.__globals__, str(held.__globals__.get("__name__", "")))
+        self.is_trusted = is_trusted(held.__module__)
+
+    def real(self) -> Any:
+        return self.held
+
+    def describe(self) -> str:
+        return f"{self.held.__module__}.{self.held.__qualname__}"
+
+    def python(self, tx: Tracer) -> Any:
+        if self.is_trusted:
+            return self.held
+        raise NotConstant
+
+    def key(self, tx: Tracer) -> Any:
+        return self.held
+
+    def snapshot(self) -> Callable[[], None]:
+        return lambda: None
+
+    @property
+    def _base(self) -> Origin:
+        assert self.origin is not None
+        return Fixed(self.held, self.held.__qualname__) if self.is_trusted else self.origin
+
+    def defaults(self, tx: Tracer) -> list[Value]:
+        found = self.held.__defaults__ or ()
+        base = Attr(self._base, "__defaults__")
+        return [self._default(tx, d, Item(base, n)) for n, d in enumerate(found)]
+
+    def keyword_defaults(self, tx: Tracer) -> dict[str, Value]:
+        found = self.held.__kwdefaults__ or {}
+        base = Attr(self._base, "__kwdefaults__")
+        return {k: self._default(tx, d, Item(base, k)) for k, d in found.items()}
+
+    def _default(self, tx: Tracer, real: Any, origin: Origin) -> Value:
+        return tx.lazy(real, Fixed(real, origin.expr) if self.is_trusted else origin)
+
+    def cells(self, tx: Tracer) -> list[CellValue]:
+        return [
+            real_cell(tx, cell, CellOf(self._base, n, name))
+            for n, (name, cell) in enumerate(zip(self.code.co_freevars, self.held.__closure__ or (), strict=True))
+        ]
+
+    def call(self, tx: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
+        from engine.trace.values.torch_functions import is_leaf, may_inline
+
+        rule = special_of(self.held)
+        if rule is not None:
+            return rule(tx, args, kwargs)
+        if is_disabled(self.held):
+            raise Unsupported("disabled", f"{self.describe()} is called")
+        if is_in_graph(self.held) or is_leaf(self.held):
+            return emit(tx, "call_function", self.held, args, kwargs)
+        if not may_inline(self.held):
+            raise Unsupported("unknown-call", f"{self.describe()} is called")
+        original = self.held.__dict__.get("__engine_original__")
+        if original is not None:
+            return tx.wrap(original, Fixed(original, original.__qualname__)).call(tx, args, kwargs)
+        return super().call(tx, args, kwargs)
+
+    def get_attr(self, tx: Tracer, name: str) -> Value:
+        if name == "__call__":
+            return self
+        if name in ("__name__", "__qualname__", "__module__", "__doc__"):
+            return tx.from_python(getattr(self.held, name))
+        if name in ("__globals__", "__closure__", "__code__", "__dict__") or not hasattr(self.held, name):
+            if not hasattr(self.held, name):
+                tx.raise_error(AttributeError, f"'function' object has no attribute '{name}'")
+            raise self.refuse(f"reading the attribute {name!r}")
+        return tx.wrap(getattr(self.held, name), Attr(self._base, name))
+
+
+class MadeFunction(FunctionValue):
+    """A function that the traced code made: a closure, a lambda, a comprehension."""
+
+    is_mutable = True
+
+    def __init__(self, code: types.CodeType, namespace: Namespace, name: str) -> None:
+        self.code = code
+        self.namespace = namespace
+        self.name = name
+        self.default_values: list[Value] = []
+        self.keyword_default_values: dict[str, Value] = {}
+        self.cell_values: list[CellValue] = []
+        self.attributes: dict[str, Value] = {}
+
+    def key(self, tx: Tracer) -> Any:
+        return self
+
+    def defaults(self, tx: Tracer) -> list[Value]:
+        return self.default_values
+
+    def keyword_defaults(self, tx: Tracer) -> dict[str, Value]:
+        return self.keyword_default_values
+
+    def cells(self, tx: Tracer) -> list[CellValue]:
+        return self.cell_values
+
+    def snapshot(self) -> Callable[[], None]:
+        saved = dict(self.attributes)
+
+        def undo() -> None:
+            self.attributes = saved
+
+        return undo
+
+    def get_attr(self, tx: Tracer, name: str) -> Value:
+        if name in self.attributes:
+            return self.attributes[name]
+        if name == "__name__":
+            return Const(self.name)
+        if name == "__qualname__":
+            return Const(self.code.co_qualname)
+        if name == "__module__":
+            return Const(self.namespace.name)
+        if name == "__doc__":
+            return NONE
+        if not hasattr(types.FunctionType, name):
+            tx.raise_error(AttributeError, f"'function' object has no attribute '{name}'")
+        return super().get_attr(tx, name)
+
+    def set_attr(self, tx: Tracer, name: str, value: Value) -> None:
+        tx.mutating(self)
+        if name == "__name__":
+            self.name = str(force(tx, value).python(tx))
+            return
+        self.attributes[name] = value
+
+    def children(self) -> list[Value]:
+        return [*self.default_values, *self.keyword_default_values.values(), *self.cell_values, *self.attributes.values()]
+
+    def reconstruct(self, cg: Codegen) -> None:
+        from engine.trace.support import make_function
+        from engine.trace.values.sequences import TupleValue
+
+        cg.helper(make_function, 0)
+        cg.const(self.code)
+        cg.namespace(self.namespace)
+        cg.const(self.name)
+        cg.const(self.code.co_qualname)
+        cg.load(TupleValue(self.default_values) if self.default_values else NONE)
+        cg.load(_named(self.keyword_default_values) if self.keyword_default_values else NONE)
+        cg.load(TupleValue(list(self.cell_values)))
+        cg.load(_named(self.attributes) if self.attributes else NONE)
+        cg.out.call(8)
+
+
+def _named(values: dict[str, Value]) -> Value:
+    from engine.trace.values.mappings import DictValue
+
+    return DictValue({k: (Const(k), v) for k, v in values.items()})
+
+
+def real_cell(tx: Tracer, cell: types.CellType, contents: Origin) -> CellValue:
+    """The value for an existing cell; ``contents`` is the origin of what it holds."""
+    known = tx.known.get(id(cell))
+    if known is not None:
+        assert isinstance(known[0], CellValue)
+        return known[0]
+    try:
+        content: Value | None = tx.lazy(cell.cell_contents, contents)
+    except ValueError:
+        content = None
+    value = CellValue(content, contents, cell)
+    tx.known[id(cell)] = (value, cell)
+    return value
+
+
+class BoundMethod(Value):
+    """A function with its first argument."""
+
+    def __init__(self, of: Value, function: Value, origin: Origin | None = None, name: str = "") -> None:
+        self.of = of
+        self.function = function
+        self.origin = origin
+        self.name = name
+
+    def type(self) -> type:
+        return types.MethodType
+
+    def describe(self) -> str:
+        return f"method {self.function.describe()}"
+
+    def truth(self, tx: Tracer) -> bool:
+        return True
+
+    def key(self, tx: Tracer) -> Any:
+        return ("method", self.of.key(tx), self.function.key(tx))
+
+    def call(self, tx: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
+        return self.function.call(tx, [self.of, *args], kwargs)
+
+    def get_attr(self, tx: Tracer, name: str) -> Value:
+        if name == "__self__":
+            return self.of
+        if name == "__func__":
+            return self.function
+        return self.function.get_attr(tx, name)
+
+    def children(self) -> list[Value]:
+        return [self.of, self.function]
+
+    def reconstruct(self, cg: Codegen) -> None:
+        cg.out.callable(lambda: cg.const(types.MethodType))
+        cg.load(self.function)
+        cg.load(self.of)
+        cg.out.call(2)
+
+
+class MethodOf(Value):
+    """A method of a builtin container, bound and not called yet."""
+
+    def __init__(self, of: Value, name: str) -> None:
+        self.of = of
+        self.name = name
+
+    def type(self) -> type:
+        return types.BuiltinMethodType
+
+    def describe(self) -> str:
+        return f"{self.of.type().__name__}.{self.name}"
+
+    def call(self, tx: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
+        return self.of.call_method(tx, self.name, args, kwargs)
+
+    def get_attr(self, tx: Tracer, name: str) -> Value:
+        if name == "__self__":
+            return self.of
+        if name == "__name__":
+            return Const(self.name)
+        return super().get_attr(tx, name)
+
+    def children(self) -> list[Value]:
+        return [self.of]
+
+    def reconstruct(self, cg: Codegen) -> None:
+        cg.load(self.of)
+        cg.out.attribute(self.name)
+
+
+class ConstMethod(Value):
+    """A method of a constant: run when called with constants."""
+
+    def __init__(self, of: Const, name: str) -> None:
+        self.of = of
+        self.name = name
+
+    def type(self) -> type:
+        return type(getattr(self.of.value, self.name))
+
+    def describe(self) -> str:
+        return f"{type(self.of.value).__name__}.{self.name}"
+
+    def python(self, tx: Tracer) -> Any:
+        return getattr(self.of.value, self.name)
+
+    def call(self, tx: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
+        from engine.trace.operations import fold_call
+
+        if isinstance(self.of.value, str) and self.name == "join" and len(args) == 1:
+            from engine.trace.values.sequences import sequence_items
+
+            return tx.fold(self.of.value.join, tx.constants(sequence_items(tx, args[0])))
+        return fold_call(tx, getattr(self.of.value, self.name), args, kwargs, f"{self.describe()} with values that are not constant")
+
+    def reconstruct(self, cg: Codegen) -> None:
+        cg.const(self.of.value)
+        cg.out.attribute(self.name)
+
+
+class PartialValue(Value):
+    """``functools.partial``."""
+
+    def __init__(self, function: Value, args: list[Value], kwargs: dict[str, Value], origin: Origin | None = None) -> None:
+        self.function = function
+        self.args = args
+        self.kwargs = kwargs
+        self.origin = origin
+
+    def type(self) -> type:
+        return functools.partial
+
+    def truth(self, tx: Tracer) -> bool:
+        return True
+
+    def call(self, tx: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
+        return force(tx, self.function).call(tx, [*self.args, *args], {**self.kwargs, **kwargs})
+
+    def get_attr(self, tx: Tracer, name: str) -> Value:
+        from engine.trace.values.sequences import TupleValue
+
+        match name:
+            case "func":
+                return self.function
+            case "args":
+                return TupleValue(list(self.args))
+            case "keywords":
+                return _named(dict(self.kwargs))
+        return super().get_attr(tx, name)
+
+    def children(self) -> list[Value]:
+        return [self.function, *self.args, *self.kwargs.values()]
+
+    def reconstruct(self, cg: Codegen) -> None:
+        cg.out.callable(lambda: cg.const(functools.partial))
+        cg.load_all([self.function, *self.args, *self.kwargs.values()])
+        cg.call_keywords(1 + len(self.args), tuple(self.kwargs))
+
+
+class BuiltinValue(Value):
+    """A function or method from C."""
+
+    def __init__(self, held: Any, origin: Origin | None) -> None:
+        self.held = held
+        self.origin = origin
+
+    def type(self) -> type:
+        return type(self.held)
+
+    def describe(self) -> str:
+        module = getattr(self.held, "__module__", None)
+        name = getattr(self.held, "__qualname__", None) or getattr(self.held, "__name__", repr(self.held))
+        return f"{module}.{name}" if module and module != "builtins" else str(name)
+
+    def real(self) -> Any:
+        return self.held
+
+    def truth(self, tx: Tracer) -> bool:
+        return True
+
+    def python(self, tx: Tracer) -> Any:
+        return self.held
+
+    def key(self, tx: Tracer) -> Any:
+        return self.held
+
+    def get_attr(self, tx: Tracer, name: str) -> Value:
+        if name in ("__name__", "__qualname__", "__module__", "__doc__"):
+            return tx.from_python(getattr(self.held, name))
+        if not hasattr(self.held, name):
+            tx.raise_error(AttributeError, f"'{type(self.held).__name__}' object has no attribute '{name}'")
+        return tx.fixed(getattr(self.held, name))
+
+    def call(self, tx: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
+        from engine.trace.operations import fold_call
+        from engine.trace.values.torch_functions import is_leaf, is_pure, unbound_method
+
+        rule = special_of(self.held)
+        if rule is not None:
+            return rule(tx, args, kwargs)
+        if is_leaf(self.held):
+            return emit(tx, "call_function", self.held, args, kwargs)
+        if is_pure(self.held):
+            return fold_call(tx, self.held, args, kwargs, f"{self.describe()} with values that are not constant")
+        method = unbound_method(tx, self.held, args, kwargs)
+        if method is not None:
+            return method
+        raise Unsupported("unknown-call", f"{self.describe()} is called")
+
+    def reconstruct(self, cg: Codegen) -> None:
+        cg.const(self.held)
+
+
+class GeneratorValue(IteratorValue):
+    """A generator whose body is traced step by step."""
+
+    def __init__(self, frame: Frame) -> None:
+        self.frame = frame
+        self.is_started = False
+        self.is_running = False
+
+    def type(self) -> type:
+        return types.GeneratorType
+
+    def snapshot(self) -> Callable[[], None]:
+        raise Unsupported("side-effect", "a generator is advanced while tracing tentatively")
+
+    def step(self, tx: Tracer) -> Value | None:
+        return self.send(tx, NONE)
+
+    def send(self, tx: Tracer, value: Value) -> Value | None:
+        """Run to the next ``yield``; None when the body returned (its value is then in ``frame.result``)."""
+        from engine.trace.inline import resume_generator
+
+        return resume_generator(tx, self, value)
+
+    def call_method(self, tx: Tracer, name: str, args: list[Value], kwargs: dict[str, Value]) -> Value:
+        if name == "send":
+            found = self.send(tx, args[0])
+            if found is None:
+                raise tx.user_exception(StopIteration())
+            return found
+        if name == "close":
+            if self.is_started and not self.frame.finished and any(self.frame.decoded.handlers):
+                raise self.refuse("closing it half-way")
+            self.frame.finished = True
+            return NONE
+        if name == "throw":
+            from engine.trace.inline import throw_into_generator
+
+            return throw_into_generator(tx, self, args)
+        return super().call_method(tx, name, args, kwargs)
+
+
+@wraps(types.FunctionType)
+def _function(tx: Tracer, real: types.FunctionType, origin: Origin) -> Value:
+    value = RealFunction(real, origin)
+    if not value.is_trusted:
+        tx.guard(CodeIs(origin, real.__code__, cause=tx.cause(f"the function {real.__qualname__} was looked into")))
+    elif not isinstance(origin, Fixed):
+        tx.guard(IsObject(origin, real, cause=tx.cause(f"the function {real.__qualname__} was called")))
+    return value
+
+
+@wraps(types.MethodType)
+def _method(tx: Tracer, real: types.MethodType, origin: Origin) -> Value:
+    tx.guard_type(real, origin, "it was called")
+    of = tx.lazy(real.__self__, Attr(origin, "__self__"))
+    return BoundMethod(of, tx.wrap(real.__func__, Attr(origin, "__func__")), origin)
+
+
+@wraps(functools.partial)
+def _partial(tx: Tracer, real: functools.partial[Any], origin: Origin) -> Value:
+    tx.guard_type(real, origin, "it was called")
+    args = tx.wrap(real.args, Attr(origin, "args"))
+    kwargs = tx.wrap(real.keywords, Attr(origin, "keywords"))
+    words = {str(k): v for k, (_, v) in kwargs.entries.items()}  # type: ignore[attr-defined]
+    return PartialValue(tx.wrap(real.func, Attr(origin, "func")), args.items, words, origin)  # type: ignore[attr-defined]
+
+
+def _is_builtin(real: Any) -> bool:
+    from engine.trace.values.torch_functions import is_leaf
+
+    return (
+        isinstance(
+            real,
+            (
+                types.BuiltinFunctionType,
+                types.MethodDescriptorType,
+                types.WrapperDescriptorType,
+                types.MethodWrapperType,
+                types.ClassMethodDescriptorType,
+                types.GetSetDescriptorType,
+                types.MemberDescriptorType,
+                functools._lru_cache_wrapper,
+            ),
+        )
+        or is_leaf(real)
+        or special_of(real) is not None
+        or type(real).__module__ in ("operator", "_operator")
+    )
+
+
+@wraps_if(30, _is_builtin)
+def _builtin(tx: Tracer, real: Any, origin: Origin) -> Value:
+    if isinstance(real, functools._lru_cache_wrapper) and special_of(real) is None and not isinstance(origin, Fixed):
+        tx.guard_object(real, origin, "it was called")
+        return CachedFunction(real, origin)
+    tx.guard_object(real, origin, "it was called")
+    return BuiltinValue(real, origin)
+
+
+class CachedFunction(BuiltinValue):
+    """A function under ``functools.lru_cache``: looked into as if there were no cache."""
+
+    def python(self, tx: Tracer) -> Any:
+        raise NotConstant
+
+    def call(self, tx: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
+        if any(not tx.is_constant(a) for a in (*args, *kwargs.values())):
+            raise Unsupported("unknown-call", f"{self.describe()} caches results for values that are not constant")
+        assert self.origin is not None
+        return tx.wrap(self.held.__wrapped__, Attr(self.origin, "__wrapped__")).call(tx, args, kwargs)

@@ -1,0 +1,312 @@
+"""Iterators: over sequences and ranges, and the builtin ones made of others."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from engine.ir.origin import Origin
+from engine.trace.signals import Unsupported
+from engine.trace.values.base import Const, Value, force
+from engine.trace.values.sequences import TupleValue
+from engine.trace.values.wrap import wraps_if
+
+if TYPE_CHECKING:
+    from engine.trace.codegen import Codegen
+    from engine.trace.state import Tracer
+
+
+class IteratorValue(Value):
+    """What iterators share: ``step`` moves them on and gives the next value, None at the end."""
+
+    is_mutable = True
+
+    def iterate(self, tx: Tracer) -> Value:
+        return self
+
+    def truth(self, tx: Tracer) -> bool:
+        return True
+
+    def key(self, tx: Tracer) -> Any:
+        return self
+
+    def get_attr(self, tx: Tracer, name: str) -> Value:
+        from engine.trace.values.functions import MethodOf
+
+        return MethodOf(self, name)
+
+    def call_method(self, tx: Tracer, name: str, args: list[Value], kwargs: dict[str, Value]) -> Value:
+        if name == "__next__":
+            return _found(tx, self.step(tx))
+        if name == "__iter__":
+            return self
+        raise self.refuse(f"the method {name!r}")
+
+
+def _found(tx: Tracer, found: Value | None) -> Value:
+    if found is None:
+        raise tx.user_exception(StopIteration())
+    return found
+
+
+class SequenceIterator(IteratorValue):
+    """Over ``items``, which may be a list that still changes. ``source`` is what was iterated, when rebuilding needs it."""
+
+    def __init__(self, items: list[Value], cls: type, source: Value | None = None) -> None:
+        self.items = items
+        self.cls = cls
+        self.source = source
+        self.position = 0
+
+    def type(self) -> type:
+        return self.cls
+
+    def step(self, tx: Tracer) -> Value | None:
+        if self.position >= len(self.items):
+            self.position = len(self.items)
+            return None
+        tx.mutating(self)
+        self.position += 1
+        return self.items[self.position - 1]
+
+    def snapshot(self) -> Callable[[], None]:
+        position = self.position
+
+        def undo() -> None:
+            self.position = position
+
+        return undo
+
+    def length(self, tx: Tracer) -> Value:
+        return Const(len(self.items) - self.position)
+
+    def children(self) -> list[Value]:
+        return [self.source] if self._has_source() else self.items[self.position :]  # type: ignore[list-item]
+
+    def _has_source(self) -> bool:
+        from engine.trace.values.sequences import ListValue
+
+        return isinstance(self.source, ListValue)
+
+    def reconstruct(self, cg: Codegen) -> None:
+        from engine.trace.support import advanced
+
+        if self._has_source() and self.source is not None:
+            cg.helper(advanced, 0)
+            cg.load(self.source)
+            cg.const(self.position)
+            cg.out.call(2)
+            return
+        rest = self.items[self.position :]
+        cg.load_all(rest)
+        cg.out.emit("BUILD_TUPLE", len(rest))
+        cg.out.emit("GET_ITER")
+
+
+class RangeIterator(IteratorValue):
+    """Over a range."""
+
+    def __init__(self, value: range) -> None:
+        self.value = value
+        self.position = 0
+
+    def type(self) -> type:
+        return type(iter(range(0)))
+
+    def step(self, tx: Tracer) -> Value | None:
+        if self.position >= len(self.value):
+            return None
+        tx.mutating(self)
+        self.position += 1
+        return Const(self.value[self.position - 1])
+
+    def snapshot(self) -> Callable[[], None]:
+        position = self.position
+
+        def undo() -> None:
+            self.position = position
+
+        return undo
+
+    def reconstruct(self, cg: Codegen) -> None:
+        from engine.trace.support import advanced
+
+        cg.helper(advanced, 0)
+        cg.out.callable(lambda: cg.const(range))
+        for bound in (self.value.start, self.value.stop, self.value.step):
+            cg.const(bound)
+        cg.out.call(3)
+        cg.const(self.position)
+        cg.out.call(2)
+
+
+class CountIterator(IteratorValue):
+    """``itertools.count`` and the numbers of ``enumerate``."""
+
+    def __init__(self, value: Any, increment: Any = 1) -> None:
+        self.value = value
+        self.increment = increment
+
+    def type(self) -> type:
+        import itertools
+
+        return itertools.count
+
+    def step(self, tx: Tracer) -> Value | None:
+        tx.mutating(self)
+        self.value += self.increment
+        return tx.from_python(self.value - self.increment)
+
+    def snapshot(self) -> Callable[[], None]:
+        value = self.value
+
+        def undo() -> None:
+            self.value = value
+
+        return undo
+
+    def reconstruct(self, cg: Codegen) -> None:
+        cg.out.callable(lambda: cg.const(self.type()))
+        cg.const(self.value)
+        cg.const(self.increment)
+        cg.out.call(2)
+
+
+class CombinedIterator(IteratorValue):
+    """``enumerate``, ``zip``, ``map``, ``filter``: ``advance`` makes one item out of the iterators beneath."""
+
+    def __init__(
+        self,
+        cls: type,
+        arguments: list[Value],
+        advance: Callable[[Tracer], Value | None],
+        keywords: Callable[[], dict[str, Any]] = dict,
+        lead: Value | None = None,
+    ) -> None:
+        self.cls = cls
+        self.arguments = arguments
+        self.advance = advance
+        self.keywords = keywords
+        self.lead = lead
+
+    def type(self) -> type:
+        return self.cls
+
+    def step(self, tx: Tracer) -> Value | None:
+        return self.advance(tx)
+
+    def snapshot(self) -> Callable[[], None]:
+        return lambda: None
+
+    def children(self) -> list[Value]:
+        return [*([self.lead] if self.lead is not None else []), *self.arguments]
+
+    def reconstruct(self, cg: Codegen) -> None:
+        import functools
+
+        keywords = self.keywords()
+        made = functools.partial(self.cls, **keywords) if keywords else self.cls
+        cg.out.callable(lambda: cg.const(made))
+        cg.load_all(self.children())
+        cg.out.call(len(self.children()))
+
+
+def iterator_of(tx: Tracer, value: Value) -> Value:
+    """``iter(value)``."""
+    return force(tx, force(tx, value).iterate(tx))
+
+
+def make_enumerate(tx: Tracer, over: Value, start: int) -> Value:
+    """``enumerate(over, start)``."""
+    inner = iterator_of(tx, over)
+    count = CountIterator(start)
+
+    def advance(tx: Tracer) -> Value | None:
+        item = inner.step(tx)
+        if item is None:
+            return None
+        number = count.step(tx)
+        assert number is not None
+        return TupleValue([number, item])
+
+    return CombinedIterator(enumerate, [inner], advance, lambda: {"start": count.value})
+
+
+def make_zip(tx: Tracer, over: list[Value], *, strict: bool) -> Value:
+    """``zip(*over)``."""
+    inner = [iterator_of(tx, o) for o in over]
+
+    def advance(tx: Tracer) -> Value | None:
+        items: list[Value] = []
+        for n, iterator in enumerate(inner):
+            item = iterator.step(tx)
+            if item is None:
+                if strict and (n or any(i.step(tx) is not None for i in inner[1:])):
+                    tx.raise_error(ValueError, f"zip() argument {n + 1 if n else 2} is shorter or longer than the others")
+                return None
+            items.append(item)
+        return TupleValue(items) if items else None
+
+    return CombinedIterator(zip, inner, advance, lambda: {"strict": True} if strict else {})
+
+
+def make_map(tx: Tracer, function: Value, over: list[Value]) -> Value:
+    """``map(function, *over)``."""
+    inner = [iterator_of(tx, o) for o in over]
+
+    def advance(tx: Tracer) -> Value | None:
+        items: list[Value] = []
+        for iterator in inner:
+            item = iterator.step(tx)
+            if item is None:
+                return None
+            items.append(item)
+        return force(tx, function).call(tx, items, {})
+
+    return CombinedIterator(map, inner, advance, lead=function)
+
+
+def make_filter(tx: Tracer, function: Value, over: Value) -> Value:
+    """``filter(function, over)``."""
+    inner = iterator_of(tx, over)
+
+    def advance(tx: Tracer) -> Value | None:
+        while (item := inner.step(tx)) is not None:
+            forced = force(tx, function)
+            is_identity = isinstance(forced, Const) and forced.value is None
+            if force(tx, item if is_identity else forced.call(tx, [item], {})).truth(tx):
+                return item
+        return None
+
+    return CombinedIterator(filter, [inner], advance, lead=function)
+
+
+class OpaqueIterator(IteratorValue):
+    """A real iterator whose items are known only when it runs: each step is left to Python."""
+
+    def __init__(self, held: Any, origin: Origin) -> None:
+        self.held = held
+        self.origin = origin
+
+    def type(self) -> type:
+        return type(self.held)
+
+    def real(self) -> Any:
+        return self.held
+
+    def step(self, tx: Tracer) -> Value | None:
+        raise Unsupported("unknown-call", f"the next item of a {type(self.held).__name__} that came from outside is asked for")
+
+    def snapshot(self) -> Callable[[], None]:
+        return lambda: None
+
+
+def _is_iterator(real: Any) -> bool:
+    return hasattr(type(real), "__next__") and not hasattr(type(real), "forward") and type(real).__module__ in ("builtins", "itertools")
+
+
+@wraps_if(20, _is_iterator)
+def _iterator(tx: Tracer, real: Any, origin: Origin) -> Value:
+    tx.guard_type(real, origin, "it is iterated")
+    return OpaqueIterator(real, origin)
+

@@ -1,0 +1,536 @@
+"""Dicts of all kinds, their views, and sets."""
+
+from __future__ import annotations
+
+import collections
+from collections.abc import Callable
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any
+
+from engine.ir.guard import DictKeys, LengthIs
+from engine.ir.origin import Attr, Item, Key, Origin
+from engine.trace.values.base import NONE, Const, Value, force
+from engine.trace.values.sequences import ListValue, TupleValue, sequence_items
+from engine.trace.values.wrap import is_literal, makes, wraps
+
+if TYPE_CHECKING:
+    from engine.trace.codegen import Codegen
+    from engine.trace.state import Tracer
+
+Entry = tuple[Value, Value]
+_DICTS = (dict, collections.OrderedDict, collections.defaultdict)
+
+
+class DictValue(Value):
+    """A dict: ``entries`` maps what stands for a key to (key, value), in order. ``cls`` may be a subclass of dict."""
+
+    __slots__ = ("cls", "entries", "factory", "origin")
+    is_mutable = True
+
+    def __init__(
+        self, entries: dict[Any, Entry], origin: Origin | None = None, cls: type = dict, factory: Value | None = None
+    ) -> None:
+        self.entries = entries
+        self.origin = origin
+        self.cls = cls
+        self.factory = factory
+
+    @classmethod
+    def of(cls, entries: dict[Any, Entry]) -> DictValue:
+        """A plain new dict."""
+        return cls(entries)
+
+    def type(self) -> type:
+        return self.cls
+
+    def describe(self) -> str:
+        return f"{self.cls.__name__} of {len(self.entries)}"
+
+    def python(self, tx: Tracer) -> Any:
+        made = {force(tx, k).python(tx): force(tx, v).python(tx) for k, v in self.entries.values()}
+        if self.cls is collections.OrderedDict:
+            return collections.OrderedDict(made)
+        if self.cls is collections.defaultdict:
+            return collections.defaultdict(None if self.factory is None else self.factory.python(tx), made)
+        return made
+
+    def snapshot(self) -> Callable[[], None]:
+        saved = dict(self.entries)
+
+        def undo() -> None:
+            self.entries = saved
+
+        return undo
+
+    def children(self) -> list[Value]:
+        return [part for entry in self.entries.values() for part in entry]
+
+    def key(self, tx: Tracer) -> Any:
+        return tx.raise_type_error(f"unhashable type: '{self.cls.__name__}'")
+
+    def graph_arg(self, tx: Tracer) -> tuple[Any, Any]:
+        pairs = {force(tx, k).python(tx): force(tx, v).graph_arg(tx) for k, v in self.entries.values()}
+        return {k: p[0] for k, p in pairs.items()}, {k: p[1] for k, p in pairs.items()}
+
+    def truth(self, tx: Tracer) -> bool:
+        return bool(self.entries)
+
+    def length(self, tx: Tracer) -> Value:
+        return Const(len(self.entries))
+
+    def keys(self) -> list[Value]:
+        """Its keys, in order."""
+        return [k for k, _ in self.entries.values()]
+
+    def values(self) -> list[Value]:
+        """Its values, in order."""
+        return [v for _, v in self.entries.values()]
+
+    def iterate(self, tx: Tracer) -> Value:
+        from engine.trace.values.iterators import SequenceIterator
+
+        return SequenceIterator(self.keys(), type(iter({})))
+
+    def contains(self, tx: Tracer, item: Value) -> bool:
+        return item.key(tx) in self.entries
+
+    def get_item(self, tx: Tracer, key: Value) -> Value:
+        found = self.entries.get(key.key(tx))
+        if found is not None:
+            return found[1]
+        if self.factory is not None and not (isinstance(self.factory, Const) and self.factory.value is None):
+            made = force(tx, self.factory).call(tx, [], {})
+            self.set_item(tx, key, made)
+            return made
+        return tx.raise_error(KeyError, key.python(tx) if tx.is_constant(key) else key.describe())  # type: ignore[no-any-return]
+
+    def set_item(self, tx: Tracer, key: Value, value: Value) -> None:
+        stands_for = key.key(tx)
+        tx.mutating(self)
+        old = self.entries.get(stands_for)
+        self.entries[stands_for] = (key if old is None else old[0], value)
+
+    def del_item(self, tx: Tracer, key: Value) -> None:
+        self.pop(tx, key)
+
+    def pop(self, tx: Tracer, key: Value, default: Value | None = None) -> Value:
+        """Take a key out; its value, or the default, or KeyError."""
+        stands_for = key.key(tx)
+        if stands_for not in self.entries:
+            if default is not None:
+                return default
+            tx.raise_error(KeyError, key.python(tx) if tx.is_constant(key) else key.describe())
+        tx.mutating(self)
+        return self.entries.pop(stands_for)[1]
+
+    def update(self, tx: Tracer, other: Value) -> None:
+        """Add the entries of a mapping or of an iterable of pairs."""
+        tx.mutating(self)
+        for key, value in entries_of(tx, other):
+            self.set_item(tx, force(tx, key), value)
+
+    def get_attr(self, tx: Tracer, name: str) -> Value:
+        from engine.trace.values.functions import MethodOf
+
+        if name == "__class__":
+            return tx.fixed(self.cls)
+        if name == "default_factory" and self.cls is collections.defaultdict:
+            return self.factory or NONE
+        if not hasattr(self.cls, name):
+            tx.raise_error(AttributeError, f"'{self.cls.__name__}' object has no attribute '{name}'")
+        return MethodOf(self, name)
+
+    def call_method(self, tx: Tracer, name: str, args: list[Value], kwargs: dict[str, Value]) -> Value:
+        from engine.trace.operations import operator_method
+
+        args = [force(tx, a) for a in args]
+        match name, len(args):
+            case ("keys" | "values" | "items"), 0:
+                return DictView(self, name)
+            case "get", (1 | 2):
+                found = self.entries.get(args[0].key(tx))
+                return found[1] if found is not None else args[1] if len(args) == 2 else NONE
+            case "pop", (1 | 2):
+                return self.pop(tx, args[0], args[1] if len(args) == 2 else kwargs.get("default"))
+            case "popitem", 0:
+                return self._popitem(tx, kwargs)
+            case "setdefault", (1 | 2):
+                if args[0].key(tx) not in self.entries:
+                    self.set_item(tx, args[0], args[1] if len(args) == 2 else NONE)
+                return self.entries[args[0].key(tx)][1]
+            case "update", _:
+                for other in args:
+                    self.update(tx, other)
+                for word, value in kwargs.items():
+                    self.set_item(tx, Const(word), value)
+                return NONE
+            case "clear", 0:
+                tx.mutating(self)
+                self.entries.clear()
+                return NONE
+            case "copy" | "__copy__", 0:
+                return DictValue(dict(self.entries), None, self.cls, self.factory)
+            case "__contains__", 1:
+                return Const(self.contains(tx, args[0]))
+            case "__getitem__", 1:
+                return self.get_item(tx, args[0])
+            case "__setitem__", 2:
+                self.set_item(tx, args[0], args[1])
+                return NONE
+            case "__len__", 0:
+                return self.length(tx)
+            case "__iter__", 0:
+                return self.iterate(tx)
+            case "move_to_end", _ if self.cls is collections.OrderedDict:
+                return self._move_to_end(tx, args, kwargs)
+        return operator_method(tx, self, name, args, kwargs)
+
+    def _popitem(self, tx: Tracer, kwargs: dict[str, Value]) -> Value:
+        if not self.entries:
+            tx.raise_error(KeyError, "popitem(): dictionary is empty")
+        last = force(tx, kwargs["last"]).truth(tx) if "last" in kwargs else True
+        stands_for = next(reversed(self.entries)) if last else next(iter(self.entries))
+        tx.mutating(self)
+        return TupleValue(list(self.entries.pop(stands_for)))
+
+    def _move_to_end(self, tx: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
+        stands_for = args[0].key(tx)
+        last = force(tx, args[1] if len(args) > 1 else kwargs.get("last", Const(True))).truth(tx)
+        tx.mutating(self)
+        entry = self.entries.pop(stands_for)
+        rest = dict(self.entries)
+        self.entries = {**rest, stands_for: entry} if last else {stands_for: entry, **rest}
+        return NONE
+
+    def reconstruct(self, cg: Codegen) -> None:
+        if self.cls is collections.defaultdict:
+            cg.out.callable(lambda: cg.const(self.cls))
+            cg.load(self.factory or NONE)
+            self._build(cg)
+            cg.out.call(2)
+            return
+        if self.cls is not dict:
+            cg.out.callable(lambda: cg.const(self.cls))
+            self._build(cg)
+            cg.out.call(1)
+            return
+        if cg.is_reaching(self):
+            cg.out.emit("BUILD_MAP", 0)
+            cg.remember(self)
+            cg.fill_later(self)
+            return
+        self._build(cg)
+
+    def _build(self, cg: Codegen) -> None:
+        for key, value in self.entries.values():
+            cg.load(key)
+            cg.load(value)
+        cg.out.emit("BUILD_MAP", len(self.entries))
+
+    def fill(self, cg: Codegen) -> None:
+        """Put the present contents into the existing dict on top of the stack, and pop it."""
+        from engine.trace.support import refill_dict, refill_ordered
+
+        cg.helper(refill_ordered if issubclass(self.cls, collections.OrderedDict) else refill_dict, 1)
+        cg.load_all(self.keys())
+        cg.out.emit("BUILD_LIST", len(self.entries))
+        cg.load_all(self.values())
+        cg.out.emit("BUILD_LIST", len(self.entries))
+        cg.out.call(3)
+        cg.out.emit("POP_TOP")
+
+
+def entries_of(tx: Tracer, other: Value) -> list[Entry]:
+    """(key, value) pairs of a mapping, or of an iterable of pairs."""
+    other = force(tx, other)
+    if isinstance(other, DictValue):
+        return list(other.entries.values())
+    if isinstance(other, DictView) and other.kind != "items":
+        raise other.refuse("reading pairs")
+    if hasattr(other.type(), "keys"):
+        keys = sequence_items(tx, other.call_method(tx, "keys", [], {}))
+        return [(k, force(tx, other).get_item(tx, force(tx, k))) for k in keys]
+    pairs = [sequence_items(tx, p) for p in sequence_items(tx, other)]
+    return [(p[0], p[1]) for p in pairs]
+
+
+class DictView(Value):
+    """``d.keys()``, ``d.values()``, ``d.items()``: a window on the dict."""
+
+    def __init__(self, of: DictValue, kind: str) -> None:
+        self.of = of
+        self.kind = kind
+
+    def type(self) -> type:
+        return type(getattr({}, self.kind)())
+
+    def items(self) -> list[Value]:
+        """What iterating gives now."""
+        match self.kind:
+            case "keys":
+                return self.of.keys()
+            case "values":
+                return self.of.values()
+            case _:
+                return [TupleValue([k, v]) for k, v in self.of.entries.values()]
+
+    def python(self, tx: Tracer) -> Any:
+        return getattr(self.of.python(tx), self.kind)()
+
+    def length(self, tx: Tracer) -> Value:
+        return self.of.length(tx)
+
+    def truth(self, tx: Tracer) -> bool:
+        return self.of.truth(tx)
+
+    def iterate(self, tx: Tracer) -> Value:
+        from engine.trace.values.iterators import SequenceIterator
+
+        return SequenceIterator(self.items(), type(iter(getattr({}, self.kind)())))
+
+    def contains(self, tx: Tracer, item: Value) -> bool:
+        from engine.trace.operations import same_or_equal
+
+        if self.kind == "keys":
+            return self.of.contains(tx, item)
+        return any(same_or_equal(tx, force(tx, i), item) for i in self.items())
+
+    def get_attr(self, tx: Tracer, name: str) -> Value:
+        from engine.trace.values.functions import MethodOf
+
+        return MethodOf(self, name)
+
+    def call_method(self, tx: Tracer, name: str, args: list[Value], kwargs: dict[str, Value]) -> Value:
+        if name == "__iter__":
+            return self.iterate(tx)
+        if name in ("isdisjoint",) and self.kind == "keys":
+            return SetValue.of(tx, self.items()).call_method(tx, name, args, kwargs)
+        from engine.trace.operations import operator_method
+
+        return operator_method(tx, self, name, args, kwargs)
+
+    def children(self) -> list[Value]:
+        return [self.of]
+
+    def reconstruct(self, cg: Codegen) -> None:
+        cg.out.callable(lambda: (cg.load(self.of), cg.out.attribute(self.kind))[1])
+        cg.out.call(0)
+
+
+class SetValue(Value):
+    """A set or frozenset: what stands for an element -> the element, in insertion order."""
+
+    __slots__ = ("cls", "elements", "origin")
+    is_mutable = True
+
+    def __init__(self, elements: dict[Any, Value], origin: Origin | None = None, cls: type = set) -> None:
+        self.elements = elements
+        self.origin = origin
+        self.cls = cls
+
+    @classmethod
+    def of(cls, tx: Tracer, items: list[Value], kind: type = set) -> SetValue:
+        """A new set of these items."""
+        forced = [force(tx, i) for i in items]
+        elements: dict[Any, Value] = {}
+        for item in forced:
+            elements.setdefault(item.key(tx), item)
+        return cls(elements, None, kind)
+
+    def type(self) -> type:
+        return self.cls
+
+    def describe(self) -> str:
+        return f"{self.cls.__name__} of {len(self.elements)}"
+
+    def python(self, tx: Tracer) -> Any:
+        return self.cls(force(tx, e).python(tx) for e in self.elements.values())
+
+    def key(self, tx: Tracer) -> Any:
+        if self.cls is set:
+            tx.raise_type_error("unhashable type: 'set'")
+        return frozenset(self.elements)
+
+    def snapshot(self) -> Callable[[], None]:
+        saved = dict(self.elements)
+
+        def undo() -> None:
+            self.elements = saved
+
+        return undo
+
+    def children(self) -> list[Value]:
+        return list(self.elements.values())
+
+    def truth(self, tx: Tracer) -> bool:
+        return bool(self.elements)
+
+    def length(self, tx: Tracer) -> Value:
+        return Const(len(self.elements))
+
+    def contains(self, tx: Tracer, item: Value) -> bool:
+        return item.key(tx) in self.elements
+
+    def ordered(self, tx: Tracer) -> list[Value]:
+        """Elements in the order in which Python would give them."""
+        if len(self.elements) <= 1:
+            return list(self.elements.values())
+        if all(type(k) in (int, bool, type(None)) for k in self.elements) and self.origin is None:
+            # Small ints hash alike in every process: a real set built in the same order iterates in the same order.
+            return [self.elements[k] for k in set(self.elements)]
+        if all(is_literal(k) for k in self.elements):
+            return [self.elements[k] for k in set(self.elements)]
+        raise self.refuse("iteration in an order that depends on addresses")
+
+    def iterate(self, tx: Tracer) -> Value:
+        from engine.trace.values.iterators import SequenceIterator
+
+        return SequenceIterator(self.ordered(tx), type(iter(set())))
+
+    def get_attr(self, tx: Tracer, name: str) -> Value:
+        from engine.trace.values.functions import MethodOf
+
+        if name == "__class__":
+            return tx.fixed(self.cls)
+        if not hasattr(self.cls, name):
+            tx.raise_error(AttributeError, f"'{self.cls.__name__}' object has no attribute '{name}'")
+        return MethodOf(self, name)
+
+    def call_method(self, tx: Tracer, name: str, args: list[Value], kwargs: dict[str, Value]) -> Value:
+        from engine.trace.operations import operator_method
+
+        args = [force(tx, a) for a in args]
+        match name:
+            case "add" | "discard" | "remove" if self.cls is set:
+                return self._one(tx, name, args[0])
+            case "update" if self.cls is set:
+                tx.mutating(self)
+                for other in args:
+                    for item in sequence_items(tx, other):
+                        self.elements.setdefault(force(tx, item).key(tx), item)
+                return NONE
+            case "clear" if self.cls is set:
+                tx.mutating(self)
+                self.elements.clear()
+                return NONE
+            case "copy":
+                return SetValue(dict(self.elements), None, self.cls)
+            case "union" | "intersection" | "difference" | "symmetric_difference":
+                result = self
+                for other in args:
+                    result = result.combine(tx, name, SetValue.of(tx, sequence_items(tx, other)))
+                return result if args else SetValue(dict(self.elements), None, self.cls)
+            case "difference_update" | "intersection_update" | "symmetric_difference_update" if self.cls is set:
+                new = self.combine(tx, name.removesuffix("_update"), SetValue.of(tx, sequence_items(tx, args[0])))
+                tx.mutating(self)
+                self.elements = new.elements
+                return NONE
+            case "issubset" | "issuperset" | "isdisjoint":
+                other = SetValue.of(tx, sequence_items(tx, args[0]))
+                return Const(getattr(set(self.elements), name)(set(other.elements)))
+            case "__contains__":
+                return Const(self.contains(tx, args[0]))
+            case "__iter__":
+                return self.iterate(tx)
+            case "__len__":
+                return self.length(tx)
+        return operator_method(tx, self, name, args, kwargs)
+
+    def _one(self, tx: Tracer, name: str, item: Value) -> Value:
+        stands_for = item.key(tx)
+        if name == "add":
+            if stands_for not in self.elements:
+                tx.mutating(self)
+                self.elements[stands_for] = item
+            return NONE
+        if stands_for in self.elements:
+            tx.mutating(self)
+            del self.elements[stands_for]
+        elif name == "remove":
+            tx.raise_error(KeyError, item.python(tx) if tx.is_constant(item) else item.describe())
+        return NONE
+
+    def combine(self, tx: Tracer, how: str, other: SetValue) -> SetValue:
+        """A new set by a set operation's method name."""
+        both = {**other.elements, **self.elements}
+        chosen = getattr(set(self.elements), how)(set(other.elements))
+        order = [k for k in (*self.elements, *other.elements) if k in chosen]
+        return SetValue({k: both[k] for k in dict.fromkeys(order)}, None, self.cls)
+
+    def reconstruct(self, cg: Codegen) -> None:
+        if self.cls is not set:
+            cg.out.callable(lambda: cg.const(self.cls))
+        cg.load_all(list(self.elements.values()))
+        cg.out.emit("BUILD_SET", len(self.elements))
+        if self.cls is not set:
+            cg.out.call(1)
+
+    def fill(self, cg: Codegen) -> None:
+        """Put the present contents into the existing set on top of the stack, and pop it."""
+        from engine.trace.support import refill_set
+
+        cg.helper(refill_set, 1)
+        cg.load_all(list(self.elements.values()))
+        cg.out.emit("BUILD_LIST", len(self.elements))
+        cg.out.call(2)
+        cg.out.emit("POP_TOP")
+
+
+def _key_value(tx: Tracer, real: Any, key: Any, index: int, origin: Origin) -> Value:
+    return Const(key) if is_literal(key) else tx.wrap(key, Key(origin, index))
+
+
+@wraps(dict, collections.OrderedDict, collections.defaultdict)
+def _dict(tx: Tracer, real: dict[Any, Any], origin: Origin) -> Value:
+    return dict_value(tx, real, origin)
+
+
+def dict_value(tx: Tracer, real: dict[Any, Any], origin: Origin) -> DictValue:
+    """The value for a real dict, guarded by its keys."""
+    why = "its keys decided what was traced"
+    tx.guard_type(real, origin, why)
+    tx.guard(DictKeys(origin, tuple(real), cause=tx.cause(why)))
+    entries: dict[Any, Entry] = {}
+    for n, (key, item) in enumerate(real.items()):
+        key_value = _key_value(tx, real, key, n, origin)
+        entries[key_value.key(tx)] = (key_value, tx.lazy(item, Item(origin, key)))
+    factory = None
+    if isinstance(real, collections.defaultdict):
+        factory = tx.wrap(real.default_factory, Attr(origin, "default_factory"))
+    return DictValue(entries, origin, type(real), factory)
+
+
+@wraps(MappingProxyType)
+def _proxy(tx: Tracer, real: Any, origin: Origin) -> Value:
+    return dict_value(tx, real, origin)
+
+
+@wraps(set, frozenset)
+def _set(tx: Tracer, real: Any, origin: Origin) -> Value:
+    if not all(is_literal(item) or isinstance(item, (type, tuple)) for item in real):
+        from engine.trace.signals import Unsupported
+
+        raise Unsupported("unsupported-operation", f"a {type(real).__name__} of objects")
+    tx.guard_type(real, origin, "its elements decided what was traced")
+    tx.guard(LengthIs(origin, len(real), cause=tx.cause("its elements decided what was traced")))
+    from engine.ir.guard import Equals
+
+    tx.guard(Equals(origin, frozenset(real) if isinstance(real, frozenset) else set(real), cause=tx.cause("its elements decided what was traced")))
+    value = SetValue.of(tx, [tx.from_python(e) for e in real], type(real))
+    value.origin = origin
+    return value
+
+
+@makes(dict, collections.OrderedDict, collections.defaultdict)
+def _make_dict(tx: Tracer, value: dict[Any, Any]) -> Value:
+    entries: dict[Any, Entry] = {}
+    for k, v in value.items():
+        key = tx.from_python(k)
+        entries[key.key(tx)] = (key, tx.from_python(v))
+    factory = tx.from_python(value.default_factory) if isinstance(value, collections.defaultdict) else None
+    return DictValue(entries, None, type(value), factory)
+
+
+@makes(set, frozenset)
+def _make_set(tx: Tracer, value: Any) -> Value:
+    return SetValue.of(tx, [tx.from_python(v) for v in value], type(value))

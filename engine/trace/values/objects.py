@@ -1,0 +1,436 @@
+"""Instances of classes: attributes read from the real object or written while tracing; and objects that are passed on unread."""
+
+from __future__ import annotations
+
+import types
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from engine.ir.guard import HasAttribute, IsObject
+from engine.ir.origin import MISSING, Attr, Global, Maybe, Namespace, Origin
+from engine.trace.signals import Unsupported
+from engine.trace.values.base import NONE, Const, Value, force
+from engine.trace.values.classes import (
+    bind_attribute,
+    class_origin,
+    find_in_class,
+    is_data_descriptor,
+    is_plain_class,
+)
+from engine.trace.values.wrap import is_literal, wraps, wraps_if
+
+if TYPE_CHECKING:
+    from engine.trace.codegen import Codegen
+    from engine.trace.state import Tracer
+
+
+class ObjectValue(Value):
+    """An instance. ``written`` holds attributes set while tracing, None for deleted ones; others are read from ``held``."""
+
+    is_mutable = True
+
+    def __init__(self, cls: type, origin: Origin | None, held: Any) -> None:
+        self.cls = cls
+        self.origin = origin
+        self.held = held
+        self.written: dict[str, Value | None] = {}
+
+    def type(self) -> type:
+        return self.cls
+
+    def describe(self) -> str:
+        return f"{self.cls.__name__} object"
+
+    def real(self) -> Any:
+        return self.held
+
+    def snapshot(self) -> Callable[[], None]:
+        saved = dict(self.written)
+
+        def undo() -> None:
+            self.written = saved
+
+        return undo
+
+    def children(self) -> list[Value]:
+        return [v for v in self.written.values() if v is not None]
+
+    # Attributes.
+
+    def get_attr(self, tx: Tracer, name: str) -> Value:
+        if name == "__class__":
+            return tx.wrap(self.cls, class_origin(self.cls))
+        if name == "__dict__":
+            return self._dict(tx)
+        found = find_in_class(self.cls, name)
+        custom = find_in_class(self.cls, "__getattribute__")
+        if custom is not None and isinstance(custom[1], types.FunctionType):
+            raise self.refuse("a custom __getattribute__")
+        if found is not None and is_data_descriptor(found[1]) and not self._is_slot(found[1], name):
+            return bind_attribute(tx, self.cls, found[0], name, found[1], self)
+        own = self.own_attr(tx, name)
+        if own is not None:
+            return own
+        if found is not None:
+            self._not_hidden(tx, name, found[1])
+            return bind_attribute(tx, self.cls, found[0], name, found[1], self)
+        return self.missing_attr(tx, name)
+
+    def _is_slot(self, found: Any, name: str) -> bool:
+        return isinstance(found, types.MemberDescriptorType) and (name in self.written or self.held is NotImplemented)
+
+    def own_attr(self, tx: Tracer, name: str) -> Value | None:
+        """An attribute of the instance itself; None when it has none of that name."""
+        if name in self.written:
+            return self.written[name]
+        if self.held is NotImplemented or self.origin is None:
+            return None
+        own = getattr(self.held, "__dict__", None)
+        if own is None or name not in own:
+            return None
+        return tx.wrap(own[name], Attr(self.origin, name))
+
+    def _not_hidden(self, tx: Tracer, name: str, found: Any) -> None:
+        if self.origin is None or name in self.written or not hasattr(self.held, "__dict__"):
+            return
+        if is_data_descriptor(found):
+            return
+        why = f"the class's {name!r} was used, which an attribute of the instance would hide"
+        tx.guard(IsObject(Maybe(self.origin, name), MISSING, cause=tx.cause(why)))
+
+    def missing_attr(self, tx: Tracer, name: str) -> Value:
+        """What reading a name does that neither the instance nor its class has."""
+        getter = find_in_class(self.cls, "__getattr__")
+        if getter is not None:
+            if not isinstance(getter[1], types.FunctionType):
+                raise self.refuse(f"reading the attribute {name!r}")
+            self._guard_absent(tx, name)
+            function = tx.wrap(getter[1], Attr(class_origin(getter[0]), "__getattr__"))
+            return function.call(tx, [self, Const(name)], {})
+        self._guard_absent(tx, name)
+        return tx.raise_error(AttributeError, f"'{self.cls.__name__}' object has no attribute '{name}'")  # type: ignore[no-any-return]
+
+    def _guard_absent(self, tx: Tracer, name: str) -> None:
+        if self.origin is not None and name not in self.written:
+            tx.guard(HasAttribute(self.origin, name, False, cause=tx.cause(f"it has no attribute {name!r}")))
+
+    def _dict(self, tx: Tracer) -> Value:
+        from engine.trace.values.mappings import DictValue
+
+        own = {} if self.held is NotImplemented else dict(getattr(self.held, "__dict__", {}))
+        entries: dict[Any, tuple[Value, Value]] = {}
+        if self.origin is not None:
+            from engine.ir.guard import DictKeys
+
+            tx.guard(DictKeys(Attr(self.origin, "__dict__"), tuple(own), cause=tx.cause("its attributes were listed")))
+        for name in own:
+            value = self.own_attr(tx, name)
+            if value is not None:
+                entries[name] = (Const(name), value)
+        for name, written in self.written.items():
+            if written is None:
+                entries.pop(name, None)
+            else:
+                entries[name] = (Const(name), written)
+        return FrozenDict(entries)
+
+    def set_attr(self, tx: Tracer, name: str, value: Value) -> None:
+        setter = find_in_class(self.cls, "__setattr__")
+        if setter is not None and setter[0] is not object and self.sets_plainly(setter[0]) is False:
+            if not isinstance(setter[1], types.FunctionType):
+                raise self.refuse(f"setting the attribute {name!r}")
+            tx.wrap(setter[1], Attr(class_origin(setter[0]), "__setattr__")).call(tx, [self, Const(name), value], {})
+            return
+        self.set_plainly(tx, name, value)
+
+    def sets_plainly(self, base: type) -> bool:
+        """Whether the ``__setattr__`` that ``base`` defines does what ``object``'s does, as far as tracing goes."""
+        return False
+
+    def set_plainly(self, tx: Tracer, name: str, value: Value | None) -> None:
+        """``object.__setattr__`` (or with None ``object.__delattr__``)."""
+        found = find_in_class(self.cls, name)
+        if found is not None and isinstance(found[1], property):
+            if found[1].fset is None or value is None:
+                tx.raise_error(AttributeError, f"property '{name}' of '{self.cls.__name__}' object has no setter")
+            assert value is not None
+            tx.wrap(found[1].fset, Attr(Attr(class_origin(found[0]), name), "fset")).call(tx, [self, value], {})
+            return
+        if found is not None and is_data_descriptor(found[1]) and not isinstance(found[1], types.MemberDescriptorType):
+            raise self.refuse(f"setting the attribute {name!r}, a descriptor,")
+        if name in ("__class__", "__dict__"):
+            raise self.refuse(f"setting {name}")
+        tx.mutating(self)
+        self.written.pop(name, None)
+        self.written[name] = value
+
+    def del_attr(self, tx: Tracer, name: str) -> None:
+        custom = find_in_class(self.cls, "__delattr__")
+        if custom is not None and custom[0] is not object:
+            raise self.refuse(f"deleting the attribute {name!r}")
+        if self.own_attr(tx, name) is None:
+            tx.raise_error(AttributeError, name)
+        self.set_plainly(tx, name, None)
+
+    # Protocols through the class's own methods.
+
+    def method(self, tx: Tracer, name: str) -> Value | None:
+        """A special method that a Python class defines, bound; None where there is none or ``object``'s."""
+        found = find_in_class(self.cls, name)
+        if found is None or found[0] is object or found[1] is None:
+            return None
+        return bind_attribute(tx, self.cls, found[0], name, found[1], self)
+
+    def call_special(self, tx: Tracer, name: str, args: list[Value]) -> Value:
+        """Call a special method; the user's TypeError where it is missing."""
+        method = self.method(tx, name)
+        if method is None:
+            return tx.raise_type_error(f"'{self.cls.__name__}' object has no {name}")  # type: ignore[no-any-return]
+        return force(tx, method.call(tx, args, {}))
+
+    def call(self, tx: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
+        method = self.method(tx, "__call__")
+        if method is None:
+            return tx.raise_type_error(f"'{self.cls.__name__}' object is not callable")  # type: ignore[no-any-return]
+        return method.call(tx, args, kwargs)
+
+    def call_method(self, tx: Tracer, name: str, args: list[Value], kwargs: dict[str, Value]) -> Value:
+        match name:
+            case "object.__setattr__":
+                self.set_plainly(tx, str(force(tx, args[0]).python(tx)), args[1])
+                return NONE
+            case "object.__delattr__":
+                self.set_plainly(tx, str(force(tx, args[0]).python(tx)), None)
+                return NONE
+            case "object.__init__" | "object.__init_subclass__":
+                return NONE
+            case "object.__getattribute__":
+                return self.get_attr(tx, str(force(tx, args[0]).python(tx)))
+        return super().call_method(tx, name, args, kwargs)
+
+    def truth(self, tx: Tracer) -> bool:
+        if self.method(tx, "__bool__") is not None:
+            return self.call_special(tx, "__bool__", []).truth(tx)
+        if self.method(tx, "__len__") is not None:
+            return self.call_special(tx, "__len__", []).truth(tx)
+        return True
+
+    def length(self, tx: Tracer) -> Value:
+        return self.call_special(tx, "__len__", [])
+
+    def iterate(self, tx: Tracer) -> Value:
+        if self.method(tx, "__iter__") is None and self.method(tx, "__getitem__") is not None:
+            from engine.trace.values.iterators import CombinedIterator, CountIterator
+
+            count = CountIterator(0)
+            return CombinedIterator(type(iter("")), [self], lambda tx: _by_index(tx, self, count))
+        return self.call_special(tx, "__iter__", [])
+
+    def step(self, tx: Tracer) -> Value | None:
+        from engine.trace.signals import UserException
+
+        try:
+            return self.call_special(tx, "__next__", [])
+        except UserException as error:
+            if issubclass(error.value.type(), StopIteration):
+                return None
+            raise
+
+    def get_item(self, tx: Tracer, key: Value) -> Value:
+        return self.call_special(tx, "__getitem__", [key])
+
+    def set_item(self, tx: Tracer, key: Value, value: Value) -> None:
+        self.call_special(tx, "__setitem__", [key, value])
+
+    def del_item(self, tx: Tracer, key: Value) -> None:
+        self.call_special(tx, "__delitem__", [key])
+
+    def contains(self, tx: Tracer, item: Value) -> bool:
+        if self.method(tx, "__contains__") is not None:
+            return self.call_special(tx, "__contains__", [item]).truth(tx)
+        from engine.trace.operations import same_or_equal
+        from engine.trace.values.sequences import sequence_items
+
+        return any(same_or_equal(tx, force(tx, i), item) for i in sequence_items(tx, self))
+
+    def key(self, tx: Tracer) -> Any:
+        if find_in_class(self.cls, "__hash__") != (object, object.__dict__["__hash__"]):
+            from engine.trace.values.base import NotConstant
+
+            try:
+                return self.python(tx)
+            except NotConstant:
+                raise self.refuse("hashing by its own __hash__") from None
+        return self
+
+    def reconstruct(self, cg: Codegen) -> None:
+        from engine.trace.support import new_object
+
+        if not is_plain_class(self.cls):
+            raise Unsupported("side-effect", f"rebuilding a {self.cls.__name__} after the graph")
+        cg.helper(new_object, 0)
+        cg.const(self.cls)
+        cg.out.call(1)
+        cg.remember(self)
+        cg.fill_later(self)
+
+    def fill(self, cg: Codegen) -> None:
+        """Set the attributes written on the object on top of the stack, and pop it."""
+        from engine.trace.support import delete_attributes, set_attributes
+
+        setter = self.setter() or set_attributes
+        deleted = tuple(n for n, v in self.written.items() if v is None and self.has_real(n))
+        if deleted:
+            cg.out.emit("COPY", 1)
+            cg.helper(delete_attributes, 1)
+            cg.const(deleted)
+            cg.out.call(2)
+            cg.out.emit("POP_TOP")
+        present = {n: v for n, v in self.written.items() if v is not None}
+        cg.helper(setter, 1)
+        cg.const(tuple(present))
+        cg.load_all(list(present.values()))
+        cg.out.emit("BUILD_TUPLE", len(present))
+        cg.out.call(3)
+        cg.out.emit("POP_TOP")
+
+    def has_real(self, name: str) -> bool:
+        """Whether the real object has the attribute itself."""
+        return name in getattr(self.held, "__dict__", {})
+
+    def setter(self) -> Callable[..., None] | None:
+        """The helper that sets attributes after the graph, if not the plain one."""
+        return None
+
+
+def _by_index(tx: Tracer, of: ObjectValue, count: Any) -> Value | None:
+    from engine.trace.signals import UserException
+
+    try:
+        return of.get_item(tx, count.step(tx))
+    except UserException as error:
+        if issubclass(error.value.type(), IndexError):
+            return None
+        raise
+
+
+def _frozen_dict() -> type:
+    from engine.trace.values.mappings import DictValue
+
+    class Frozen(DictValue):
+        """An instance's ``__dict__`` as it is now; writing through it is not supported."""
+
+        def set_item(self, tx: Tracer, key: Value, value: Value) -> None:
+            raise self.refuse("writing into an instance's __dict__")
+
+        def pop(self, tx: Tracer, key: Value, default: Value | None = None) -> Value:
+            raise self.refuse("writing into an instance's __dict__")
+
+    return Frozen
+
+
+FrozenDict = _frozen_dict()
+
+
+class PythonModule(Value):
+    """An imported module."""
+
+    def __init__(self, held: types.ModuleType, origin: Origin) -> None:
+        from engine.trace.state import is_trusted
+
+        self.held = held
+        self.origin = origin
+        self.is_trusted = is_trusted(held.__name__)
+
+    def type(self) -> type:
+        return types.ModuleType
+
+    def describe(self) -> str:
+        return f"module {self.held.__name__}"
+
+    def real(self) -> Any:
+        return self.held
+
+    def key(self, tx: Tracer) -> Any:
+        return self.held
+
+    def truth(self, tx: Tracer) -> bool:
+        return True
+
+    def get_attr(self, tx: Tracer, name: str) -> Value:
+        try:
+            found = getattr(self.held, name)
+        except AttributeError as error:
+            raise tx.user_exception(error) from error
+        if self.is_trusted and not isinstance(found, (list, dict, set, torch.Tensor)):
+            return Const(found) if is_literal(found) else tx.fixed(found)
+        if name not in self.held.__dict__:
+            return tx.wrap(found, Attr(self.origin, name) if self.origin is not None else Attr(class_origin(type(found)), name))
+        namespace = Namespace(self.held.__dict__, self.held.__name__)
+        written = tx.globals_written.get((namespace, name))
+        return written if written is not None else tx.wrap(found, Global(namespace, name))
+
+    def reconstruct(self, cg: Codegen) -> None:
+        cg.const(self.held)
+
+
+class OpaqueValue(Value):
+    """An object that is only passed on: nothing is known of it but its type."""
+
+    is_mutable = True
+
+    def __init__(self, held: Any, origin: Origin) -> None:
+        self.held = held
+        self.origin = origin
+
+    def type(self) -> type:
+        return type(self.held)
+
+    def describe(self) -> str:
+        return f"{type(self.held).__module__}.{type(self.held).__qualname__} object"
+
+    def real(self) -> Any:
+        return self.held
+
+    def key(self, tx: Tracer) -> Any:
+        return self.held
+
+    def snapshot(self) -> Callable[[], None]:
+        return lambda: None
+
+
+@wraps(types.ModuleType)
+def _module(tx: Tracer, real: types.ModuleType, origin: Origin) -> Value:
+    tx.guard_object(real, origin, f"the module {real.__name__} was used")
+    return PythonModule(real, origin)
+
+
+def _is_python_module(real: Any) -> bool:
+    return isinstance(real, types.ModuleType)
+
+
+wraps_if(50, _is_python_module)(_module)
+
+
+def _is_object(real: Any) -> bool:
+    return is_plain_class(type(real))
+
+
+@wraps_if(90, _is_object)
+def _object(tx: Tracer, real: Any, origin: Origin) -> Value:
+    tx.guard_type(real, origin, "its attributes or methods were used")
+    return ObjectValue(type(real), origin, real)
+
+
+def _is_any(real: Any) -> bool:
+    return True
+
+
+@wraps_if(100, _is_any)
+def _opaque(tx: Tracer, real: Any, origin: Origin) -> Value:
+    tx.guard_type(real, origin, "it was used")
+    return OpaqueValue(real, origin)
+
+

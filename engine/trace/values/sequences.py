@@ -1,0 +1,542 @@
+"""Tuples, lists, ranges, slices and deques."""
+
+from __future__ import annotations
+
+import collections
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from engine.ir.guard import Equals, LengthIs
+from engine.ir.origin import Attr, Item, Origin
+from engine.trace.values.base import NONE, Const, NotConstant, Value, force
+from engine.trace.values.wrap import makes, wraps, wraps_if
+
+if TYPE_CHECKING:
+    from engine.trace.codegen import Codegen
+    from engine.trace.state import Tracer
+
+
+def sequence_items(tx: Tracer, value: Value) -> list[Value]:
+    """The items of a tuple or list, or of whatever else can be iterated to its end."""
+    value = force(tx, value)
+    if isinstance(value, SequenceValue):
+        return value.items
+    iterator = force(tx, value.iterate(tx))
+    items: list[Value] = []
+    while (item := iterator.step(tx)) is not None:
+        items.append(item)
+    return items
+
+
+class SequenceValue(Value):
+    """What tuples and lists share: ``items``, bottom first, maybe lazy."""
+
+    items: list[Value]
+
+    def python(self, tx: Tracer) -> Any:
+        return self._make(tx.constants(self.items))
+
+    def _make(self, items: list[Any]) -> Any:
+        return self.type()(items)
+
+    def children(self) -> list[Value]:
+        return self.items
+
+    def describe(self) -> str:
+        inside = ", ".join(i.describe() for i in self.items[:4]) + (", ..." if len(self.items) > 4 else "")
+        return f"{self.type().__name__} of {len(self.items)} [{inside}]"
+
+    def truth(self, tx: Tracer) -> bool:
+        return bool(self.items)
+
+    def length(self, tx: Tracer) -> Value:
+        return Const(len(self.items))
+
+    def graph_arg(self, tx: Tracer) -> tuple[Any, Any]:
+        pairs = [force(tx, i).graph_arg(tx) for i in self.items]
+        return self._make_arg([p[0] for p in pairs]), self._make_arg([p[1] for p in pairs])
+
+    def _make_arg(self, items: list[Any]) -> Any:
+        return items
+
+    def get_item(self, tx: Tracer, key: Value) -> Value:
+        index = key.python(tx) if isinstance(key, SliceValue) else index_of(tx, key)
+        if isinstance(index, slice):
+            return self.part(self.items[index])
+        if not isinstance(index, int):
+            tx.raise_type_error(f"{self.type().__name__} indices must be integers or slices, not {type(index).__name__}")
+        if not -len(self.items) <= index < len(self.items):
+            tx.raise_error(IndexError, f"{self.type().__name__} index out of range")
+        return self.items[index]
+
+    def part(self, items: list[Value]) -> Value:
+        """A slice of the same type."""
+        raise NotImplementedError
+
+    def contains(self, tx: Tracer, item: Value) -> bool:
+        from engine.trace.operations import same_or_equal
+
+        return any(same_or_equal(tx, force(tx, i), item) for i in self.items)
+
+    def iterate(self, tx: Tracer) -> Value:
+        from engine.trace.values.iterators import SequenceIterator
+
+        return SequenceIterator(self.items, type(iter(())), source=self)
+
+    def get_attr(self, tx: Tracer, name: str) -> Value:
+        from engine.trace.values.functions import MethodOf
+
+        if not hasattr(self.type(), name):
+            tx.raise_error(AttributeError, f"'{self.type().__name__}' object has no attribute '{name}'")
+        if name == "__class__":
+            return tx.fixed(self.type())
+        return MethodOf(self, name)
+
+    def call_method(self, tx: Tracer, name: str, args: list[Value], kwargs: dict[str, Value]) -> Value:
+        from engine.trace.operations import same_or_equal
+
+        args = [force(tx, a) for a in args]
+        match name:
+            case "index" if len(args) == 1:
+                for n, item in enumerate(self.items):
+                    if same_or_equal(tx, force(tx, item), args[0]):
+                        return Const(n)
+                return tx.raise_error(ValueError, f"{args[0].describe()} is not in {self.type().__name__}")
+            case "count":
+                return Const(sum(same_or_equal(tx, force(tx, i), args[0]) for i in self.items))
+            case "__len__":
+                return self.length(tx)
+            case "__getitem__":
+                return self.get_item(tx, args[0])
+            case "__iter__":
+                return self.iterate(tx)
+            case "__contains__":
+                return Const(self.contains(tx, args[0]))
+        return self._other(tx, name, args, kwargs)
+
+    def _other(self, tx: Tracer, name: str, args: list[Value], kwargs: dict[str, Value]) -> Value:
+        from engine.trace.operations import operator_method
+
+        return operator_method(tx, self, name, args, kwargs)
+
+
+def index_of(tx: Tracer, key: Value) -> Any:
+    """A key as a Python int where it is one."""
+    from engine.trace.values.tensor import TensorValue
+
+    if isinstance(key, TensorValue):
+        raise key.refuse("using its value as an index")
+    value = key.python(tx)
+    return int(value) if isinstance(value, bool) else value
+
+
+class TupleValue(SequenceValue):
+    """A tuple, named tuple, ``torch.Size`` or structseq: ``cls`` says which."""
+
+    __slots__ = ("cls", "items", "origin")
+
+    def __init__(self, items: list[Value], cls: type = tuple, origin: Origin | None = None) -> None:
+        self.items = items
+        self.cls = cls
+        self.origin = origin
+
+    def type(self) -> type:
+        return self.cls
+
+    def _make(self, items: list[Any]) -> Any:
+        if self.is_named():
+            return self.cls(*items)
+        return self.cls(items)
+
+    def is_named(self) -> bool:
+        """Whether it is a ``collections.namedtuple``."""
+        return self.cls is not tuple and hasattr(self.cls, "_fields") and issubclass(self.cls, tuple)
+
+    def _make_arg(self, items: list[Any]) -> Any:
+        return tuple(items)
+
+    def part(self, items: list[Value]) -> Value:
+        return TupleValue(items, torch.Size if self.cls is torch.Size else tuple)
+
+    def key(self, tx: Tracer) -> Any:
+        return tuple(force(tx, i).key(tx) for i in self.items)
+
+    def get_attr(self, tx: Tracer, name: str) -> Value:
+        from engine.trace.values.classes import class_attribute
+
+        if self.is_named():
+            if name in self.cls._fields:  # type: ignore[attr-defined]
+                return self.items[self.cls._fields.index(name)]  # type: ignore[attr-defined]
+            if name == "_fields":
+                return tx.from_python(self.cls._fields)  # type: ignore[attr-defined]
+            found = class_attribute(tx, self.cls, name, self)
+            if found is not None and not hasattr(tuple, name):
+                return found
+        elif self.cls.__module__ == "torch.return_types" and (index := _structseq_index(self.cls, name)) is not None:
+            return self.items[index]
+        return super().get_attr(tx, name)
+
+    def _other(self, tx: Tracer, name: str, args: list[Value], kwargs: dict[str, Value]) -> Value:
+        if self.is_named():
+            match name:
+                case "_replace":
+                    fields = self.cls._fields  # type: ignore[attr-defined]
+                    return TupleValue([kwargs.get(f, i) for f, i in zip(fields, self.items, strict=True)], self.cls)
+                case "_asdict":
+                    from engine.trace.values.mappings import DictValue
+
+                    fields = self.cls._fields  # type: ignore[attr-defined]
+                    return DictValue.of({f: (Const(f), i) for f, i in zip(fields, self.items, strict=True)})
+            if not hasattr(tuple, name):
+                return force(tx, self.get_attr(tx, name)).call(tx, args, kwargs)
+        if name == "numel" and self.cls is torch.Size:
+            import math
+
+            return tx.fold(math.prod, tx.constants(self.items))
+        return super()._other(tx, name, args, kwargs)
+
+    def reconstruct(self, cg: Codegen) -> None:
+        if self.cls is tuple:
+            cg.load_all(self.items)
+            cg.out.emit("BUILD_TUPLE", len(self.items))
+            return
+        cg.out.callable(lambda: cg.const(self.cls))
+        cg.load_all(self.items)
+        if self.is_named():
+            cg.out.call(len(self.items))
+            return
+        cg.out.emit("BUILD_TUPLE", len(self.items))
+        cg.out.call(1)
+
+
+def _structseq_index(cls: type, name: str) -> int | None:
+    fields = [f for f in dir(cls) if type(getattr(cls, f)).__name__ == "member_descriptor"]
+    for f in fields:
+        if f == name:
+            sample = cls(range(cls.n_fields))  # type: ignore[attr-defined]
+            return int(getattr(sample, name))
+    return None
+
+
+class ListValue(SequenceValue):
+    """A list (or deque). Its contents live here; every alias is this same object."""
+
+    __slots__ = ("cls", "items", "maxlen", "origin")
+    is_mutable = True
+
+    def __init__(self, items: list[Value], origin: Origin | None = None, cls: type = list, maxlen: int | None = None) -> None:
+        self.items = items
+        self.origin = origin
+        self.cls = cls
+        self.maxlen = maxlen
+
+    def type(self) -> type:
+        return self.cls
+
+    def _make(self, items: list[Any]) -> Any:
+        return collections.deque(items, self.maxlen) if self.cls is collections.deque else items
+
+    def key(self, tx: Tracer) -> Any:
+        return tx.raise_type_error(f"unhashable type: '{self.cls.__name__}'")
+
+    def snapshot(self) -> Callable[[], None]:
+        items, saved = self.items, list(self.items)
+
+        def undo() -> None:
+            # Iterators hold the same list object: put the contents back into it.
+            items[:] = saved
+
+        return undo
+
+    def part(self, items: list[Value]) -> Value:
+        return ListValue(items)
+
+    def set_item(self, tx: Tracer, key: Value, value: Value) -> None:
+        tx.mutating(self)
+        if isinstance(key, SliceValue):
+            new = list(sequence_items(tx, value))
+            try:
+                self.items[key.python(tx)] = new
+            except ValueError as error:
+                raise tx.user_exception(error) from error
+            return
+        index = index_of(tx, key)
+        if not -len(self.items) <= index < len(self.items):
+            tx.raise_error(IndexError, "list assignment index out of range")
+        self.items[index] = value
+
+    def del_item(self, tx: Tracer, key: Value) -> None:
+        tx.mutating(self)
+        try:
+            del self.items[key.python(tx)]
+        except IndexError as error:
+            raise tx.user_exception(error) from error
+
+    def append(self, tx: Tracer, value: Value) -> None:
+        """``self.append(value)``."""
+        tx.mutating(self)
+        self.items.append(value)
+        if self.maxlen is not None and len(self.items) > self.maxlen:
+            del self.items[0]
+
+    def _other(self, tx: Tracer, name: str, args: list[Value], kwargs: dict[str, Value]) -> Value:
+        match name:
+            case "append" if len(args) == 1:
+                self.append(tx, args[0])
+                return NONE
+            case "copy" if self.cls is list:
+                return ListValue(list(self.items))
+            case "pop" | "popleft":
+                return self._pop(tx, name, args)
+        method = _LIST_METHODS.get(name)
+        if method is None or (name in ("appendleft", "extendleft", "rotate") and self.cls is list):
+            return super()._other(tx, name, args, kwargs)
+        tx.mutating(self)
+        method(self, tx, args, kwargs)
+        return NONE
+
+    def _pop(self, tx: Tracer, name: str, args: list[Value]) -> Value:
+        index = 0 if name == "popleft" else index_of(tx, args[0]) if args else -1
+        if not -len(self.items) <= index < len(self.items):
+            tx.raise_error(IndexError, "pop from empty list" if not self.items else "pop index out of range")
+        tx.mutating(self)
+        return self.items.pop(index)
+
+    def reconstruct(self, cg: Codegen) -> None:
+        if self.cls is not list:
+            cg.out.callable(lambda: cg.const(self.cls))
+            cg.load_all(self.items)
+            cg.out.emit("BUILD_LIST", len(self.items))
+            cg.const(self.maxlen)
+            cg.out.call(2)
+            return
+        if cg.is_reaching(self):
+            cg.out.emit("BUILD_LIST", 0)
+            cg.remember(self)
+            cg.fill_later(self)
+            return
+        cg.load_all(self.items)
+        cg.out.emit("BUILD_LIST", len(self.items))
+
+    def fill(self, cg: Codegen) -> None:
+        """Put the present contents into the existing list on top of the stack, and pop it."""
+        if self.cls is list:
+            cg.load_all(self.items)
+            cg.out.emit("BUILD_LIST", len(self.items))
+            cg.out.emit("SWAP", 2)
+            cg.const(None)
+            cg.const(None)
+            cg.out.emit("BUILD_SLICE", 2)
+            cg.out.emit("STORE_SUBSCR")
+            return
+        from engine.trace.support import refill_deque
+
+        cg.helper(refill_deque, 1)
+        cg.load_all(self.items)
+        cg.out.emit("BUILD_LIST", len(self.items))
+        cg.out.call(2)
+        cg.out.emit("POP_TOP")
+
+
+def _extend(self: ListValue, tx: Tracer, args: list[Value], kwargs: dict[str, Value]) -> None:
+    self.items.extend(list(sequence_items(tx, args[0])))
+
+
+def _insert(self: ListValue, tx: Tracer, args: list[Value], kwargs: dict[str, Value]) -> None:
+    self.items.insert(index_of(tx, args[0]), args[1])
+
+
+def _clear(self: ListValue, tx: Tracer, args: list[Value], kwargs: dict[str, Value]) -> None:
+    self.items.clear()
+
+
+def _reverse(self: ListValue, tx: Tracer, args: list[Value], kwargs: dict[str, Value]) -> None:
+    self.items.reverse()
+
+
+def _appendleft(self: ListValue, tx: Tracer, args: list[Value], kwargs: dict[str, Value]) -> None:
+    self.items.insert(0, args[0])
+    if self.maxlen is not None and len(self.items) > self.maxlen:
+        self.items.pop()
+
+
+def _remove(self: ListValue, tx: Tracer, args: list[Value], kwargs: dict[str, Value]) -> None:
+    from engine.trace.operations import same_or_equal
+
+    for n, item in enumerate(self.items):
+        if same_or_equal(tx, force(tx, item), args[0]):
+            del self.items[n]
+            return
+    tx.raise_error(ValueError, "list.remove(x): x not in list")
+
+
+def _sort(self: ListValue, tx: Tracer, args: list[Value], kwargs: dict[str, Value]) -> None:
+    from engine.trace.operations import sorted_items
+
+    self.items[:] = sorted_items(tx, self.items, kwargs)
+
+
+_LIST_METHODS: dict[str, Callable[[ListValue, Any, list[Value], dict[str, Value]], None]] = {
+    "extend": _extend,
+    "insert": _insert,
+    "clear": _clear,
+    "reverse": _reverse,
+    "appendleft": _appendleft,
+    "remove": _remove,
+    "sort": _sort,
+}
+
+
+class RangeValue(Value):
+    """A range with known bounds."""
+
+    def __init__(self, value: range, origin: Origin | None = None) -> None:
+        self.value = value
+        self.origin = origin
+
+    def type(self) -> type:
+        return range
+
+    def describe(self) -> str:
+        return repr(self.value)
+
+    def python(self, tx: Tracer) -> Any:
+        return self.value
+
+    def key(self, tx: Tracer) -> Any:
+        return self.value
+
+    def truth(self, tx: Tracer) -> bool:
+        return bool(self.value)
+
+    def length(self, tx: Tracer) -> Value:
+        return Const(len(self.value))
+
+    def contains(self, tx: Tracer, item: Value) -> bool:
+        return item.python(tx) in self.value
+
+    def get_item(self, tx: Tracer, key: Value) -> Value:
+        return tx.fold(lambda: self.value[key.python(tx)])
+
+    def get_attr(self, tx: Tracer, name: str) -> Value:
+        return tx.constant_attr(Const(self.value), name)
+
+    def iterate(self, tx: Tracer) -> Value:
+        from engine.trace.values.iterators import RangeIterator
+
+        return RangeIterator(self.value)
+
+    def reconstruct(self, cg: Codegen) -> None:
+        cg.out.callable(lambda: cg.const(range))
+        for bound in (self.value.start, self.value.stop, self.value.step):
+            cg.const(bound)
+        cg.out.call(3)
+
+
+class SliceValue(Value):
+    """``a:b:c``; its parts may be symbols."""
+
+    def __init__(self, parts: list[Value], origin: Origin | None = None) -> None:
+        self.parts = parts
+        self.origin = origin
+
+    def type(self) -> type:
+        return slice
+
+    def python(self, tx: Tracer) -> Any:
+        from engine.trace.values.tensor import TensorValue
+
+        forced = [force(tx, p) for p in self.parts]
+        if any(isinstance(p, TensorValue) for p in forced):
+            raise NotConstant
+        return slice(*(p.python(tx) for p in forced))
+
+    def graph_arg(self, tx: Tracer) -> tuple[Any, Any]:
+        pairs = [force(tx, p).graph_arg(tx) for p in self.parts]
+        return slice(*(p[0] for p in pairs)), slice(*(p[1] for p in pairs))
+
+    def get_attr(self, tx: Tracer, name: str) -> Value:
+        if name in ("start", "stop", "step"):
+            return self.parts[("start", "stop", "step").index(name)]
+        return tx.constant_attr(Const(self.python(tx)), name)
+
+    def children(self) -> list[Value]:
+        return self.parts
+
+    def reconstruct(self, cg: Codegen) -> None:
+        cg.load_all(self.parts)
+        cg.out.emit("BUILD_SLICE", 3)
+
+
+def _items_of(tx: Tracer, real: Any, origin: Origin) -> list[Value]:
+    why = "it was unpacked, indexed or iterated"
+    tx.guard_type(real, origin, why)
+    tx.guard(LengthIs(origin, len(real), cause=tx.cause(why)))
+    return [tx.lazy(item, Item(origin, n)) for n, item in enumerate(real)]
+
+
+@wraps(list)
+def _list(tx: Tracer, real: Any, origin: Origin) -> Value:
+    return ListValue(_items_of(tx, real, origin), origin)
+
+
+@wraps(collections.deque)
+def _deque(tx: Tracer, real: Any, origin: Origin) -> Value:
+    value = ListValue(_items_of(tx, real, origin), origin, collections.deque, real.maxlen)
+    tx.guard(Equals(Attr(origin, "maxlen"), real.maxlen, cause=tx.cause("its bound decides what it keeps")))
+    return value
+
+
+@wraps(tuple)
+def _tuple(tx: Tracer, real: Any, origin: Origin) -> Value:
+    return TupleValue(_items_of(tx, real, origin), tuple, origin)
+
+
+def _is_size_or_named(real: Any) -> bool:
+    return isinstance(real, torch.Size) or (isinstance(real, tuple) and hasattr(type(real), "_fields"))
+
+
+@wraps_if(10, _is_size_or_named)
+def _named(tx: Tracer, real: Any, origin: Origin) -> Value:
+    return TupleValue(_items_of(tx, real, origin), type(real), origin)
+
+
+@wraps(range)
+def _range(tx: Tracer, real: range, origin: Origin) -> Value:
+    tx.guard_type(real, origin, "it was iterated")
+    for name in ("start", "stop", "step"):
+        tx.guard(Equals(Attr(origin, name), getattr(real, name), cause=tx.cause("it was iterated")))
+    return RangeValue(real, origin)
+
+
+@wraps(slice)
+def _slice(tx: Tracer, real: slice, origin: Origin) -> Value:
+    tx.guard_type(real, origin, "it was used as an index")
+    return SliceValue([tx.lazy(getattr(real, n), Attr(origin, n)) for n in ("start", "stop", "step")], origin)
+
+
+@makes(list)
+def _make_list(tx: Tracer, value: list[Any]) -> Value:
+    return ListValue([tx.from_python(v) for v in value])
+
+
+@makes(tuple, torch.Size)
+def _make_tuple(tx: Tracer, value: tuple[Any, ...]) -> Value:
+    return TupleValue([tx.from_python(v) for v in value], type(value))
+
+
+@makes(collections.deque)
+def _make_deque(tx: Tracer, value: collections.deque[Any]) -> Value:
+    return ListValue([tx.from_python(v) for v in value], None, collections.deque, value.maxlen)
+
+
+@makes(range)
+def _make_range(tx: Tracer, value: range) -> Value:
+    return RangeValue(value)
+
+
+@makes(slice)
+def _make_slice(tx: Tracer, value: slice) -> Value:
+    return SliceValue([tx.from_python(v) for v in (value.start, value.stop, value.step)])

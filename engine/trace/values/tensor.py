@@ -1,0 +1,272 @@
+"""Tensors: a fake value, and a node of the graph once the graph needs one."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import torch
+import torch.fx
+
+from engine.ir.guard import TensorMatch
+from engine.ir.origin import Attr, Origin
+from engine.trace.graph_builder import emit, evaluate
+from engine.trace.signals import Unsupported
+from engine.trace.values.base import NONE, Const, Value, force
+from engine.trace.values.wrap import wraps_if
+
+if TYPE_CHECKING:
+    from engine.trace.codegen import Codegen
+    from engine.trace.state import Tracer
+
+_AS_NODE = frozenset(("data", "T", "mT", "H", "mH", "real", "imag"))
+_PYTHON_ONLY = frozenset(
+    (
+        "numpy __array__ backward register_hook register_post_accumulate_grad_hook data_ptr storage untyped_storage _typed_storage "
+        "share_memory_ record_stream requires_grad_ retain_grad __reduce_ex__ __deepcopy__ apply_ map_ map2_ set_ resize_ "
+        "__dlpack__ __cuda_array_interface__ pin_memory is_pinned tolist cpu_ __setstate__ module_load"
+    ).split()
+)
+"""Methods that need real memory, or change what autograd does outside the graph."""
+
+
+class TensorValue(Value):
+    """A tensor. An input has an origin and becomes a placeholder when a node first uses it; others have their node."""
+
+    __slots__ = ("_node", "fake", "held", "origin", "sizes")
+    is_mutable = True
+
+    def __init__(
+        self, node: torch.fx.Node | None, fake: torch.Tensor, origin: Origin | None = None, held: torch.Tensor | None = None
+    ) -> None:
+        self._node = node
+        self.fake = fake
+        self.origin = origin
+        self.held = held
+        self.sizes: dict[int, Value] = {}
+
+    def node(self, tx: Tracer) -> torch.fx.Node:
+        """The node that computes it, or the placeholder."""
+        if self._node is None:
+            assert self.origin is not None
+            self._node = tx.graph.placeholder(self.origin, self.fake, self.held)
+        return self._node
+
+    @property
+    def made_by(self) -> torch.fx.Node | None:
+        """The node, if there is one yet."""
+        return self._node
+
+    def type(self) -> type:
+        return type(self.held) if self.held is not None else torch.Tensor
+
+    def describe(self) -> str:
+        sizes = ", ".join(str(s) for s in self.fake.shape)
+        return f"tensor {str(self.fake.dtype).removeprefix('torch.')}[{sizes}]"
+
+    def real(self) -> Any:
+        return self.held if self.held is not None else NotImplemented
+
+    def key(self, tx: Tracer) -> Any:
+        return self
+
+    def graph_arg(self, tx: Tracer) -> tuple[Any, Any]:
+        return self.node(tx), self.fake
+
+    def snapshot(self) -> Callable[[], None]:
+        return lambda: None
+
+    # Python's protocols.
+
+    def truth(self, tx: Tracer) -> bool:
+        try:
+            return bool(evaluate(tx, "call_function", bool, [self.fake], {}))
+        except Unsupported as error:
+            raise Unsupported("tensor-jump", f"the truth of a {self.describe()}") from error
+
+    def size(self, tx: Tracer, dim: int) -> Value:
+        """One size, as a constant or a symbol."""
+        known = self.sizes.get(dim)
+        if known is None:
+            size = self.fake.shape[dim]
+            known = Const(size) if isinstance(size, int) else emit(tx, "call_method", "size", [self, Const(dim)])
+            self.sizes[dim] = known
+        return known
+
+    def shape(self, tx: Tracer) -> Value:
+        """``x.shape``."""
+        from engine.trace.values.sequences import TupleValue
+
+        return TupleValue([self.size(tx, d) for d in range(self.fake.dim())], torch.Size)
+
+    def length(self, tx: Tracer) -> Value:
+        if self.fake.dim() == 0:
+            tx.raise_type_error("len() of a 0-d tensor")
+        return self.size(tx, 0)
+
+    def iterate(self, tx: Tracer) -> Value:
+        from engine.trace.values.iterators import SequenceIterator
+        from engine.trace.values.sequences import sequence_items
+
+        if self.fake.dim() == 0:
+            tx.raise_type_error("iteration over a 0-d tensor")
+        return SequenceIterator(list(sequence_items(tx, emit(tx, "call_method", "unbind", [self]))), type(iter(())))
+
+    def get_item(self, tx: Tracer, key: Value) -> Value:
+        return emit(tx, "call_function", operator.getitem, [self, key])
+
+    def set_item(self, tx: Tracer, key: Value, value: Value) -> None:
+        emit(tx, "call_function", operator.setitem, [self, key, value])
+
+    def get_attr(self, tx: Tracer, name: str) -> Value:
+        if name == "shape":
+            return self.shape(tx)
+        if name in _AS_NODE:
+            return emit(tx, "call_function", getattr, [self, Const(name)])
+        if name == "grad":
+            return self._grad(tx)
+        if name == "__class__":
+            return tx.fixed(self.type())
+        if self.held is not None and self.origin is not None and name in getattr(self.held, "__dict__", {}):
+            return tx.wrap(self.held.__dict__[name], Attr(self.origin, name))
+        found = getattr(torch.Tensor, name, None)
+        if found is None:
+            tx.raise_error(AttributeError, f"'{self.type().__name__}' object has no attribute '{name}'")
+        if callable(found):
+            return TensorMethod(self, name)
+        return self._metadata(tx, name)
+
+    def _grad(self, tx: Tracer) -> Value:
+        if self.held is None or self.origin is None:
+            if self.fake.is_leaf or not self.fake.requires_grad:
+                return NONE
+            raise self.refuse("reading the gradient of an intermediate")
+        return tx.wrap(self.held.grad, Attr(self.origin, "grad"))
+
+    def _metadata(self, tx: Tracer, name: str) -> Value:
+        if name in ("grad_fn", "_base", "__dict__", "_cdata", "volatile", "_backward_hooks", "__cuda_array_interface__"):
+            raise self.refuse(f"reading the attribute {name!r}")
+        result = evaluate(tx, "call_function", getattr, [self.fake, name], {})
+        if isinstance(result, torch.Tensor):
+            return emit(tx, "call_function", getattr, [self, Const(name)])
+        return tx.from_python(result)
+
+    def call_method(self, tx: Tracer, name: str, args: list[Value], kwargs: dict[str, Value]) -> Value:
+        if self.held is not None and name in getattr(self.held, "__dict__", {}):
+            return super().call_method(tx, name, args, kwargs)
+        if name in _PYTHON_ONLY:
+            raise Unsupported("data-dependent" if name in ("numpy", "tolist") else "unknown-call", f"Tensor.{name} is called")
+        if getattr(torch.Tensor, name, None) is None:
+            tx.raise_error(AttributeError, f"'{self.type().__name__}' object has no attribute '{name}'")
+        if name in ("size", "dim", "numel", "ndimension", "__len__") and not kwargs:
+            known = self._measure(tx, name, [force(tx, a) for a in args])
+            if known is not None:
+                return known
+        if name in ("__iter__", "__bool__", "__getitem__", "__setitem__"):
+            return self._protocol(tx, name, args)
+        return emit(tx, "call_method", name, [self, *args], kwargs)
+
+    def _measure(self, tx: Tracer, name: str, args: list[Value]) -> Value | None:
+        if name in ("dim", "ndimension") and not args:
+            return Const(self.fake.dim())
+        if name == "__len__":
+            return self.length(tx)
+        if name == "size" and not args:
+            return self.shape(tx)
+        if name == "size" and len(args) == 1 and isinstance(args[0], Const) and type(args[0].value) is int:
+            dim = args[0].value
+            if -self.fake.dim() <= dim < self.fake.dim():
+                return self.size(tx, dim % self.fake.dim())
+        return None
+
+    def _protocol(self, tx: Tracer, name: str, args: list[Value]) -> Value:
+        match name:
+            case "__iter__":
+                return self.iterate(tx)
+            case "__bool__":
+                return Const(self.truth(tx))
+            case "__getitem__":
+                return self.get_item(tx, args[0])
+            case _:
+                self.set_item(tx, args[0], args[1])
+                return NONE
+
+    def set_attr(self, tx: Tracer, name: str, value: Value) -> None:
+        raise Unsupported("side-effect", f"the attribute {name!r} of a tensor is set")
+
+    def reconstruct(self, cg: Codegen) -> None:
+        cg.graph_output(self.node(cg.tx))
+
+
+class TensorMethod(Value):
+    """``x.add``: a method of a tensor, not called yet."""
+
+    def __init__(self, tensor: TensorValue, name: str) -> None:
+        self.tensor = tensor
+        self.name = name
+
+    def type(self) -> type:
+        return type(torch.Tensor.add)
+
+    def describe(self) -> str:
+        return f"Tensor.{self.name}"
+
+    def call(self, tx: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
+        return self.tensor.call_method(tx, self.name, args, kwargs)
+
+    def get_attr(self, tx: Tracer, name: str) -> Value:
+        if name == "__self__":
+            return self.tensor
+        return super().get_attr(tx, name)
+
+    def children(self) -> list[Value]:
+        return [self.tensor]
+
+    def reconstruct(self, cg: Codegen) -> None:
+        cg.load(self.tensor)
+        cg.out.attribute(self.name)
+
+
+def _is_tensor(real: Any) -> bool:
+    return isinstance(real, torch.Tensor)
+
+
+@wraps_if(0, _is_tensor)
+def _tensor(tx: Tracer, real: torch.Tensor, origin: Origin) -> Value:
+    from engine.trace.state import fake_of
+
+    plain = type(real) in (torch.Tensor, torch.nn.Parameter, torch.nn.Buffer)
+    if not plain and type(real).__torch_function__ is not torch._C._disabled_torch_function_impl:
+        raise Unsupported("unsupported-operation", f"a tensor of the subclass {type(real).__name__}")
+    if not plain or type(real).__torch_dispatch__ is not torch._C._disabled_torch_dispatch_impl:
+        raise Unsupported("unsupported-operation", f"a tensor of the subclass {type(real).__name__}")
+    if real.layout is not torch.strided or real.is_quantized or real.is_nested or torch._is_functional_tensor(real):
+        raise Unsupported("unsupported-operation", f"a tensor of layout {real.layout}")
+    if torch._C._functorch.is_functorch_wrapped_tensor(real):
+        raise Unsupported("unsupported-operation", "a tensor inside a functorch transformation")
+    fake = fake_of(tx, real, origin)
+    tx.tensors_seen = True
+    tx.guard(_match(tx, real, fake, origin))
+    value = TensorValue(None, fake, origin, real)
+    tx.input_tensors.append((value, fake._version if not fake.is_inference() else 0))
+    return value
+
+
+def _match(tx: Tracer, real: torch.Tensor, fake: torch.Tensor, origin: Origin) -> TensorMatch:
+    sizes = tuple(s if isinstance(s, int) else None for s in fake.shape)
+    strides = tuple(s if isinstance(s, int) else None for s in fake.stride())
+    return TensorMatch(
+        origin,
+        type(real),
+        real.dtype,
+        real.device,
+        real.layout,
+        real.requires_grad,
+        sizes,
+        strides,
+        str(torch._C._dispatch_keys(real)),
+        cause=tx.cause("the tensor takes part in the computation"),
+    )
+
+

@@ -1,0 +1,237 @@
+"""Which of torch's functions are one graph node, which are run while tracing, and rules for those that are neither."""
+
+from __future__ import annotations
+
+import math
+import operator
+import types
+from typing import TYPE_CHECKING, Any
+
+import torch
+import torch._dynamo
+import torch.nn.functional
+import torch.utils.checkpoint
+
+from engine.ir.guard import GlobalState
+from engine.ir.marks import graph_break
+from engine.ir.origin import Fixed
+from engine.trace.signals import Unsupported
+from engine.trace.values.base import NONE, Const, Value, force
+from engine.trace.values.functions import special
+
+if TYPE_CHECKING:
+    from engine.trace.state import Tracer
+
+_NOT_LEAVES = frozenset(
+    "triplet_margin_with_distance_loss has_torch_function has_torch_function_unary has_torch_function_variadic handle_torch_function "
+    "boolean_dispatch assert_int_or_pair list_to_tuple from_numpy frombuffer from_file asarray get_device is_grad_enabled".split()
+)
+
+
+def _collect() -> dict[int, Any]:
+    leaves: dict[int, Any] = {}
+    functional = vars(torch.nn.functional)
+    for name, found in functional.items():
+        if not name.startswith("_") and name not in _NOT_LEAVES and _is_operator(found):
+            leaves[id(found)] = found
+    for namespace in (torch._C._VariableFunctions, torch._C._nn, torch._C._linalg, torch._C._fft, torch._C._special):
+        for name in dir(namespace):
+            found = getattr(namespace, name)
+            if not name.startswith("__") and name not in _NOT_LEAVES and callable(found):
+                leaves[id(found)] = found
+    for name in torch.functional.__all__:
+        leaves[id(getattr(torch, name))] = getattr(torch, name)
+    for namespace in (torch.linalg, torch.fft, torch.special):
+        for name, found in vars(namespace).items():
+            if not name.startswith("_") and isinstance(found, types.BuiltinFunctionType):
+                leaves[id(found)] = found
+    for name, found in vars(torch).items():
+        if isinstance(found, types.BuiltinFunctionType) and hasattr(torch._C._VariableFunctions, name) and name not in _NOT_LEAVES:
+            leaves[id(found)] = found
+    for found in (torch.tensor, torch.as_tensor):
+        leaves[id(found)] = found
+    return leaves
+
+
+def _is_operator(found: Any) -> bool:
+    if isinstance(found, types.FunctionType):
+        return found.__module__ in ("torch.nn.functional", "torch._jit_internal", "torch.functional")
+    return isinstance(found, types.BuiltinFunctionType) and str(found.__module__).startswith("torch")
+
+
+_LEAVES = _collect()
+_PURE: dict[int, Any] = {
+    id(f): f
+    for f in (
+        *(f for n, f in vars(math).items() if callable(f)),
+        *(f for n, f in vars(operator).items() if callable(f) and not isinstance(f, type) and not n.startswith("_") and not n.startswith("i")),
+        abs, ascii, bin, chr, divmod, format, hash, hex, oct, ord, pow, repr, round, sum,
+        torch.promote_types, torch.can_cast, torch.is_storage,
+        str.maketrans, bytes.fromhex, dict.fromkeys, int.from_bytes, float.fromhex,
+    )
+}  # fmt: skip
+
+
+def is_leaf(fn: Any) -> bool:
+    """Whether calling it becomes one graph node."""
+    known = _LEAVES.get(id(fn))
+    if known is not None:
+        return known is fn
+    return isinstance(fn, (torch._ops.OpOverload, torch._ops.OpOverloadPacket))
+
+
+def is_pure(fn: Any) -> bool:
+    """Whether it may be called while tracing: no effects, and equal arguments give equal results."""
+    known = _PURE.get(id(fn))
+    if known is not None:
+        return known is fn
+    owner = getattr(fn, "__self__", None)
+    return isinstance(owner, type) and owner in (str, bytes, int, float, dict)
+
+
+_INLINE_IN_TORCH = (
+    "torch.nn.modules",
+    "torch.nn.functional",
+    "torch.nn.init",
+    "torch.nn.utils",
+    "torch.nn.parameter",
+    "torch.nn.attention",
+    "torch.functional",
+    "torch.distributions",
+    "torch.utils._pytree",
+    "torch._jit_internal",
+    "torch._tensor",
+    "torch.ao.nn",
+    "torch.autograd.grad_mode",
+    "torch.utils._contextlib",
+)
+_LEFT_TO_PYTHON = frozenset(
+    "logging warnings importlib threading asyncio subprocess socket os io pdb unittest numpy scipy pandas matplotlib tqdm IPython time "
+    "gc sys traceback multiprocessing concurrent shutil pathlib json pickle tempfile linecache inspect".split()
+)
+
+
+def may_inline(fn: types.FunctionType) -> bool:
+    """Whether a Python function's body is traced."""
+    module = str(fn.__module__ or "")
+    top = module.partition(".")[0]
+    if top == "torch":
+        return module.startswith(_INLINE_IN_TORCH)
+    return top not in _LEFT_TO_PYTHON
+
+
+def unbound_method(tx: Tracer, held: Any, args: list[Value], kwargs: dict[str, Value]) -> Value | None:
+    """``list.append(x, 1)`` as ``x.append(1)``; None where ``held`` is no method of a class from C."""
+    owner = getattr(held, "__objclass__", None)
+    if owner is None or not args:
+        return None
+    of = force(tx, args[0])
+    if not issubclass(of.type(), owner):
+        return None
+    name = held.__name__
+    from engine.trace.values.objects import ObjectValue
+
+    if isinstance(of, ObjectValue):
+        if owner is not object:
+            return None
+        name = f"object.{name}"
+    return of.call_method(tx, name, args[1:], kwargs)
+
+
+# Rules.
+
+
+@special(
+    torch.compiler.is_compiling,
+    torch.compiler.is_dynamo_compiling,
+    torch._dynamo.external_utils.is_compiling,
+    torch._utils.is_compiling if hasattr(torch._utils, "is_compiling") else torch.compiler.is_compiling,
+)
+def _is_compiling(tx: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    return Const(True)
+
+
+@special(
+    torch.jit.is_scripting,
+    torch.jit.is_tracing,
+    torch.compiler.is_exporting,
+    torch.overrides.has_torch_function,
+    torch.overrides.has_torch_function_unary,
+    torch.overrides.has_torch_function_variadic,
+    torch._jit_internal.is_scripting,
+)
+def _is_scripting(tx: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    return Const(False)
+
+
+@special(torch._C._get_tracing_state)
+def _tracing_state(tx: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    return NONE
+
+
+@special(graph_break, torch._dynamo.graph_break)
+def _graph_break(tx: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    message = [str(v) for v in tx.constants([*args, *kwargs.values()]) if v]
+    raise Unsupported("asked", message[0] if message else "graph_break() is called")
+
+
+@special(torch.is_grad_enabled)
+def _is_grad_enabled(tx: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    guard_state(tx, "grad_mode", torch.is_grad_enabled())
+    return Const(torch.is_grad_enabled())
+
+
+@special(torch.get_default_dtype)
+def _default_dtype(tx: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    guard_state(tx, "default_dtype", torch.get_default_dtype())
+    return Const(torch.get_default_dtype())
+
+
+@special(torch.is_tensor)
+def _is_tensor(tx: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    return Const(issubclass(force(tx, args[0]).type(), torch.Tensor))
+
+
+@special(torch.is_autocast_enabled, torch.is_autocast_cpu_enabled)
+def _is_autocast(tx: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    values = tx.constants(args)
+    return Const(torch.is_autocast_enabled(*values) if values else torch.is_autocast_enabled())
+
+
+@special(torch.cuda.is_available, torch.backends.mps.is_available)
+def _is_available(tx: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    return Const(torch.cuda.is_available())
+
+
+@special(torch.finfo, torch.iinfo)
+def _type_info(tx: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    dtype = tx.constants(args)[0] if args else torch.get_default_dtype()
+    return tx.fixed(torch.finfo(dtype) if dtype.is_floating_point or dtype.is_complex else torch.iinfo(dtype))
+
+
+@special(torch.device)
+def _device(tx: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    words = dict(zip(kwargs, tx.constants(kwargs.values()), strict=True))
+    return tx.fold(torch.device, *tx.constants(args), **words)
+
+
+@special(torch.Size)
+def _size(tx: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    from engine.trace.values.sequences import TupleValue, sequence_items
+
+    return TupleValue(list(sequence_items(tx, args[0])) if args else [], torch.Size)
+
+
+@special(torch.utils.checkpoint.checkpoint)
+def _checkpoint(tx: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    # Values are the same with and without recomputation; the graph's own backward decides what to keep.
+    own = ("use_reentrant", "context_fn", "determinism_check", "debug", "preserve_rng_state", "early_stop")
+    return force(tx, args[0]).call(tx, args[1:], {k: v for k, v in kwargs.items() if k not in own})
+
+
+def guard_state(tx: Tracer, state: str, value: Any) -> None:
+    """Take a piece of torch's global state for granted, as it was when the frame was entered."""
+    if state in tx.entry_state and tx.entry_state[state] != value:
+        return
+    tx.guard(GlobalState(Fixed(torch, "torch"), state, value, cause=tx.cause("torch's global state decided what was traced")))
+
