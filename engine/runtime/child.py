@@ -10,11 +10,16 @@ import contextlib
 import importlib
 import os
 import pickle
+import shutil
 import struct
 import sys
+import threading
+import time
 from typing import IO, Any
 
 LENGTH = struct.Struct("<Q")
+FOLDER = "engine-worker-"
+"""What names of the folders for temporary files begin with."""
 
 
 def send(stream: IO[bytes], value: object) -> None:
@@ -42,7 +47,29 @@ def _exactly(stream: IO[bytes], count: int) -> bytes:
 
 
 def main() -> None:
-    """Serve tasks until standard input closes."""
+    """Serve tasks until standard input closes, then remove the folder for temporary files that the parent gave."""
+    threading.Thread(target=_watch, args=(os.getppid(),), daemon=True).start()
+    try:
+        _serve()
+    finally:
+        _remove_folder()
+
+
+def _watch(parent: int) -> None:
+    """Leave when the parent is gone without closing the pipe in time (killed, while a long task runs here)."""
+    while os.getppid() == parent:
+        time.sleep(1.0)
+    _remove_folder()
+    os._exit(0)
+
+
+def _remove_folder() -> None:
+    folder = os.environ.get("TMPDIR", "")
+    if os.path.basename(folder).startswith(FOLDER):  # noqa: PTH119 - pathlib is not loaded here otherwise
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _serve() -> None:
     # Compilers print: what they print must not land among the answers.
     answers = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)

@@ -27,7 +27,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from engine.errors import EngineError
-from engine.runtime.child import receive, send
+from engine.runtime.child import FOLDER, receive, send
 
 ROOT = str(pathlib.Path(__file__).parents[2])
 # -P and the explicit root: a user's engine.py in the working directory must not be taken for ours.
@@ -47,7 +47,7 @@ class _Process:
     """One worker process. Used by one thread, except ``kill``."""
 
     def __init__(self, environment: Mapping[str, str]) -> None:
-        self._folder = tempfile.mkdtemp(prefix="engine-worker-")
+        self._folder = tempfile.mkdtemp(prefix=FOLDER)
         self._popen = subprocess.Popen(
             [sys.executable, "-P", "-c", BOOT, ROOT],
             stdin=subprocess.PIPE,

@@ -128,6 +128,14 @@ class _Writer:
         self._names = {name: f"b{i}_{re.sub(r'[^A-Za-z0-9_]', '_', name)}" for i, name in enumerate(names)}
         self._printer = PythonPrinter()
         self._symbols = {name: f"s_{re.sub(r'[^A-Za-z0-9_]', '_', name)}" for name in self.program.symbols}
+        inputs = set(self.program.inputs)
+        self._allocated = {
+            a.buffer
+            for k in self.program.kernels
+            for a in k.args
+            if a.kind == "pointer" and a.written and a.buffer not in inputs
+        }
+        self._allocated -= {r for s in self.program.steps if isinstance(s, Extern) for r in s.results if r is not None}
         self.constants |= {
             "math": math,
             "empty_strided": torch.empty_strided,
@@ -224,7 +232,7 @@ class _Writer:
         return f"empty_strided({sizes}, {strides}, dtype={self._bound(buffer.dtype)}, device=device)"
 
     def _sizes(self, sizes: tuple[Size, ...]) -> str:
-        return f"({''.join(f'{self._size(size)}, ' for size in sizes)})"
+        return f"({', '.join(self._size(size) for size in sizes)}{',' if len(sizes) == 1 else ''})"
 
     def _size(self, size: Any) -> str:
         if (known := static_size(size)) is not None:
@@ -256,7 +264,9 @@ class _Writer:
             raise ValueError(f"{ref.buffer} is not a tensor, so it has no view.")
         shape = self._sizes(buffer.shape if ref.shape is None else ref.shape)
         stride = self._sizes(buffer.stride if ref.stride is None else ref.stride)
-        return f"{local}.as_strided({shape}, {stride}, {local}.storage_offset() + {self._size(ref.offset)})"
+        # What is allocated here begins its own storage; inputs and what ATen returns may be views themselves.
+        base = "" if ref.buffer in self._allocated else f"{local}.storage_offset() + "
+        return f"{local}.as_strided({shape}, {stride}, {base}{self._size(ref.offset)})"
 
     def _bound(self, value: Any) -> str:
         for name, known in self.constants.items():

@@ -6,6 +6,8 @@ at once when nothing is left to compile.
 
 from __future__ import annotations
 
+import importlib
+import importlib.util
 import logging
 import os
 import threading
@@ -224,8 +226,20 @@ def submit(kernels: Sequence[KernelSource], target: str, on_done: OnDone) -> Job
     """
     units = [(kernel.id, unit_of(kernel)) for kernel in kernels]
     job = Job(on_done, len(units))
-    _compiler.submit(units, target, job)
+    if importlib.util.find_spec("triton") is None:
+        threading.Thread(
+            target=_tell_why_not, args=(job, units, target), name="engine-worker-none", daemon=True
+        ).start()
+    else:
+        _compiler.submit(units, target, job)
     return job
+
+
+def _tell_why_not(job: Job, units: Sequence[tuple[str, Unit]], target: str) -> None:
+    """Without Triton no worker is needed to say so (nor do pipes to one work everywhere)."""
+    module, _, name = COMPILE.partition(":")
+    compile_unit = getattr(importlib.import_module(module), name)
+    _tell_all(job, [(kernel, compile_unit(unit, target).record) for kernel, unit in units])
 
 
 def warm() -> None:

@@ -242,3 +242,37 @@ def test_an_interrupted_call_stops_its_worker(pool: Pool) -> None:
     start = time.monotonic()
     assert pool.call("operator:add", (1, 2)) == 3
     assert time.monotonic() - start < 10
+
+
+def test_without_triton_every_kernel_is_told_why(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No worker is started; the job ends."""
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    heard = Heard()
+    assert worker.submit([written.gelu()], "cuda:90", heard).wait(10)
+    assert "PTX and SASS need" in heard.last("k0").error
+
+
+def test_a_worker_leaves_when_its_parent_is_killed(tmp_path: pathlib.Path) -> None:
+    """A notebook kernel that is killed leaves no process and no files, even in the midst of a long task."""
+    script = (
+        f"import os, signal, sys; sys.path.insert(0, {str(ROOT)!r})\n"
+        "from engine.runtime.pool import Pool\n"
+        "p = Pool(1, {}); print(p.call('os:getpid', ()), flush=True)\n"
+        "p.put('time:sleep', (300,), lambda value, reason: None)\n"
+        "import time; time.sleep(0.5); os.kill(os.getpid(), signal.SIGKILL)\n"
+    )
+    environment = {**os.environ, "TMPDIR": str(tmp_path)}
+    ran = subprocess.run(
+        [sys.executable, "-c", script], env=environment, capture_output=True, text=True, timeout=60, check=False
+    )
+    end = time.monotonic() + 10
+    while time.monotonic() < end and list(tmp_path.glob("engine-worker-*")):
+        time.sleep(0.1)
+    assert not list(tmp_path.glob("engine-worker-*"))
+    time.sleep(0.2)
+    assert not pathlib.Path(f"/proc/{int(ran.stdout)}/cmdline").exists() or not _is_running(int(ran.stdout))
+
+
+def _is_running(pid: int) -> bool:
+    state = pathlib.Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    return state != "Z"
