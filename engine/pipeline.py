@@ -21,13 +21,17 @@ from engine.graph.tell import graph_record
 from engine.guards.compile import compile_check
 from engine.guards.explain import explain
 from engine.guards.reasons import rejection
+from engine.guards.explain import explain
+from engine.guards.reasons import rejection
 from engine.guards.tell import guards_record
 from engine.ir.aot import AotGraph
 from engine.ir.context import current_session
 from engine.ir.frame import CALLEE, CompiledFrame, FrameRequest, GraphSlot, ResumeSlot, Slot, TracedFrame
 from engine.ir.kernel import Program
 from engine.ir.origin import Scope
+from engine.ir.origin import Scope
 from engine.options import Options
+from engine.records.guards import GuardResult, GuardsRecord, Rejection
 from engine.records.guards import GuardResult, GuardsRecord, Rejection
 from engine.records.lowering import LoweringRecord
 from engine.records.runtime import Failure, Timing
@@ -116,6 +120,18 @@ class Pipeline:
 
     def rejection(self, entry: CompiledFrame, scope: Scope) -> Rejection | None:
         """Why an entry does not serve a call; None when it does."""
+        return rejection(entry.id, entry.guards, scope)
+
+    def guards_record(self, entry: CompiledFrame) -> GuardsRecord:
+        """An entry's guards as records."""
+        return guards_record(entry.guards, entry.check_text)
+
+    def explain(self, entry: CompiledFrame, scope: Scope) -> tuple[GuardResult, ...]:
+        """All guards of an entry evaluated against one call."""
+        return explain(entry.guards, scope)
+
+    def rejection(self, entry: CompiledFrame, scope: Scope) -> Rejection | None:
+        """Why an entry does not serve a call."""
         return rejection(entry.id, entry.guards, scope)
 
     def guards_record(self, entry: CompiledFrame) -> GuardsRecord:
@@ -254,12 +270,13 @@ class Pipeline:
     def _program(self, graph: AotGraph, slot: GraphSlot, work: _Work) -> Program | None:
         from engine.kernels.targets import default_target
         from engine.kernels.tell import kernel_record
+        from engine.kernels.triton import emit
         from engine.lowering.driver import lower
 
         target = self.options.target or default_target()
         try:
             with work.timings.stage("lowering"):
-                program = lower(graph, target)
+                program = lower(graph, target, emit)
         except Exception as error:
             work.fail("lowering", error, "results come from ATen")
             work.tell(lowering=LoweringRecord(target, error=work.failures[-1].sentence))
