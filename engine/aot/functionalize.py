@@ -199,7 +199,7 @@ def storage_key(t: Any) -> int:
 
 def unwrap(t: FunctionalTensor) -> torch.Tensor:
     """The plain (traced) value of a functional tensor, with pending mutations applied."""
-    torch._functionalize_sync(t)  # type: ignore[no-untyped-call]
+    torch._sync(t)  # type: ignore[attr-defined, no-untyped-call]
     return torch._from_functional_tensor(t.elem)
 
 
