@@ -7,6 +7,8 @@ import types
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
 
+import sympy
+
 from engine.ir.guard import (
     CodeIs,
     DictKeys,
@@ -60,6 +62,8 @@ def without_implied(guards: tuple[Guard, ...]) -> tuple[Guard, ...]:
             return fixed_types.get(guard.origin) is guard.type
         if isinstance(guard, LengthIs):
             return (guard.origin, guard.length) in lengths
+        if isinstance(guard, ShapeRelation):
+            return guard.relation is sympy.true
         return isinstance(guard, GlobalState) and guard.state == "default_device" and guard.value is None and no_modes
 
     return tuple(g for g in guards if not implied(g))

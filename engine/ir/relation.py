@@ -15,12 +15,10 @@ from engine.ir.origin import ConstName
 class _Printer(PythonPrinter):
     """Prints a relation with each symbol replaced by the text that reads it."""
 
-    def __init__(self, reads: Mapping[sympy.Symbol, str]) -> None:
-        super().__init__()
-        self._reads = reads
+    reads: Mapping[sympy.Symbol, str]
 
     def _print_Symbol(self, expr: sympy.Symbol) -> str:
-        return self._reads[expr]
+        return self.reads[expr]
 
     def _print_Not(self, expr: sympy.Basic) -> str:
         return f"(not ({self._print(expr.args[0])}))"
@@ -35,13 +33,20 @@ class _Printer(PythonPrinter):
         return f"float({self._print(expr.args[0])})"
 
 
+def _print(relation: sympy.Basic, reads: Mapping[sympy.Symbol, str]) -> str:
+    make: Any = _Printer
+    printer = make()
+    printer.reads = reads
+    return str(printer.doprint(relation))
+
+
 def relation_text(relation: sympy.Basic, reads: Mapping[sympy.Symbol, str], const: ConstName) -> str:
     """Python text of a relation; ``reads`` says how each symbol is read (a name, or text in parentheses).
 
     Raises:
         KeyError: the relation has a symbol that cannot be read.
     """
-    text = str(_Printer(reads).doprint(relation))
+    text = _print(relation, reads)
     for name, held in (
         ("math.", math),
         ("float(", float),
@@ -65,4 +70,4 @@ def _with_name(text: str, name: str, held: Any, const: ConstName) -> str:
 def relation_words(relation: sympy.Basic) -> str:
     """A relation as a person writes it: ``s0 % 8 == 0``."""
     plain = {s: s.name for s in relation.free_symbols if isinstance(s, sympy.Symbol)}
-    return str(_Printer(plain).doprint(relation))
+    return _print(relation, plain)

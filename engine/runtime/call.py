@@ -87,8 +87,10 @@ class _Callee:
         return self._instance(obj)
 
     def _function(self, function: FunctionType) -> Any:
-        code = function.__code__
-        if code.co_filename == FILE or is_disabled(function):
+        kept = self._kept.get(id(function))
+        if kept is not None and kept[0] is function:
+            return kept[1]
+        if function.__code__.co_filename == FILE or is_disabled(function):
             return function
         if is_library(function):
             return self._library(function)
@@ -97,12 +99,14 @@ class _Callee:
             return function
         if function.__closure__ is not None:
             return dispatcher(function, compiler, "callee")
-        kept = self._kept.get(id(function))
-        if kept is None or kept[0] is not function:
-            if len(self._kept) >= KEPT:
-                self._kept.clear()
-            kept = self._kept[id(function)] = (function, dispatcher(function, compiler, "callee"))
-        return kept[1]
+        return self._keep(function, compiler)
+
+    def _keep(self, function: FunctionType, compiler: Compiler) -> FunctionType:
+        if len(self._kept) >= KEPT:
+            self._kept.clear()
+        made = dispatcher(function, compiler, "callee")
+        self._kept[id(function)] = (function, made)
+        return made
 
     def _library(self, function: FunctionType) -> Any:
         """A library's wrapper around something of the user's runs as Python with its calls exchanged; all else of a library as it is."""
@@ -162,18 +166,17 @@ class _Callee:
 
     def forward(self, module: torch.nn.Module) -> Any:
         """The module's forward, dispatched; torch's own modules count as the user's program here."""
-        forward = module.forward
+        forward: Any = module.forward
         if type(forward) is not MethodType or type(forward.__func__) is not FunctionType:
             return self(forward)
+        function: FunctionType = forward.__func__
+        kept = self._kept.get(id(function))
+        if kept is not None and kept[0] is function:
+            return MethodType(kept[1], forward.__self__)
         compiler = self._compiler()
-        func = forward.__func__
-        root = str(func.__globals__.get("__name__", ""))
-        if compiler is None or not root.startswith("torch.nn.modules."):
+        if compiler is None or not str(function.__globals__.get("__name__", "")).startswith("torch.nn.modules."):
             return self(forward)
-        kept = self._kept.get(id(func))
-        if kept is None or kept[0] is not func:
-            kept = self._kept[id(func)] = (func, dispatcher(func, compiler, "callee"))
-        return MethodType(kept[1], forward.__self__)
+        return MethodType(self._keep(function, compiler), forward.__self__)
 
     def _instance(self, obj: Any) -> Any:
         """An object whose class defines ``__call__`` in Python."""

@@ -46,6 +46,34 @@ _order_lock = threading.Lock()
 """Held for the few instructions that replace a dispatcher's pairs; a call that finds it taken goes on without reordering."""
 
 
+class _Runnable:
+    """One entry as a function of one dispatcher."""
+
+    __slots__ = ("_promoting", "entry", "run")
+
+    def __init__(self, entry: CompiledFrame, run: Run) -> None:
+        self.entry = entry
+        self.run = run
+        self._promoting: Run | None = None
+
+    def promoting(self, owner: Dispatch) -> Run:
+        """``run``, which first moves its entry to the front."""
+        if self._promoting is None:
+            # Weak: a cycle would keep the cells of a resumed frame, and the tensors in them, until the next collection.
+            self._promoting = _promoting(weakref.ref(owner), self.entry, self.run)
+        return self._promoting
+
+
+def _promoting(owner: weakref.ref[Dispatch], entry: CompiledFrame, run: Run) -> Run:
+    def promoting(*args: Any, **kwargs: Any) -> Any:
+        state = owner()
+        if state is not None:
+            state.promote(entry)
+        return run(*args, **kwargs)
+
+    return promoting
+
+
 class Dispatch:
     """The state behind one dispatching function: one user function (its cells) and the cache of its code."""
 
@@ -56,7 +84,7 @@ class Dispatch:
         self.compiler = compiler
         self.cache = cache
         self._order: tuple[CompiledFrame, ...] = ()
-        self._runs: dict[int, tuple[CompiledFrame, Run]] = {}
+        self._runs: dict[int, _Runnable] = {}
         self._version = -1
         self._bound: Any = None
 
@@ -89,11 +117,16 @@ class Dispatch:
         with _order_lock:
             self._version = self.cache.version
             entries = self.cache.entries
+            kept = {id(e) for e in (*entries, self.cache.python)}
+            self._runs = {key: made for key, made in self._runs.items() if key in kept}
             alive = set(map(id, entries))
             known = set(map(id, self._order))
             self._arrange((*(e for e in entries if id(e) not in known), *(e for e in self._order if id(e) in alive)))
 
-    def _promote(self, entry: CompiledFrame) -> None:
+    def promote(self, entry: CompiledFrame) -> None:
+        """Ask this entry first from now on."""
+        if self._order and self._order[0] is entry:
+            return
         if not _order_lock.acquire(blocking=False):
             return
         try:
@@ -104,33 +137,23 @@ class Dispatch:
 
     def _arrange(self, order: tuple[CompiledFrame, ...]) -> None:
         self._order = order
-        kept = {id(e) for e in (*order, self.cache.python)}
-        self._runs = {key: made for key, made in self._runs.items() if key in kept}
-        pairs: list[tuple[Callable[..., bool], Run]] = [
-            (e.check, self._promoting(e) if i else self.run_of(e)) for i, e in enumerate(order)
-        ]
+        pairs = [(e.check, self._runnable(e).promoting(self) if i else self.run_of(e)) for i, e in enumerate(order)]
         python = self.cache.python
         if python is not None:
             pairs.append((python.check, self.run_of(python)))
         self._bound.cell_contents = tuple(pairs)
 
-    def _promoting(self, entry: CompiledFrame) -> Run:
-        run = self.run_of(entry)
-
-        def promoted(*args: Any, **kwargs: Any) -> Any:
-            self._promote(entry)
-            return run(*args, **kwargs)
-
-        return promoted
+    def _runnable(self, entry: CompiledFrame) -> _Runnable:
+        found = self._runs.get(id(entry))
+        if found is None or found.entry is not entry:
+            function = self.function
+            run = FunctionType(entry.code, function.__globals__, function.__name__, None, function.__closure__)
+            found = self._runs[id(entry)] = _Runnable(entry, run)
+        return found
 
     def run_of(self, entry: CompiledFrame) -> Run:
         """The entry's code around this function's own cells."""
-        found = self._runs.get(id(entry))
-        if found is None or found[0] is not entry:
-            function = self.function
-            run = FunctionType(entry.code, function.__globals__, function.__name__, None, function.__closure__)
-            found = self._runs[id(entry)] = (entry, run)
-        return found[1]
+        return self._runnable(entry).run
 
     # The careful path.
 
@@ -176,7 +199,7 @@ class Dispatch:
         for entry in self.entries:
             asked.append(entry.id)
             if entry.check(cells, *values):
-                self._promote(entry)
+                self.promote(entry)
                 return entry, asked
         return self.cache.python, asked
 

@@ -441,6 +441,32 @@ def test_memory_goes_with_the_function() -> None:
     assert alive() is None
 
 
+@pytest.mark.parametrize("role", ["callee", "resume"])
+def test_cells_are_freed_without_a_collection(role: str) -> None:
+    """What a closure holds (a resumed frame's tensors) is freed as soon as its dispatcher is, however many entries there are."""
+    compiler = FakeCompiler()
+
+    def make(held: Any) -> Any:
+        def read(x: Any) -> Any:
+            return (x, held)
+
+        return dispatcher(read, compiler, role)  # type: ignore[arg-type]
+
+    gc.collect()
+    gc.disable()
+    try:
+        big = torch.zeros(3)
+        alive = weakref.ref(big)
+        compiled = make(big)
+        for x in (1, "a", "b", 1, "a"):
+            compiled(x)
+        compiler.requests.clear()
+        del compiled, big
+        assert alive() is None
+    finally:
+        gc.enable()
+
+
 def test_routed_frames_dispatch_what_they_call() -> None:
     """A frame that runs as rewritten Python dispatches functions, methods, partials and modules that it calls."""
     import functools
