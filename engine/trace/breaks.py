@@ -84,6 +84,10 @@ CATALOGUE: dict[str, Reason] = {
         "There is nothing to compile in this function",
         "It met a break before any tensor operation, and none of its arguments holds a tensor or a module.",
     ),
+    "global-state": Reason(
+        "The function runs under a transformation of torch's",
+        "vmap, grad transforms and dispatch modes give operators another meaning, which a graph would not keep.",
+    ),
     "internal": Reason(
         "The tracer failed",
         "This is a defect of the compiler, not of your code; the function runs as plain Python.",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import inspect
 import linecache
+import logging
 import sys
 import types
 from collections.abc import Iterator
@@ -24,7 +25,7 @@ from engine.bytecode.resume import resumed
 from engine.bytecode.spans import instructions, span_of
 from engine.ir.context import current_session
 from engine.ir.frame import FrameRequest, TracedFrame
-from engine.ir.guard import GlobalState
+from engine.ir.guard import GlobalState, Guard
 from engine.ir.origin import Closure, Fixed, Local, Namespace
 from engine.options import Options
 from engine.records.bytecode import Span
@@ -40,8 +41,11 @@ from engine.trace.state import Frame, Tracer
 from engine.trace.steps import StepLog
 from engine.trace.values.base import Value
 from engine.trace.values.functions import CellValue
+from engine.trace.values.torch_functions import guard_state
 
 _MAX_RESTARTS = 3
+_FAKE_LOG = logging.getLogger("torch._subclasses.fake_tensor")
+"""Logs the user's own errors, with a traceback of torch's, before Python shows them."""
 
 
 def trace_frame(request: FrameRequest, options: Options, *, steps: bool = False) -> TracedFrame:
@@ -63,7 +67,8 @@ def trace_frame(request: FrameRequest, options: Options, *, steps: bool = False)
         except Restart as again:
             restart = again
         except Skip as skip:
-            return _skipped(request, options, skip, attempt.record_parts())
+            guards = attempt.tx.guards.all() if skip.kind in ("raises", "global-state") else ()
+            return _skipped(request, options, skip, attempt.record_parts(), guards)
         except errors.GraphBreak:
             raise
         except TraceSignal as signal:
@@ -92,6 +97,7 @@ def _refuse(code: types.CodeType) -> Skip | None:
 def _environment(tx: Tracer) -> Iterator[None]:
     """torch's state while tracing: what traced code switches is switched back, whatever happens."""
     grad = torch.is_grad_enabled()
+    was_disabled, _FAKE_LOG.disabled = _FAKE_LOG.disabled, True
     limit = sys.getrecursionlimit()
     sys.setrecursionlimit(max(limit, 20_000))
     try:
@@ -99,6 +105,7 @@ def _environment(tx: Tracer) -> Iterator[None]:
             yield
     finally:
         sys.setrecursionlimit(limit)
+        _FAKE_LOG.disabled = was_disabled
         for context in reversed(tx.undo_at_end):
             context.__exit__(None, None, None)
         torch._C._set_grad_enabled(grad)
@@ -121,6 +128,7 @@ class _Attempt:
         """Trace to the end, or to the first break."""
         frame = self._root_frame()
         self.tx.frames.append(frame)
+        self._check_global_state()
         while True:
             stack = list(frame.stack)
             kw_names = frame.kw_names
@@ -149,6 +157,13 @@ class _Attempt:
             if outcome is not None:
                 assert frame.result is not None
                 return self._return(frame, frame.result)
+
+    def _check_global_state(self) -> None:
+        """Leave frames that run under a transformation of torch's to Python."""
+        for state in ("dispatch_modes", "functorch"):
+            if self.tx.entry_state[state] not in ((), None):
+                guard_state(self.tx, state, self.tx.entry_state[state])
+                raise Skip("global-state", f"the {state.replace('_', ' ')} of torch is active")
 
     def _unwind(self, frame: Frame) -> None:
         del self.tx.frames[1:]
@@ -301,8 +316,10 @@ def _holds_tensor(value: Any, depth: int) -> bool:
     return callable(value) and not isinstance(value, type)
 
 
-def _skipped(request: FrameRequest, options: Options, skip: Skip, parts: Any) -> TracedFrame:
-    """The frame is left to Python."""
+def _skipped(
+    request: FrameRequest, options: Options, skip: Skip, parts: Any, guards: tuple[Guard, ...] = ()
+) -> TracedFrame:
+    """The frame is left to Python, as long as ``guards`` hold."""
     code = request.function.__code__
     stack = skip.stack or (span_of(code, 0),)
     record = break_record(skip.kind, skip.what, stack, skipped=True)
@@ -312,5 +329,5 @@ def _skipped(request: FrameRequest, options: Options, skip: Skip, parts: Any) ->
     inlined, steps = parts or ((), ())
     wanted = current_session() is not None
     told = TraceRecord(instructions(code) if wanted else (), (), inlined, (record,), (), steps)
-    return TracedFrame(None, (), told)
+    return TracedFrame(None, guards, told)
 

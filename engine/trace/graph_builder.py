@@ -78,7 +78,7 @@ class GraphBuilder:
 
     def finish(self, outputs: list[torch.fx.Node]) -> GraphSlot | None:
         """The graph with these outputs as a module, None when it does nothing."""
-        self._drop_unused_items()
+        self._drop_unused_items(set(outputs))
         if not outputs and not self.operations:
             return None
         self.graph.output(tuple(outputs))
@@ -87,9 +87,9 @@ class GraphBuilder:
         inputs = sorted(self.inputs, key=lambda i: order[i.name])
         return GraphSlot(Slot("graph"), module, tuple(inputs))
 
-    def _drop_unused_items(self) -> None:
+    def _drop_unused_items(self, outputs: set[torch.fx.Node]) -> None:
         for node in reversed(list(self.graph.nodes)):
-            if node.op == "call_function" and node.meta.get("is_item") and not node.users:
+            if node.op == "call_function" and node.meta.get("is_item") and not node.users and node not in outputs:
                 self.graph.erase_node(node)
 
 

@@ -15,6 +15,7 @@ from torch.fx.experimental.symbolic_shapes import ShapeEnv
 from engine.bytecode.decode import Decoded, Op, decode
 from engine.bytecode.spans import span_of
 from engine.ir.frame import FrameRequest
+from engine.ir.global_state import GLOBAL_STATES
 from engine.ir.graph import NodeOrigin
 from engine.ir.guard import CodeIs, Cause, Equals, Guard, IsObject, SameObject, TypeIs
 from engine.ir.origin import Fixed, Namespace, Origin
@@ -25,6 +26,9 @@ from engine.trace.graph_builder import GraphBuilder
 from engine.trace.signals import Unsupported, UserException
 from engine.trace.values.base import Const, Lazy, NotConstant, Value, force
 from engine.trace.values.wrap import build, from_python
+
+_STATES = ("grad_mode", "inference_mode", "autocast", "torch_function_modes", "dispatch_modes", "functorch", "default_dtype", "deterministic")
+"""Pieces of torch's global state that every graph depends on."""
 
 _FIXED_TRUTHS = (TypeIs, IsObject, CodeIs, Equals)
 """Guards that cannot fail on an object which the compiled code itself holds."""
@@ -176,10 +180,7 @@ class Tracer:
         self.tensors_seen = False
         self.undo_at_end: list[Any] = []
         """Contexts that are entered for real while tracing and not left yet."""
-        self.entry_state: dict[str, Any] = {
-            "grad_mode": torch.is_grad_enabled(),
-            "default_dtype": torch.get_default_dtype(),
-        }
+        self.entry_state: dict[str, Any] = {name: GLOBAL_STATES[name].read() for name in _STATES}
         """torch's global state when the frame was entered."""
 
     # Where we are.

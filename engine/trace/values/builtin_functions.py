@@ -59,7 +59,8 @@ def is_instance(tx: Tracer, of: Value, classes: Value) -> bool:
         return isinstance(real, cls)
     if cls is torch.nn.Parameter or cls is torch.nn.Buffer:
         return issubclass(of.type(), cls)
-    if isinstance(cls, type) and "__instancecheck__" in type(cls).__dict__ and type(cls).__module__ not in ("abc", "torch._C", "torch"):
+    decides = isinstance(cls, type) and type(cls).__instancecheck__ is not type.__instancecheck__
+    if decides and type(cls).__module__ not in ("abc", "torch._C", "torch", "typing", "enum", "torch.nn.parameter"):
         raise Unsupported("unsupported-operation", f"isinstance() with the class {cls.__name__}, which decides itself")
     return issubclass(of.type(), cls)
 

@@ -209,7 +209,7 @@ def construct(tx: Tracer, of: ClassValue, args: list[Value], kwargs: dict[str, V
     if issubclass(cls, enum.Enum):
         return fold_call(tx, cls, args, kwargs, f"{cls.__name__}()")
     if issubclass(cls, tuple) and hasattr(cls, "_fields") and hasattr(cls, "_make"):
-        return _named_tuple(tx, cls, args, kwargs)
+        return named_tuple(tx, cls, args, kwargs)
     if issubclass(cls, torch.nn.Module):
         raise Unsupported("unknown-call", f"the module {cls.__name__} is created")
     if type(cls).__call__ is not type.__call__ and type(cls).__module__ not in ("abc", "typing"):
@@ -253,11 +253,11 @@ def _plain_object(tx: Tracer, of: ClassValue, args: list[Value], kwargs: dict[st
     return made
 
 
-def _named_tuple(tx: Tracer, cls: Any, args: list[Value], kwargs: dict[str, Value]) -> Value:
+def named_tuple(tx: Tracer, cls: Any, args: list[Value], kwargs: dict[str, Value]) -> Value:
     from engine.trace.values.sequences import TupleValue
 
-    raw = cls.__dict__.get("__new__")
-    if raw is not None and getattr(raw, "__qualname__", "") and "__new__" in cls.__dict__ and not hasattr(cls, "_field_defaults"):
+    own = next(c for c in cls.__mro__ if "_fields" in c.__dict__)
+    if any("__new__" in c.__dict__ for c in cls.__mro__[: cls.__mro__.index(own)]):
         raise Unsupported("unknown-call", f"{cls.__qualname__} is created")
     bound: dict[str, Value] = dict(zip(cls._fields, args, strict=False))
     if len(args) > len(cls._fields) or set(kwargs) - set(cls._fields) or set(kwargs) & set(bound):

@@ -39,7 +39,7 @@ def is_enum_member(value: Any) -> bool:
     return isinstance(value, enum.Enum)
 
 
-@wraps(float, complex, str, bytes, bool, torch.dtype, torch.device, torch.layout, torch.memory_format)
+@wraps(int, float, complex, str, bytes, bool, torch.dtype, torch.device, torch.layout, torch.memory_format)
 def _literal(tx: Tracer, real: Any, origin: Origin) -> Value:
     why = f"its value ({_short(real)}) decided what was traced"
     tx.guard(Equals(origin, real, cause=tx.cause(why)))
