@@ -1,1 +1,1 @@
-"""What any stage may do with fx graphs: tell them, and keep device-dependent operators whole."""
+"""fx graphs: their legality, their text, passes over them, and the operators that are kept whole for every target."""

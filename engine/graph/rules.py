@@ -1,0 +1,84 @@
+"""What makes an fx graph legal: checked after tracing, after functionalising and between passes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+import torch
+import torch.fx
+
+Rule = Callable[[torch.fx.GraphModule], Iterator[str]]
+
+
+class IllegalGraph(ValueError):
+    """A stage of ours made a graph that breaks a rule; says which node and which rule."""
+
+    def __init__(self, title: str, faults: tuple[str, ...]) -> None:
+        self.faults = faults
+        super().__init__(f"{title}: {'; '.join(faults)}")
+
+
+def inputs_come_first(module: torch.fx.GraphModule) -> Iterator[str]:
+    """Placeholders stand before all other nodes."""
+    begun = False
+    for node in module.graph.nodes:
+        if node.op == "placeholder" and begun:
+            yield f"the input {node.name} stands after the first operation"
+        begun = begun or node.op != "placeholder"
+
+
+def one_output_at_the_end(module: torch.fx.GraphModule) -> Iterator[str]:
+    """There is exactly one output node, it is last, and it returns a flat tuple or list."""
+    nodes = list(module.graph.nodes)
+    outputs = [n for n in nodes if n.op == "output"]
+    if len(outputs) != 1 or nodes[-1] is not outputs[0]:
+        yield "the graph does not end in its one output"
+    elif not isinstance(outputs[0].args[0], (tuple, list)):
+        yield "the output is not a tuple"
+
+
+def defined_before_use(module: torch.fx.GraphModule) -> Iterator[str]:
+    """Every node reads only nodes that stand before it."""
+    known: set[torch.fx.Node] = set()
+    for node in module.graph.nodes:
+        for read in node.all_input_nodes:
+            if read not in known:
+                yield f"{node.name} reads {read.name}, which is not defined before it"
+        known.add(node)
+
+
+def values_are_known(module: torch.fx.GraphModule) -> Iterator[str]:
+    """Every node that can have a value carries its fake one in ``meta["example_value"]`` or ``meta["val"]``."""
+    for node in module.graph.nodes:
+        if node.op != "output" and "val" not in node.meta and "example_value" not in node.meta:
+            yield f"{node.name} carries no fake value"
+
+
+def only_operators(module: torch.fx.GraphModule) -> Iterator[str]:
+    """No modules and no methods are called: operators and functions only."""
+    for node in module.graph.nodes:
+        if node.op in ("call_module", "call_method"):
+            yield f"{node.name} is a {node.op}"
+
+
+def nothing_is_mutated(module: torch.fx.GraphModule) -> Iterator[str]:
+    """No operator writes to one of its arguments."""
+    for node in module.graph.nodes:
+        if isinstance(node.target, torch._ops.OpOverload) and node.target._schema.is_mutable:
+            yield f"{node.name} ({node.target}) writes to one of its arguments"
+
+
+WELL_FORMED: tuple[Rule, ...] = (inputs_come_first, one_output_at_the_end, defined_before_use)
+TRACED: tuple[Rule, ...] = (*WELL_FORMED, values_are_known)
+FUNCTIONAL: tuple[Rule, ...] = (*WELL_FORMED, values_are_known, only_operators, nothing_is_mutated)
+
+
+def check(module: torch.fx.GraphModule, rules: tuple[Rule, ...], title: str) -> None:
+    """Hold a graph against rules.
+
+    Raises:
+        IllegalGraph: at least one rule is broken.
+    """
+    faults = tuple(fault for rule in rules for fault in rule(module))
+    if faults:
+        raise IllegalGraph(title, faults)

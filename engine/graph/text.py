@@ -1,0 +1,172 @@
+"""One node of an fx graph as one readable line of Python."""
+
+from __future__ import annotations
+
+import operator
+import types
+from collections.abc import Callable
+from typing import Any
+
+import torch
+import torch.fx
+
+_BINARY: dict[Any, str] = {
+    operator.add: "+",
+    operator.sub: "-",
+    operator.mul: "*",
+    operator.truediv: "/",
+    operator.floordiv: "//",
+    operator.mod: "%",
+    operator.pow: "**",
+    operator.matmul: "@",
+    operator.and_: "&",
+    operator.or_: "|",
+    operator.xor: "^",
+    operator.lshift: "<<",
+    operator.rshift: ">>",
+    operator.eq: "==",
+    operator.ne: "!=",
+    operator.lt: "<",
+    operator.le: "<=",
+    operator.gt: ">",
+    operator.ge: ">=",
+    operator.is_: "is",
+    operator.is_not: "is not",
+}
+_IN_PLACE: dict[Any, str] = {
+    operator.iadd: "+=",
+    operator.isub: "-=",
+    operator.imul: "*=",
+    operator.itruediv: "/=",
+    operator.ifloordiv: "//=",
+    operator.imod: "%=",
+    operator.ipow: "**=",
+    operator.imatmul: "@=",
+    operator.iand: "&=",
+    operator.ior: "|=",
+    operator.ixor: "^=",
+    operator.ilshift: "<<=",
+    operator.irshift: ">>=",
+}
+_UNARY: dict[Any, str] = {operator.neg: "-", operator.pos: "+", operator.invert: "~", operator.not_: "not "}
+_OWNERS: dict[str, str] = {
+    "torch.nn.functional": "F",
+    "torch._C._nn": "F",
+    "torch._C._VariableFunctions": "torch",
+    "torch.functional": "torch",
+    "_VariableFunctionsClass": "torch",
+    "builtins": "",
+    "_operator": "operator",
+}
+
+
+def line_of(node: torch.fx.Node) -> str:
+    """The node as a statement: ``mul = x * 0.125``, ``softmax = torch.softmax(s, dim=-1)``, ``return (mul, softmax)``."""
+    if node.op == "placeholder":
+        return node.name
+    if node.op == "output":
+        return f"return {argument(node.args[0])}"
+    if node.op == "get_attr":
+        return f"{node.name} = self.{node.target}"
+    return f"{node.name} = {_call(node)}"
+
+
+def target_of(node: torch.fx.Node) -> str:
+    """What the node calls, as a person writes it: ``aten.add.Tensor``, ``torch.softmax``, ``Tensor.view``, ``operator.add``."""
+    if node.op == "call_method":
+        return f"Tensor.{node.target}"
+    if node.op == "call_function":
+        return _qualified(node.target)
+    return str(node.target)
+
+
+def argument(value: Any) -> str:
+    """An argument: nodes by name, containers item by item, everything else as Python writes it."""
+    if isinstance(value, torch.fx.Node):
+        return value.name
+    if isinstance(value, tuple):
+        items = ", ".join(map(argument, value))
+        return f"({items},)" if len(value) == 1 else f"({items})"
+    if isinstance(value, list):
+        return f"[{', '.join(map(argument, value))}]"
+    if isinstance(value, dict):
+        return f"{{{', '.join(f'{k!r}: {argument(v)}' for k, v in value.items())}}}"
+    if isinstance(value, slice):
+        return f"slice({argument(value.start)}, {argument(value.stop)}, {argument(value.step)})"
+    if isinstance(value, torch.device):
+        return f'device("{value}")'
+    if isinstance(value, (type, types.FunctionType, types.BuiltinFunctionType)):
+        return _qualified(value)
+    if value is Ellipsis:
+        return "..."
+    return repr(value)
+
+
+def _call(node: torch.fx.Node) -> str:
+    target, args = node.target, node.args
+    if node.op == "call_method":
+        return f"{_operand(args[0])}.{target}({_arguments(args[1:], node.kwargs)})"
+    if node.op == "call_module":
+        return f"self.{target}({_arguments(args, node.kwargs)})"
+    if not node.kwargs and isinstance(target, Callable):  # type: ignore[arg-type]
+        special = _operator(target, args)
+        if special is not None:
+            return special
+    return f"{_qualified(target)}({_arguments(args, node.kwargs)})"
+
+
+def _operator(target: Any, args: tuple[Any, ...]) -> str | None:
+    if len(args) == 2:
+        if target in _BINARY:
+            return f"{_operand(args[0])} {_BINARY[target]} {_operand(args[1])}"
+        if target in _IN_PLACE:
+            return f"({argument(args[0])} {_IN_PLACE[target]} {argument(args[1])})"
+        if target is operator.getitem:
+            return f"{_operand(args[0])}[{_subscript(args[1])}]"
+        if target is getattr and isinstance(args[1], str):
+            return f"{_operand(args[0])}.{args[1]}"
+    if len(args) == 1 and target in _UNARY:
+        return f"{_UNARY[target]}{_operand(args[0])}"
+    return None
+
+
+def _operand(value: Any) -> str:
+    text = argument(value)
+    return f"({text})" if isinstance(value, (int, float)) and text.startswith("-") else text
+
+
+def _subscript(key: Any) -> str:
+    if isinstance(key, tuple) and key:
+        inner = ", ".join(map(_subscript_item, key))
+        return f"{inner}," if len(key) == 1 else inner
+    return _subscript_item(key)
+
+
+def _subscript_item(key: Any) -> str:
+    if not isinstance(key, slice):
+        return argument(key)
+    text = ":".join("" if v is None else argument(v) for v in (key.start, key.stop))
+    return text if key.step is None else f"{text}:{argument(key.step)}"
+
+
+def _arguments(args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
+    return ", ".join([*map(argument, args), *(f"{k}={argument(v)}" for k, v in kwargs.items())])
+
+
+def _qualified(target: Any) -> str:
+    if isinstance(target, torch._ops.OpOverload):
+        name = str(target)
+        return name.removesuffix(".default")
+    if isinstance(target, str):
+        return target
+    name = getattr(target, "__qualname__", None) or getattr(target, "__name__", None) or type(target).__name__
+    owner = getattr(target, "__module__", None)
+    if owner is None:
+        head, _, last = name.rpartition(".")
+        owner, name = head, last
+    if name.startswith("_VariableFunctionsClass."):
+        owner, name = "torch", name.rpartition(".")[2]
+    if getattr(torch, name, None) is target:
+        return f"torch.{name}"
+    owner = _OWNERS.get(str(owner), str(owner or ""))
+    return f"{owner}.{name}" if owner else str(name)
