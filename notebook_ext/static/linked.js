@@ -98,7 +98,7 @@ class PaneView {
       { class: look, role: "listitem", "data-row": at, "aria-current": me ? "true" : null, title: text.length > 40 ? text.trim().slice(0, 400) : null, onclick: () => view.choose(this.slot, at) },
       h("span", { class: "g" }, ordinal >= 0 && (ordinal !== before || me) ? badge(ordinal) : null),
       h("span", { class: "n" }, pane.numbers ? pane.numbers[at] : String(at + 1)),
-      h("span", { class: "x" }, this.#code(text, at), library, broken),
+      h("span", { class: "x" }, pane.heads.includes(at) ? text : this.#code(text, at), library, broken),
     );
   }
 
@@ -116,7 +116,7 @@ class PaneView {
     const lines = pane.segments.length && view.kernel !== ALL ? this.end - this.from : pane.lines;
     const kernel = view.part.kernels.find((/** @type {any} */ k) => k.id === view.kernel) || (view.part.kernels.length === 1 ? view.part.kernels[0] : null);
     put(this.facts, pane.id === "triton" && kernel ? kernel.facts : null);
-    this.count.className = "sp " + (hits.length || view.selected < 0 ? "mut" : "none");
+    this.count.className = "sp " + (hits.length || view.ordinal < 1 ? "mut" : "none");
     this.count.textContent = !pane.rows ? "" : hits.length ? `${hits.length} of ${lines}` : view.selected < 0 ? plural(lines, "line") : view.whyNone(pane) || "no match";
     this.el.classList.toggle("cur", view.cursor.slot === this.slot);
     put(this.ruler, rulerMarks(hits, this.end - this.from).map(([top, height]) => h("i", { class: hue(view.ordinal), style: `top:${top * 100}%;height:${height * 100}%` })));

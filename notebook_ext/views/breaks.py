@@ -22,7 +22,7 @@ def breaks(session: Session) -> dict[str, Any]:
             for compilation, record in breaks_of(group.compilations)
         ],
         "skipped": [
-            {"name": one_line(s.name, 80), "reason": clean(s.reason), "remedy": clean(s.remedy)}
+            {"name": one_line(s.name, 80), "reason": clean(s.reason).rstrip("."), "remedy": clean(s.remedy)}
             for s in session.skipped
         ],
         "failures": [_failure("", f) for f in session.failures]
@@ -36,7 +36,7 @@ def _break(session: Session, root: str, compilation: str, record: Any) -> dict[s
         "root": one_line(root, 80),
         "compilation": compilation,
         "kind": clean(record.kind),
-        "title": clean(record.title),
+        "title": clean(record.title).rstrip("."),
         "what": clean(record.what),
         "why": clean(record.why),
         "remedies": [clean(r) for r in record.remedies],
@@ -74,6 +74,6 @@ def _failure(compilation: str, failure: Failure) -> dict[str, Any]:
         "compilation": compilation,
         "stage": one_line(failure.stage, 60),
         "sentence": clean(failure.sentence),
-        "fallback": clean(failure.fallback),
+        "fallback": clean(failure.fallback).rstrip("."),
         "detail": clean(failure.detail),
     }

@@ -23,9 +23,7 @@ def overview(session: Session) -> dict[str, Any]:
         "summary": summary(session).to_dict(),
         "entries": [_entry(session, c) for c in session.compilations],
         "start": start_entry(session),
-        "subject": session.subject,
         "device": one_line(session.device, 40),
-        "breaks": len(breaks(session)["breaks"]),
     }
 
 

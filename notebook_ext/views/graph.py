@@ -9,7 +9,7 @@ from typing import Any
 from engine.records.graph import GraphRecord, NodeRecord
 from engine.records.session import CompilationRecord, Session
 from notebook_ext.views import places
-from notebook_ext.views.text import clean, one_line, size
+from notebook_ext.views.text import clean, one_line, size, tensor_type
 
 WIDTH, HEIGHT = 168, 34
 GAP_X, GAP_Y = 22, 26
@@ -139,7 +139,7 @@ def _nodes(session: Session, record: CompilationRecord, boxes: list[Box]) -> lis
                 "name": one_line(node.name, 24),
                 "op": node.op,
                 "text": one_line(node.text, 300),
-                "type": type_text(node),
+                "type": tensor_type(node.dtype, node.shape),
                 "bytes": size(node.bytes),
                 "module": one_line(node.module, 80),
                 "kernel": kernel_of.get(node.id, ""),
@@ -151,11 +151,6 @@ def _nodes(session: Session, record: CompilationRecord, boxes: list[Box]) -> lis
             }
         )
     return found
-
-
-def type_text(node: NodeRecord) -> str:
-    """``f32[64, 128]``, or nothing for a value that is not a tensor."""
-    return one_line(f"{node.dtype}[{', '.join(node.shape)}]" if node.shape is not None else node.dtype, 40)
 
 
 def svg(session: Session, compilation: CompilationRecord, record: GraphRecord, limit: int = 120) -> str:
@@ -206,5 +201,5 @@ def _node_svg(box: Box, ordinal: int) -> str:
     return (
         f'<rect x="{box.x}" y="{box.y}" width="{WIDTH}" height="{HEIGHT}" rx="2" fill="{fill}" stroke="#9e9e9e"/>{badge}'
         f'<text x="{left}" y="{box.y + 14}" font-weight="bold" fill="#212121">{escape(one_line(box.node.name, 20))}</text>'
-        f'<text x="{box.x + 7}" y="{box.y + 28}" font-family="monospace" font-size="10" fill="#555555">{escape(one_line(type_text(box.node), 25))}</text>'
+        f'<text x="{box.x + 7}" y="{box.y + 28}" font-family="monospace" font-size="10" fill="#555555">{escape(one_line(tensor_type(box.node.dtype, box.node.shape), 25))}</text>'
     )

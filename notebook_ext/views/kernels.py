@@ -21,7 +21,12 @@ def kernels(session: Session) -> dict[str, Any]:
             _row(session, c, k, frames.get(c.frame, "")) for c in shown for k in {k.id: k for k in c.kernels}.values()
         ],
         "externs": [
-            {"compilation": c.id, "op": one_line(e.op, 60), "reason": clean(e.reason), "is_library": e.is_library}
+            {
+                "compilation": c.id,
+                "op": one_line(e.op, 60).removesuffix(".default"),
+                "reason": clean(e.reason),
+                "is_library": e.is_library,
+            }
             for c in shown
             if c.lowering
             for e in c.lowering.externs

@@ -271,8 +271,8 @@ def _where(record: BreakRecord) -> str:
 
 def _remedies(session: Session) -> Iterator[str]:
     for skipped in session.skipped:
-        yield f"{one_line(skipped.name, 60)}: {one_line(skipped.reason, 200)}. {one_line(skipped.remedy, 200)}".rstrip()
+        yield f"{one_line(skipped.name, 60)}: {one_line(skipped.reason, 200).rstrip('.')}. {one_line(skipped.remedy, 200)}".rstrip()
     for _, record in breaks_of(session.compilations):
-        yield f"{one_line(record.title, 200)}. {one_line(record.remedies[0], 200) if record.remedies else ''}".rstrip()
+        yield f"{one_line(record.title, 200).rstrip('.')}. {one_line(record.remedies[0], 200) if record.remedies else ''}".rstrip()
     if not session.skipped and not session.compilations:
         yield "Call a function or an nn.Module in the cell, or name what to compile: %%compile NAME."

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
 _ANSI = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)?|[@-Z\\-_])")
 _CONTROL = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069\ufeff]")
@@ -59,10 +59,14 @@ def size(count: int | None) -> str:
     raise AssertionError
 
 
-def and_list(words: Iterable[str]) -> str:
-    """``a``, ``a and b``, ``a, b and c``."""
-    found = list(words)
-    return found[0] if len(found) == 1 else ", ".join(found[:-1]) + " and " + found[-1] if found else ""
+_SHORT = {"bool": "b8", "uint8": "u8", "int8": "i8", "int16": "i16", "int32": "i32", "int64": "i64"}
+_SHORT |= {"bfloat16": "bf16", "float16": "f16", "float32": "f32", "float64": "f64", "complex64": "c64"}
+
+
+def tensor_type(dtype: str, shape: Sequence[str] | None) -> str:
+    """``f32[64, 128]``; the dtype alone for what has no shape."""
+    short = _SHORT.get(dtype, dtype)
+    return one_line(short if shape is None else f"{short}[{', '.join(shape)}]", 80)
 
 
 def origin_name(origin: str) -> str:

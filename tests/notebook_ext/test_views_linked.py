@@ -145,7 +145,8 @@ def test_sass_is_joined_through_ptx() -> None:
     session.put(CompilationRecord("0/0", "0", "", kernels=(kernel,)))
     part = linked(session, "0/0")
     first = {p["id"]: p["first"] for p in part["panes"]}
-    assert part["texts"]["ptx"] == ["        mov.u32 %r1;", "        add.f32 %f1;"]
+    assert part["texts"]["ptx"] == ["  mov.u32 %r1;", "  add.f32 %f1;"]
+    assert part["texts"]["sass"] == ["0000  MOV R1;", "0010  FADD R2;"]
     assert pane(part, "ptx")["numbers"] == ["2", "4"]
     assert ups(part, first["sass"] + 1) == [first["ptx"] + 1, first["triton"] + 1]
 

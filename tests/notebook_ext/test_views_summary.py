@@ -7,7 +7,7 @@ import pytest
 from engine.records.kernels import VerifyRecord
 from engine.records.session import Session
 from notebook_ext.views.summary import summary
-from notebook_ext.views.text import and_list, changed, clean, one_line, plural, seconds, size, without_paths
+from notebook_ext.views.text import changed, clean, one_line, plural, seconds, size, without_paths
 from tests.notebook_ext.sessions import empty_session, head_session, hostile_session, verified_session
 
 
@@ -88,7 +88,6 @@ def test_words_for_numbers() -> None:
     ]
     assert [seconds(s) for s in (31.2, 3.14, 0.412, 0.0031, 0.00005)] == ["31 s", "3.1 s", "412 ms", "3.1 ms", "50 µs"]
     assert [size(b) for b in (None, 12, 32768, 5_000_000)] == ["", "12 B", "32.8 kB", "5 MB"]
-    assert [and_list(w) for w in ([], ["a"], ["a", "b"], ["a", "b", "c"])] == ["", "a", "a and b", "a, b and c"]
 
 
 def test_untrusted_text_is_made_harmless() -> None:
