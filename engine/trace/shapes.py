@@ -39,6 +39,8 @@ def shape_guards(tx: Tracer) -> None:
 
 
 def _relation(tx: Tracer, relation: Any, first: dict[sympy.Symbol, Place], why: str) -> None:
+    # Two symbols found equal have become one since: only that one has a place to be read from.
+    relation = tx.shape_env.replace(relation)
     if relation in (sympy.true, True):
         return
     symbols = tuple((s, *first[s]) for s in sorted(relation.free_symbols, key=lambda s: s.name) if s in first)
