@@ -65,8 +65,19 @@ def shape_of(code: CodeType) -> Shape:
     if found is not None and found[0]() is code:
         return found[1]
     shape = _generate(code)
-    _shapes[key] = (weakref.ref(code, lambda _: _shapes.pop(key, None)), shape)
+    _shapes[key] = (weakref.ref(code, _Forget(key)), shape)
     return shape
+
+
+class _Forget:
+    """Drops what was generated for a code object that has died; keeps its own hold on the table, for interpreters that are shutting down."""
+
+    def __init__(self, key: int) -> None:
+        self._key = key
+        self._table = _shapes
+
+    def __call__(self, gone: weakref.ref[CodeType]) -> None:
+        self._table.pop(self._key, None)
 
 
 def _generate(code: CodeType) -> Shape:
