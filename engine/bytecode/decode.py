@@ -54,8 +54,19 @@ def decode(code: CodeType) -> Decoded:
         return known[1]
     result = _decode(code)
     key = id(code)
-    _cache[key] = (weakref.ref(code, lambda _: _cache.pop(key, None)), result)
+    _cache[key] = (weakref.ref(code, _Forget(key)), result)
     return result
+
+
+class _Forget:
+    """Drops a dead code object's entry; keeps its own hold on the cache, for an interpreter that is shutting down."""
+
+    def __init__(self, key: int) -> None:
+        self._key = key
+        self._table = _cache
+
+    def __call__(self, gone: weakref.ref[CodeType]) -> None:
+        self._table.pop(self._key, None)
 
 
 def _decode(code: CodeType) -> Decoded:
