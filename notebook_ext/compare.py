@@ -58,7 +58,7 @@ def compare(tape: Tape) -> Comparison:
         return Comparison(None, problem=tape.stopped or "the cell's top level called no root")
     if not hasattr(os, "fork"):
         return Comparison(None, problem="not verifiable: this system cannot fork a process to run the calls in")
-    if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
+    if torch.cuda.is_initialized():
         return Comparison(None, problem="not verifiable: a process that uses the GPU cannot be forked")
     answer = in_child(lambda: _repeat(tape), SECONDS)
     if isinstance(answer, str):

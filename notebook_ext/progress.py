@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import _thread
 import contextvars
+import signal
 import sys
 import threading
 import time
@@ -137,4 +138,9 @@ class TerminalLine:
 
 def interrupt() -> None:
     """What Ctrl-C does, from any thread."""
-    _thread.interrupt_main()
+    main = threading.main_thread().ident
+    if hasattr(signal, "pthread_kill") and main is not None:
+        # A real signal also ends a system call that the main thread waits in.
+        signal.pthread_kill(main, signal.SIGINT)
+    else:
+        _thread.interrupt_main()

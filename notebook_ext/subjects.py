@@ -102,7 +102,7 @@ class Torch:
         """``module.compile()``, which changes neither class nor state."""
         undo = _kept(module)
         detach(module)
-        options = {"backend": self._backend, "dynamic": self.choice.dynamic, "fullgraph": self.choice.fullgraph}
+        options: dict[str, Any] = {"backend": self._backend, "dynamic": self.choice.dynamic, "fullgraph": self.choice.fullgraph}
         if type(module).forward.__module__.startswith("torch."):
             # Stock compiles no frame of torch's own files; called from a frame elsewhere, the layer is inlined into that.
             module._compiled_call_impl = torch.compile(_layer(module), **options)
@@ -112,7 +112,7 @@ class Torch:
 
 
 def _layer(module: torch.nn.Module) -> Callable[..., Any]:
-    call = module._call_impl
+    call: Callable[..., Any] = module._call_impl
 
     def layer(*arguments: Any, **keywords: Any) -> Any:
         return call(*arguments, **keywords)
