@@ -169,8 +169,9 @@ export class Frame {
   escape(isField) {
     if (!this.help.hidden) return this.toggleHelp(false);
     if (isField) return this.focus();
-    const active = /** @type {HTMLElement | null} */ (document.activeElement);
+    const active = /** @type {HTMLElement | null} */ (document.activeElement), cell = /** @type {HTMLElement | null} */ (this.root.closest(".jp-Cell[tabindex], .jp-Notebook"));
     if (active) active.blur();
+    if (cell) cell.focus({ preventScroll: true });
     this.say("The keys are back with the notebook. Click or Tab here to take them again.");
   }
 

@@ -57,6 +57,7 @@ class PaneView {
     this.el.id = view.frame.id + "-pane-" + this.slot;
     this.el.dataset.pane = pane.id;
     this.rows.el.setAttribute("aria-label", pane.title + " lines");
+    this.el.setAttribute("aria-label", pane.title);
     this.rows.reset(texts ? this.end - this.from : 0, `calc(${Math.min(longest, 4000)}ch + 76px)`);
     this.shown = pane.id;
   }

@@ -29,6 +29,7 @@ STYLES = ("shared/frame.css", "linked.css", "guards.css", "recompiles.css", "tim
 _IMPORT = re.compile(r"^import .*;\n", re.MULTILINE)
 _EXPORT = re.compile(r"^export (?!default)", re.MULTILINE)
 _COMMENT = re.compile(r"^\s*(?:/\*\*(?:[^*]|\*(?!/))*\*/\s*|//.*)\n", re.MULTILINE)
+_INDENT = re.compile(r"\n\s+")
 _CAST = re.compile(r"/\*\* @type \{[^\n]*?\} \*/ ")
 
 
@@ -46,4 +47,4 @@ def style_text() -> str:
 
 def _stripped(text: str) -> str:
     text = _EXPORT.sub("", _IMPORT.sub("", text))
-    return _CAST.sub("", _COMMENT.sub("", text))
+    return _INDENT.sub("\n", _CAST.sub("", _COMMENT.sub("", text)))

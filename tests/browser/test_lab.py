@@ -69,7 +69,7 @@ def lab(chromium: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lab
 
 
 def test_the_widget_works_in_jupyterlab(lab: Lab, tab: Callable[..., Any]) -> None:
-    """A click lights up PTX; keys stay in the widget; parts come from the kernel; contrast holds in JupyterLab's own colours."""
+    """A click lights up PTX; keys stay in the widget until Escape gives them back; parts come from the kernel; contrast holds in JupyterLab's own colours."""
     page = tab(1400).page
     open_notebook(page, lab, "made.ipynb")
     run_cell(page, 0)
@@ -81,6 +81,9 @@ def test_the_widget_works_in_jupyterlab(lab: Lab, tab: Callable[..., Any]) -> No
         page.keyboard.press(pressed)
     assert page.evaluate("window.jupyterapp.shell.currentWidget.content.widgets.length") == cells
     assert "Line 13" in said(page)
+    page.keyboard.press("Escape")
+    page.keyboard.press("b")  # a cell below, now that the keys are the notebook's again
+    page.wait_for_function("(n) => window.jupyterapp.shell.currentWidget.content.widgets.length === n", arg=cells + 1)
     for name in ("JupyterLab Light", "JupyterLab Dark"):
         set_theme(page, name)
         page.locator(".lm").scroll_into_view_if_needed()
