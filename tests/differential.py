@@ -176,6 +176,9 @@ class Comparison:
     def observations(self, plain: Observation, compiled: Observation) -> list[str]:
         """All differences between two runs."""
         for index, (a, b) in enumerate(zip(plain.outcomes, compiled.outcomes, strict=True)):
+            for name, x, y in (("plain", a, b), ("compiled", b, a)):
+                if "error" in x and "error" not in y:
+                    self.differ(f"call {index}", f"only the {name} one raised {': '.join(x['error'][:2])}")
             self.values(a, b, f"call {index}")
         if not isinstance(plain.target, OPAQUE):
             self.values(plain.target, compiled.target, "target")
