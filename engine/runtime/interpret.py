@@ -6,7 +6,7 @@ Every kernel is fed ATen's own intermediate values, so that one kernel's error n
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
 import torch
@@ -15,6 +15,7 @@ import torch.fx
 from engine.ir.binary import static_size
 from engine.ir.kernel import KernelArg, KernelSource, Launch, Program, Size
 from engine.records.kernels import VerifyRecord
+from engine.runtime.exact import NotExact, exact_values
 from engine.runtime.interpreted import Outcome, Pointer, Trial
 from engine.runtime.pool import Pool, WorkerFailed
 
@@ -52,7 +53,18 @@ def verify(program: Program, graph: Graph | None, inputs: Iterable[Any]) -> dict
         values = _reference(module, inputs, _needed(program))
     except Exception as error:
         return _all_unverifiable(kernels, f"the ATen graph could not be run on the CPU: {_one_line(error)}")
-    return _Verification(program, sizes, values).run()
+    return _Verification(program, module, _placeholders(module, inputs), sizes, values).run()
+
+
+def _placeholders(module: torch.fx.GraphModule, inputs: tuple[Any, ...]) -> dict[str, Any]:
+    names = [node.name for node in module.graph.nodes if node.op == "placeholder"]
+    return dict(zip(names, inputs, strict=True))
+
+
+def _fits(exact: torch.Tensor | None, pointer: Pointer) -> bool:
+    return (
+        exact is not None and pointer.written and exact.dtype is torch.float64 and tuple(exact.shape) == pointer.shape
+    )
 
 
 def _all_unverifiable(kernels: Iterable[KernelSource], reason: str) -> dict[str, VerifyRecord]:
@@ -142,6 +154,8 @@ class _Verification:
     """One run over a program's kernels. ``scratch`` are the buffers without an ATen node, as earlier kernels left them."""
 
     program: Program
+    module: torch.fx.GraphModule
+    given: dict[str, Any]
     sizes: _Sizes
     values: dict[str, torch.Tensor]
     scratch: dict[str, torch.Tensor] = field(default_factory=dict)
@@ -183,12 +197,29 @@ class _Verification:
         return VerifyRecord(outcome.outcome, WHERE, outcome.max_error, outcome.tolerance, outcome.note)
 
     def _trial(self, kernel: KernelSource) -> Trial:
-        arguments = tuple(self._argument(a) for a in kernel.args)
+        arguments = self._with_exact(tuple(self._argument(a) for a in kernel.args))
         elements = sum(_extent(a) for a in arguments if isinstance(a, Pointer))
         if elements > LARGEST:
             raise _Impossible(f"its buffers hold {elements:,} elements, too many to interpret")
         x, y, z = (*self.sizes.all(kernel.grid), 1, 1, 1)[:3]
         return Trial(kernel.name, kernel.text, arguments, (x, y, z))
+
+    def _with_exact(self, arguments: tuple[Any, ...]) -> tuple[Any, ...]:
+        """The arguments, with the exact values of what the kernel writes where they can be computed."""
+        pointers = [a for a in arguments if isinstance(a, Pointer)]
+        wanted = [p.buffer for p in pointers if p.expected is not None and p.expected.is_floating_point()]
+        given = {
+            **self.given,
+            **{p.buffer: p.value for p in pointers if p.value is not None and p.buffer not in wanted},
+        }
+        try:
+            exact = exact_values(self.module, given, wanted) if wanted else {}
+        except NotExact:
+            return arguments
+        return tuple(
+            replace(a, exact=found) if isinstance(a, Pointer) and _fits(found := exact.get(a.buffer), a) else a
+            for a in arguments
+        )
 
     def _argument(self, argument: KernelArg) -> Pointer | int | float | bool | str | None:
         if argument.kind == "pointer":

@@ -16,15 +16,21 @@ GUARD = 8192
 PATTERN = 0x5B
 """Every byte of memory not written yet: no plausible result."""
 
-RELATIVE = {torch.float64: 1e-9, torch.float32: 1e-5, torch.float16: 2.0**-8, torch.bfloat16: 2.0**-6}
-"""Allowed error relative to the element and to the tensor's root mean square. Kernels keep float32 where ATen rounds after each operation."""
-ROUNDING = 4
-"""Allowed error, in units of rounding of the largest input: what cancellation leaves."""
+ULPS = {torch.float64: 16.0, torch.float32: 16.0, torch.float16: 1.0, torch.bfloat16: 1.0}
+"""Allowed error of an element in units of its dtype's precision: 16-bit results are rounded once, from float32."""
+AS_GOOD_AS_ATEN = 4.0
+"""Allowed error in units of the largest error that ATen itself has in this tensor before it rounds the result."""
+LOOSE = {torch.float64: 1e-9, torch.float32: 1e-5, torch.float16: 2.0**-8, torch.bfloat16: 2.0**-6}
+"""Allowed error relative to the element, and to the tensor's root mean square, where no exact values are to be had."""
 
 
 @dataclass(frozen=True)
 class Pointer:
-    """A buffer argument. ``value`` is what it holds (None: not written yet), ``expected`` what the kernel should leave in it (None: unknown)."""
+    """A buffer argument.
+
+    ``value`` is what it holds (None: not written yet), ``expected`` what ATen has in it afterwards (None: unknown), ``exact`` the same
+    in float64 without rounding in between (None: not to be had).
+    """
 
     name: str
     buffer: str
@@ -33,6 +39,7 @@ class Pointer:
     stride: tuple[int, ...]
     value: torch.Tensor | None
     expected: torch.Tensor | None = None
+    exact: torch.Tensor | None = None
     written: bool = False
 
 
@@ -165,20 +172,43 @@ def _compare(arena: _Arena, scale: float) -> Outcome:
         at = (found != expected).nonzero()[0].tolist()
         furthest = float((found.double() - expected.double()).abs().max())
         return Outcome("different", furthest, 0.0, _where(arena, at))
-    a, b = found.double(), expected.double()
-    relative = RELATIVE.get(expected.dtype, 0.0)
-    finite = b[b.isfinite()]
-    mean_square = float(finite.square().mean().sqrt()) if finite.numel() else 0.0
-    allowed = relative * mean_square + ROUNDING * torch.finfo(expected.dtype).eps * scale
-    is_alike = (a == b) | (a.isnan() & b.isnan())
-    error = torch.where(is_alike, 0.0, (a - b).abs())
-    # What is finite on one side only is nan or inf here, which no bound admits.
-    is_wrong = ~(error <= allowed + relative * b.abs().nan_to_num(0.0, 0.0, 0.0))
-    finite_error = error[error.isfinite()]
-    largest = float(finite_error.max()) if finite_error.numel() else None
+    return _compare_floats(arena, expected, scale)
+
+
+def _compare_floats(arena: _Arena, expected: torch.Tensor, scale: float) -> Outcome:
+    found, aten = arena.tensor.double(), expected.double()
+    exact = arena.pointer.exact
+    # Float32 is what kernels compute in, whatever they store.
+    eps = torch.finfo(expected.dtype if expected.dtype is torch.float64 else torch.float32).eps
+    if exact is not None:
+        unit = torch.finfo(expected.dtype).eps
+        mid, relative = exact, ULPS.get(expected.dtype, 1.0) * unit
+        # Rounding the result once costs half a unit: what ATen's error exceeds that by came before.
+        before_rounding = ((aten - mid).abs() - 0.5 * unit * mid.abs()).clamp(min=0.0)
+        allowed = AS_GOOD_AS_ATEN * _largest(before_rounding) + 16 * eps * _mean_square(mid)
+    else:
+        mid, relative = aten, LOOSE.get(expected.dtype, 0.0)
+        allowed = relative * _mean_square(mid) + 4 * eps * scale
+    is_alike = (found == aten) | (found.isnan() & aten.isnan())
+    # What is finite on one side only gives nan or inf here, which no bound admits.
+    is_near = (found - mid).abs() <= allowed + relative * mid.abs().nan_to_num(0.0, 0.0, 0.0)
+    largest = _largest(torch.where(is_alike, 0.0, found - aten))
+    # What a difference from ATen may come to at most, for people: the bound at the largest element, and ATen's own error.
+    bound = allowed + relative * _largest(mid) + _largest(aten - mid)
+    is_wrong = ~(is_alike | is_near)
     if not bool(is_wrong.any()):
-        return Outcome("close", largest, allowed)
-    return Outcome("different", largest, allowed, _where(arena, is_wrong.nonzero()[0].tolist()))
+        return Outcome("close", largest, bound)
+    return Outcome("different", largest, bound, _where(arena, is_wrong.nonzero()[0].tolist()))
+
+
+def _largest(errors: torch.Tensor) -> float:
+    finite = errors[errors.isfinite()]
+    return float(finite.abs().max()) if finite.numel() else 0.0
+
+
+def _mean_square(values: torch.Tensor) -> float:
+    finite = values[values.isfinite()]
+    return float(finite.square().mean().sqrt()) if finite.numel() else 0.0
 
 
 def _where(arena: _Arena, at: list[int]) -> str:

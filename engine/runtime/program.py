@@ -138,6 +138,7 @@ class _Writer:
         self._allocated -= {r for s in self.program.steps if isinstance(s, Extern) for r in s.results if r is not None}
         self.constants |= {
             "math": math,
+            "torch": torch,  # sympy prints float(size) as torch.sym_float
             "empty_strided": torch.empty_strided,
             "settled": settled,
             "device": self.device,

@@ -229,3 +229,22 @@ def test_integers_and_symbolic_sizes() -> None:
     wrong = changed(kernel, "row * width", "(row + 1) * width")
     found = verify(replace(program, steps=(Launch(wrong),)), None, (torch.arange(5), torch.arange(960).view(20, 48)))
     assert found["k0"].outcome == "different"
+
+
+@pytest.mark.parametrize(("factor", "outcomes"), [("1.0", {"equal", "close"}), ("1.02", {"different"})])
+def test_a_small_mistake_shows_in_16_bits_too(factor: str, outcomes: set[str]) -> None:
+    """Two per cent is a few units in the last place of a bfloat16: measured against exact values it is seen."""
+    graph = torch.fx.Graph()
+    x = graph.placeholder("x")
+    out = graph.call_function(aten._softmax.default, (x, 1, False), name="out")
+    graph.output((out,))
+    kernel = changed(written.softmax(), "power / total", f"power * {factor} / total")
+    kernel = changed(kernel, 'other=float("-inf"))', 'other=float("-inf")).to(tl.float32)')
+    args = tuple(replace(a, triton_type="*bf16") if a.kind == "pointer" else a for a in kernel.args)
+    made = (buffer(n, 4, 100, kind=k, dtype=torch.bfloat16) for n, k in (("x", "input"), ("out", "output")))
+    program = Program(
+        "cuda:90", ("x",), {b.name: b for b in made}, (Launch(replace(kernel, args=args)),), (Ref("out"),),
+        reference=torch.fx.GraphModule({}, graph),
+    )  # fmt: skip
+    found = verify(program, None, (X.bfloat16(),))["k0"]
+    assert found.outcome in outcomes, found

@@ -1,0 +1,82 @@
+"""What a kernel would write with exact arithmetic: its part of the ATen graph, run again in double precision.
+
+Neither ATen nor a kernel is the truth to the last bit, least of all in 16 bits, where ATen rounds after each operation and a kernel
+only at the end. Measured against this, each has an error of its own, and a kernel need only be about as good as ATen.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import torch
+import torch.fx
+
+
+class NotExact(Exception):
+    """Why the exact values of a kernel are not to be had."""
+
+
+def exact_values(
+    module: torch.fx.GraphModule, given: Mapping[str, Any], wanted: Iterable[str]
+) -> dict[str, torch.Tensor]:
+    """Values of the ``wanted`` nodes in float64 (other dtypes as they are), computed from the ``given`` ones.
+
+    Raises:
+        NotExact: a node in between draws random numbers, writes to its input, or does not run in double precision.
+    """
+    nodes = {node.name: node for node in module.graph.nodes}
+    targets = [nodes[name] for name in wanted if name in nodes]
+    values: dict[torch.fx.Node, Any] = {nodes[n]: _double(v) for n, v in given.items() if n in nodes}
+    # A node that is both given and wanted (read and written by the kernel) is not computed from anything.
+    between = _between(targets, values)
+    for node in module.graph.nodes:
+        if node in between:
+            values[node] = _run(module, node, values)
+    return {node.name: values[node] for node in targets if isinstance(values.get(node), torch.Tensor)}
+
+
+def _between(targets: Iterable[torch.fx.Node], known: Mapping[torch.fx.Node, Any]) -> set[torch.fx.Node]:
+    """The nodes that must run: ancestors of the targets, no further than what is known."""
+    found: set[torch.fx.Node] = set()
+    stack = list(targets)
+    while stack:
+        node = stack.pop()
+        if node in found or node in known:
+            continue
+        found.add(node)
+        stack.extend(node.all_input_nodes)
+    return found
+
+
+def _run(module: torch.fx.GraphModule, node: torch.fx.Node, values: Mapping[torch.fx.Node, Any]) -> Any:
+    if node.op == "get_attr":
+        return _double(getattr(module, str(node.target)))
+    if node.op != "call_function" or not callable(node.target):
+        raise NotExact(f"{node.name} is not known")
+    if isinstance(node.target, torch._ops.OpOverload):
+        if torch.Tag.nondeterministic_seeded in node.target.tags:
+            raise NotExact(f"{node.name} draws random numbers")
+        if node.target._schema.is_mutable:
+            raise NotExact(f"{node.name} writes to its input")
+    arguments = torch.fx.node.map_aggregate((node.args, node.kwargs), lambda a: _argument(a, values))
+    args, kwargs = arguments
+    try:
+        with torch.no_grad():
+            return node.target(*args, **kwargs)
+    except Exception as error:
+        raise NotExact(f"{node.name} does not run in double precision: {error}") from error
+
+
+def _argument(argument: Any, values: Mapping[torch.fx.Node, Any]) -> Any:
+    if isinstance(argument, torch.fx.Node):
+        return values[argument]
+    if isinstance(argument, torch.dtype) and argument.is_floating_point:
+        return torch.float64
+    if isinstance(argument, torch.device):
+        return torch.device("cpu")
+    return argument
+
+
+def _double(value: Any) -> Any:
+    return value.double() if isinstance(value, torch.Tensor) and value.is_floating_point() else value
