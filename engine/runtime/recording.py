@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+import linecache
 import os
 import sys
 import threading
@@ -13,7 +15,6 @@ from typing import Any
 import torch
 
 import engine.ir
-from engine.bytecode.spans import span_of
 from engine.ir.exact import describe
 from engine.ir.files import source_file
 from engine.records.bytecode import Span
@@ -70,6 +71,22 @@ def caller_span() -> Span | None:
     while frame is not None:
         file = frame.f_code.co_filename
         if file != FILE and not file.startswith((_ENGINE, _TORCH, "<frozen")):
-            return span_of(frame.f_code, frame.f_lasti)
+            return _span_at(frame)
         frame = frame.f_back
     return None
+
+
+def _span_at(frame: FrameType) -> Span:
+    # Not through a cache by code object: linked code holds objects among its constants that cannot be hashed, or that answer for themselves.
+    file = frame.f_code.co_filename
+    position = next(itertools.islice(frame.f_code.co_positions(), frame.f_lasti // 2, None), (None,) * 4)
+    line, end_line, column, end_column = position
+    if line is None or end_line is None or column is None or end_column is None:
+        return Span(file, frame.f_lineno or frame.f_code.co_firstlineno)
+    return Span(file, line, end_line, _characters(file, line, column), _characters(file, end_line, end_column))
+
+
+def _characters(file: str, line: int, column: int) -> int:
+    """A column in bytes of UTF-8 as a column in characters."""
+    text = linecache.getline(file, line)
+    return column if text.isascii() else len(text.encode()[:column].decode(errors="ignore"))
