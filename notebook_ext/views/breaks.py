@@ -10,7 +10,7 @@ from engine.records.runtime import Failure
 from engine.records.session import Session
 from notebook_ext.views import places
 from notebook_ext.views.summary import breaks_of, groups
-from notebook_ext.views.text import clean, one_line
+from notebook_ext.views.text import clean, one_line, without_paths
 
 
 def breaks(session: Session) -> dict[str, Any]:
@@ -75,5 +75,5 @@ def _failure(compilation: str, failure: Failure) -> dict[str, Any]:
         "stage": one_line(failure.stage, 60),
         "sentence": clean(failure.sentence),
         "fallback": clean(failure.fallback).rstrip("."),
-        "detail": clean(failure.detail),
+        "detail": without_paths(clean(failure.detail)),
     }

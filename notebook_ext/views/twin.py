@@ -151,7 +151,9 @@ def _source_sections(session: Session) -> Iterator[Section]:
         if compilation is None:
             continue
         numbers = places.ordinals(session, compilation).numbers
-        rows = places.source_rows(session, set(numbers), group.root.file)
+        rows = _from_first_to_last(
+            places.source_rows(session, set(numbers), group.root.file), numbers, group.root.first_line
+        )
         lines = []
         for row in rows[:MAX_LINES]:
             number = numbers.get((row.file, row.line), 0)
@@ -159,6 +161,15 @@ def _source_sections(session: Session) -> Iterator[Section]:
         if lines:
             body = f'<pre style="{CODE}">' + "\n".join(lines) + "</pre>" + _cut(len(rows), "line", MAX_LINES)
             yield Section(f"Source of {one_line(group.root.name, 60)}, lines numbered in order of use", body)
+
+
+def _from_first_to_last(
+    rows: list[places.SourceRow], numbers: dict[places.Place, int], first_line: int
+) -> list[places.SourceRow]:
+    """Of a function's file only what lies between its first line and the last line in use; other files as they are."""
+    ends = {file: max(line for f, line in numbers if f == file) for file, _ in numbers}
+    starts = {file: min([first_line, *(line for f, line in numbers if f == file)]) for file in ends}
+    return [r for r in rows if not r.line or starts.get(r.file, 0) <= r.line <= ends.get(r.file, 0)]
 
 
 def _kernel_sections(session: Session) -> Iterator[Section]:

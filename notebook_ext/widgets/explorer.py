@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import threading
+import time
 import weakref
 from collections.abc import Callable
 from typing import Any
@@ -12,7 +13,7 @@ from typing import Any
 import anywidget
 import traitlets
 
-from engine.records.session import Session
+from engine.records.session import CompilationRecord, Session
 from notebook_ext.views.explorer import first_parts, overview, part
 from notebook_ext.widgets.assets import module_text, style_text
 
@@ -20,6 +21,8 @@ log = logging.getLogger(__name__)
 
 QUIET_SECONDS = 0.25
 """Changes that arrive within this time are shown together."""
+SHARE = 10
+"""After an update that took a second, the next waits for this many: following a session must not slow what is recorded."""
 
 
 class Explorer(anywidget.AnyWidget):
@@ -41,7 +44,10 @@ class Explorer(anywidget.AnyWidget):
         self._on_verify = on_verify
         self._sent = {key: _fingerprint(value) for key, value in self.parts.items()}
         self._lock = threading.RLock()
+        self._timer_lock = threading.Lock()
         self._timer: threading.Timer | None = None
+        self._cost = 0.0
+        self._seen: dict[str, CompilationRecord] = {c.id: c for c in session.compilations}
         self.on_msg(_receive)
         self._stop = session.on_change(_follower(self))
 
@@ -59,17 +65,25 @@ class Explorer(anywidget.AnyWidget):
 
     def refresh(self) -> None:
         """Send what has changed since it was last sent. Safe from any thread."""
-        with self._lock:
+        with self._timer_lock:
             self._timer = None
+        with self._lock:
+            start = time.perf_counter()
+            changed = {c.id for c in self.session.compilations if self._seen.get(c.id) is not c}
+            self._seen = {c.id: c for c in self.session.compilations}
             for key in tuple(self._sent):
-                self._send_part(key, only_changed=True)
+                if not key.startswith(("linked|", "text|", "graph|")) or key.split("|")[1] in changed:
+                    self._send_part(key, only_changed=True)
             self.overview = overview(self.session)
+            self._cost = time.perf_counter() - start
 
     def changed(self) -> None:
         """Note that the session changed; it is shown soon, from a thread of its own, so that a busy kernel still updates the page."""
-        with self._lock:
+        with (
+            self._timer_lock
+        ):  # not the lock of refresh: this runs in the thread that compiles, and must not wait for views
             if self._timer is None:
-                self._timer = threading.Timer(QUIET_SECONDS, self.refresh)
+                self._timer = threading.Timer(max(QUIET_SECONDS, SHARE * self._cost), self.refresh)
                 self._timer.daemon = True
                 self._timer.start()
 
