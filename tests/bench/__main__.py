@@ -31,10 +31,13 @@ class Row:
     floor: float | None = None
 
     def __str__(self) -> str:
-        ratio = self.ours / self.other if self.other > 0 else float("nan")
-        verdict = "" if self.floor is None else ("met" if ratio <= self.floor else "MISSED")
+        known = self.ours > 0 and self.other > 0
+        ratio = self.ours / self.other if known else float("nan")
+        met = ratio <= (self.floor or 0) if known else self.ours <= self.other
+        verdict = "" if self.floor is None else ("met" if met else "MISSED")
+        shown = f"{ratio:.2f}" if known else "-"
         floor = "" if self.floor is None else f"{self.floor:.2f}"
-        return f"{self.what:<52}{self.ours:>9.2f}{self.other:>10.2f} {self.unit:<3}{ratio:>7.2f}{floor:>7} {verdict:<7} {self.against}"
+        return f"{self.what:<52}{self.ours:>9.2f}{self.other:>10.2f} {self.unit:<3}{shown:>7}{floor:>7} {verdict:<7} {self.against}"
 
 
 HEADER = f"{'':<52}{'ours':>9}{'torch':>10} {'':<3}{'ratio':>7}{'floor':>7}"
@@ -80,7 +83,8 @@ def overhead_rows(rounds: int) -> list[Row]:
     rows = []
     for subject, found in overhead.measure(rounds=rounds).items():
         floor = 0.5 if subject == "two tensors" else None
-        print(f"{subject}: the plain call takes {found['plain']:.1f} us")
+        plain = found["plain"]
+        print(f"{subject}: the plain call takes {plain:.1f} us")
         rows += [
             Row(
                 f"warm overhead, {subject}, backend eager",
@@ -119,7 +123,9 @@ def main() -> None:
     print(f"\n{HEADER}")
     for row in rows:
         print(row)
-    print("\nOverheads are medians of (compiled - plain) within a round; a ratio below 1 means that ours is cheaper")
+    print(
+        "\nOverheads are medians of (compiled - plain) within a round, below zero where compiled code is faster than the plain call."
+    )
 
 
 if __name__ == "__main__":
