@@ -16,6 +16,7 @@ from bytecode.instr import InstrLocation
 from torch._guards import TracingContext, tracing
 
 import engine.trace.values.builtin_functions
+import engine.trace.values.container_objects
 import engine.trace.values.contexts
 import engine.trace.values.modules
 import engine.trace.handlers  # noqa: F401

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import types
+from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator
 from itertools import islice
 from typing import Any
@@ -40,11 +41,11 @@ def refill_dict(target: dict[Any, Any], keys: list[Any], values: list[Any]) -> N
         dict.__setitem__(target, key, value)
 
 
-def refill_ordered(target: Any, keys: list[Any], values: list[Any]) -> None:
-    """Give an OrderedDict other contents."""
-    target.clear()
+def refill_ordered(target: OrderedDict[Any, Any], keys: list[Any], values: list[Any]) -> None:
+    """Give an OrderedDict other contents, by its own methods."""
+    OrderedDict.clear(target)
     for key, value in zip(keys, values, strict=True):
-        target[key] = value
+        OrderedDict.__setitem__(target, key, value)
 
 
 def refill_set(target: set[Any], items: list[Any]) -> None:
@@ -102,3 +103,16 @@ def delete_attributes(target: Any, names: tuple[str, ...]) -> None:
     """Delete attributes past any ``__delattr__`` of the class."""
     for name in names:
         object.__delattr__(target, name)
+
+
+def refill_list(target: list[Any], items: list[Any]) -> None:
+    """Give a list other contents, by the methods of ``list`` itself."""
+    list.__setitem__(target, slice(None), items)
+
+
+def new_container(cls: Any, *items: Any) -> Any:
+    """An instance of a subclass of a builtin container whose ``__init__`` has been traced already."""
+    for base in cls.__mro__:
+        if base in (OrderedDict, dict, list, set, tuple):
+            return base.__new__(cls, *items)
+    raise TypeError(cls)

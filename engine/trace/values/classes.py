@@ -230,7 +230,12 @@ def is_plain_class(cls: type) -> bool:
 def _plain_object(tx: Tracer, of: ClassValue, args: list[Value], kwargs: dict[str, Value]) -> Value:
     from engine.trace.values.objects import ObjectValue
 
+    from engine.trace.values.container_objects import container_base, new_container_value
+
     cls = of.held
+    if container_base(cls) is not None and cls.__new__ in (dict.__new__, list.__new__, set.__new__, tuple.__new__):
+        made: Value = new_container_value(cls, _tuple_items(tx, cls, args))
+        return _initialised(tx, cls, made, args, kwargs)
     if not is_plain_class(cls) or not cls.__module__ or getattr(cls, "__abstractmethods__", None):
         raise Unsupported("unknown-call", f"{cls.__module__}.{cls.__qualname__} is created")
     new = find_in_class(cls, "__new__")
@@ -245,11 +250,28 @@ def _plain_object(tx: Tracer, of: ClassValue, args: list[Value], kwargs: dict[st
         made = ObjectValue(cls, None, NotImplemented)
     init = find_in_class(made.type(), "__init__")
     if init is not None and init[0] is not object:
-        if not isinstance(init[1], types.FunctionType):
-            raise Unsupported("unknown-call", f"{cls.__qualname__} is created")
-        tx.wrap(init[1], Attr(class_origin(init[0]), "__init__")).call(tx, [made, *args], kwargs)
-    elif (args or kwargs) and (new is None or new[0] is object):
+        return _initialised(tx, cls, made, args, kwargs)
+    if (args or kwargs) and (new is None or new[0] is object):
         tx.raise_type_error(f"{cls.__name__}() takes no arguments")
+    return made
+
+
+def _tuple_items(tx: Tracer, cls: type, args: list[Value]) -> list[Value]:
+    from engine.trace.values.sequences import sequence_items
+
+    return list(sequence_items(tx, args[0])) if issubclass(cls, tuple) and args else []
+
+
+def _initialised(tx: Tracer, cls: type, made: Value, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    """Run ``__init__`` on a new instance."""
+    init = find_in_class(made.type(), "__init__")
+    assert init is not None
+    if isinstance(init[1], types.FunctionType):
+        tx.wrap(init[1], Attr(class_origin(init[0]), "__init__")).call(tx, [made, *args], kwargs)
+    elif hasattr(made, "builtin_method") and not issubclass(cls, tuple):
+        made.builtin_method(tx, "__init__", args, kwargs)
+    elif not issubclass(cls, tuple):
+        raise Unsupported("unknown-call", f"{cls.__qualname__} is created")
     return made
 
 

@@ -7,8 +7,8 @@ import types
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from engine.ir.guard import CodeIs, IsObject
-from engine.ir.marks import is_disabled, is_in_graph
+from engine.ir.guard import CodeIs, Equals, IsObject
+from engine.ir.marks import ORIGINALS, is_disabled, is_in_graph
 from engine.ir.origin import Attr, CellOf, Fixed, Item, Namespace, Origin
 from engine.trace.graph_builder import emit
 from engine.trace.signals import Unsupported
@@ -203,9 +203,9 @@ class RealFunction(FunctionValue):
             return emit(tx, "call_function", self.held, args, kwargs)
         if not may_inline(self.held):
             raise Unsupported("unknown-call", f"{self.describe()} is called")
-        original = self.held.__dict__.get("__engine_original__")
-        if original is not None:
-            return tx.wrap(original, Fixed(original, original.__qualname__)).call(tx, args, kwargs)
+        inner = ORIGINALS.get(self.held)
+        if inner is not None:
+            return tx.wrap(inner, Fixed(inner, inner.__qualname__)).call(tx, args, kwargs)
         return super().call(tx, args, kwargs)
 
     def get_attr(self, tx: Tracer, name: str) -> Value:
@@ -213,7 +213,9 @@ class RealFunction(FunctionValue):
             return self
         if name in ("__name__", "__qualname__", "__module__", "__doc__"):
             return tx.from_python(getattr(self.held, name))
-        if name in ("__globals__", "__closure__", "__code__", "__dict__") or not hasattr(self.held, name):
+        if name == "__code__":
+            return Const(self.code)
+        if name in ("__globals__", "__closure__", "__dict__") or not hasattr(self.held, name):
             if not hasattr(self.held, name):
                 tx.raise_error(AttributeError, f"'function' object has no attribute '{name}'")
             raise self.refuse(f"reading the attribute {name!r}")
@@ -265,6 +267,8 @@ class MadeFunction(FunctionValue):
             return Const(self.namespace.name)
         if name == "__doc__":
             return NONE
+        if name == "__code__":
+            return Const(self.code)
         if not hasattr(types.FunctionType, name):
             tx.raise_error(AttributeError, f"'function' object has no attribute '{name}'")
         return super().get_attr(tx, name)
@@ -555,7 +559,9 @@ class GeneratorValue(IteratorValue):
 @wraps(types.FunctionType)
 def _function(tx: Tracer, real: types.FunctionType, origin: Origin) -> Value:
     value = RealFunction(real, origin)
-    if not value.is_trusted:
+    if real in ORIGINALS:
+        tx.guard(IsObject(origin, real, cause=tx.cause(f"the compiled function {real.__qualname__} was looked into")))
+    elif not value.is_trusted:
         tx.guard(CodeIs(origin, real.__code__, cause=tx.cause(f"the function {real.__qualname__} was looked into")))
     elif not isinstance(origin, Fixed):
         tx.guard(IsObject(origin, real, cause=tx.cause(f"the function {real.__qualname__} was called")))
@@ -606,8 +612,28 @@ def _builtin(tx: Tracer, real: Any, origin: Origin) -> Value:
     if isinstance(real, functools._lru_cache_wrapper) and special_of(real) is None and not isinstance(origin, Fixed):
         tx.guard_object(real, origin, "it was called")
         return CachedFunction(real, origin)
+    owner = getattr(real, "__self__", None) if isinstance(real, types.BuiltinFunctionType) else None
+    if owner is not None and not isinstance(owner, (types.ModuleType, type)) and not is_leaf_or_special(real):
+        return _bound_builtin(tx, real, owner, origin)
     tx.guard_object(real, origin, "it was called")
     return BuiltinValue(real, origin)
+
+
+def is_leaf_or_special(real: Any) -> bool:
+    """Whether calling a builtin has a rule of its own."""
+    from engine.trace.values.torch_functions import is_leaf
+
+    return is_leaf(real) or special_of(real) is not None
+
+
+def _bound_builtin(tx: Tracer, real: Any, owner: Any, origin: Origin) -> Value:
+    """A builtin method that was bound outside: ``items.append``."""
+    tx.guard_type(real, origin, "it was called")
+    tx.guard(Equals(Attr(origin, "__name__"), real.__name__, cause=tx.cause("it was called")))
+    of = tx.wrap(owner, Attr(origin, "__self__"))
+    bound = of.get_attr(tx, real.__name__)
+    bound.origin = origin
+    return bound
 
 
 class CachedFunction(BuiltinValue):

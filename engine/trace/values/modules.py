@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from engine.ir.guard import DictKeys, HasAttribute, LengthIs
+from engine.ir.marks import ORIGINAL_MODULE
 from engine.ir.origin import Attr, Fixed, Hooks, Item, Member, Origin
 from engine.trace.signals import Unsupported
 from engine.trace.values.base import Const, Value, force
@@ -281,6 +282,9 @@ def _module(tx: Tracer, real: torch.nn.Module, origin: Origin) -> Value:
     if isinstance(real, torch.jit.ScriptModule):
         raise Unsupported("unknown-call", f"the scripted module {type(real).__name__} is used")
     tx.tensors_seen = True
+    if ORIGINAL_MODULE in type(real).__dict__:
+        tx.guard_type(real, origin, "it is a compiled module, and its original was looked into")
+        return tx.wrap(getattr(real, ORIGINAL_MODULE), Attr(origin, ORIGINAL_MODULE))
     tx.guard_type(real, origin, "the module's members or methods were used")
     return ModuleValue(type(real), origin, real)
 

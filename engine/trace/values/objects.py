@@ -26,6 +26,10 @@ if TYPE_CHECKING:
     from engine.trace.state import Tracer
 
 
+class _Missing(Exception):
+    """An attribute that plain lookup does not find."""
+
+
 class ObjectValue(Value):
     """An instance. ``written`` holds attributes set while tracing, None for deleted ones; others are read from ``held``."""
 
@@ -64,10 +68,32 @@ class ObjectValue(Value):
             return tx.wrap(self.cls, class_origin(self.cls))
         if name == "__dict__":
             return self._dict(tx)
-        found = find_in_class(self.cls, name)
         custom = find_in_class(self.cls, "__getattribute__")
         if custom is not None and isinstance(custom[1], types.FunctionType):
-            raise self.refuse("a custom __getattribute__")
+            return self._custom_attr(tx, custom, name)
+        try:
+            return self.plain_attr(tx, name)
+        except _Missing:
+            return self.missing_attr(tx, name)
+
+    def _custom_attr(self, tx: Tracer, custom: tuple[type, Any], name: str) -> Value:
+        from engine.trace.signals import UserException
+
+        function = tx.wrap(custom[1], Attr(class_origin(custom[0]), "__getattribute__"))
+        try:
+            return function.call(tx, [self, Const(name)], {})
+        except UserException as error:
+            if find_in_class(self.cls, "__getattr__") is None or not issubclass(error.value.type(), AttributeError):
+                raise
+            return self.missing_attr(tx, name)
+
+    def plain_attr(self, tx: Tracer, name: str) -> Value:
+        """``object.__getattribute__``.
+
+        Raises:
+            _Missing: neither the instance nor its class has it.
+        """
+        found = find_in_class(self.cls, name)
         if found is not None and is_data_descriptor(found[1]) and not self._is_slot(found[1], name):
             return bind_attribute(tx, self.cls, found[0], name, found[1], self)
         own = self.own_attr(tx, name)
@@ -76,7 +102,7 @@ class ObjectValue(Value):
         if found is not None:
             self._not_hidden(tx, name, found[1])
             return bind_attribute(tx, self.cls, found[0], name, found[1], self)
-        return self.missing_attr(tx, name)
+        raise _Missing
 
     def _is_slot(self, found: Any, name: str) -> bool:
         return isinstance(found, types.MemberDescriptorType) and (name in self.written or self.held is NotImplemented)
@@ -207,8 +233,17 @@ class ObjectValue(Value):
             case "object.__init__" | "object.__init_subclass__":
                 return NONE
             case "object.__getattribute__":
-                return self.get_attr(tx, str(force(tx, args[0]).python(tx)))
+                return self._object_getattribute(tx, str(force(tx, args[0]).python(tx)))
         return super().call_method(tx, name, args, kwargs)
+
+    def _object_getattribute(self, tx: Tracer, name: str) -> Value:
+        if name in ("__class__", "__dict__"):
+            return tx.wrap(self.cls, class_origin(self.cls)) if name == "__class__" else self._dict(tx)
+        try:
+            return self.plain_attr(tx, name)
+        except _Missing:
+            self._guard_absent(tx, name)
+            return tx.raise_error(AttributeError, f"'{self.cls.__name__}' object has no attribute '{name}'")  # type: ignore[no-any-return]
 
     def truth(self, tx: Tracer) -> bool:
         if self.method(tx, "__bool__") is not None:

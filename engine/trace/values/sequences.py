@@ -470,7 +470,8 @@ class SliceValue(Value):
         cg.out.emit("BUILD_SLICE", 3)
 
 
-def _items_of(tx: Tracer, real: Any, origin: Origin) -> list[Value]:
+def items_of(tx: Tracer, real: Any, origin: Origin) -> list[Value]:
+    """The items of a real sequence, guarded by its type and length."""
     why = "it was unpacked, indexed or iterated"
     tx.guard_type(real, origin, why)
     tx.guard(LengthIs(origin, len(real), cause=tx.cause(why)))
@@ -479,19 +480,19 @@ def _items_of(tx: Tracer, real: Any, origin: Origin) -> list[Value]:
 
 @wraps(list)
 def _list(tx: Tracer, real: Any, origin: Origin) -> Value:
-    return ListValue(_items_of(tx, real, origin), origin)
+    return ListValue(items_of(tx, real, origin), origin)
 
 
 @wraps(collections.deque)
 def _deque(tx: Tracer, real: Any, origin: Origin) -> Value:
-    value = ListValue(_items_of(tx, real, origin), origin, collections.deque, real.maxlen)
+    value = ListValue(items_of(tx, real, origin), origin, collections.deque, real.maxlen)
     tx.guard(Equals(Attr(origin, "maxlen"), real.maxlen, cause=tx.cause("its bound decides what it keeps")))
     return value
 
 
 @wraps(tuple)
 def _tuple(tx: Tracer, real: Any, origin: Origin) -> Value:
-    return TupleValue(_items_of(tx, real, origin), tuple, origin)
+    return TupleValue(items_of(tx, real, origin), tuple, origin)
 
 
 def _is_size_or_named(real: Any) -> bool:
@@ -500,7 +501,7 @@ def _is_size_or_named(real: Any) -> bool:
 
 @wraps_if(10, _is_size_or_named)
 def _named(tx: Tracer, real: Any, origin: Origin) -> Value:
-    return TupleValue(_items_of(tx, real, origin), type(real), origin)
+    return TupleValue(items_of(tx, real, origin), type(real), origin)
 
 
 @wraps(range)

@@ -129,8 +129,11 @@ def unbound_method(tx: Tracer, held: Any, args: list[Value], kwargs: dict[str, V
     if not issubclass(of.type(), owner):
         return None
     name = held.__name__
+    from engine.trace.values.container_objects import ContainerObject
     from engine.trace.values.objects import ObjectValue
 
+    if isinstance(of, ContainerObject) and owner is not object:
+        return of.builtin_method(tx, name, [force(tx, a) for a in args[1:]], kwargs)
     if isinstance(of, ObjectValue):
         if owner is not object:
             return None
