@@ -82,6 +82,10 @@ def _on_cpu(value: Any) -> Any:
     return value.detach().to("cpu", copy=True, memory_format=torch.preserve_format)
 
 
+def _device_on_cpu(value: Any) -> Any:
+    return torch.device("cpu") if isinstance(value, torch.device) else value
+
+
 def _one_line(error: BaseException) -> str:
     lines = str(error).strip().splitlines()
     return f"{type(error).__name__}: {lines[0]}" if lines else type(error).__name__
@@ -98,6 +102,17 @@ class _Recorder(torch.fx.Interpreter):
         super().__init__(module)
         self._needed = needed
         self.kept: dict[str, torch.Tensor] = {}
+
+    def fetch_args_kwargs_from_env(self, n: torch.fx.Node) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        """A node's arguments; a graph made for a GPU runs on the CPU."""
+        args, kwargs = super().fetch_args_kwargs_from_env(n)
+        moved: tuple[tuple[Any, ...], dict[str, Any]] = torch.fx.node.map_aggregate((args, kwargs), _device_on_cpu)
+        return moved
+
+    def get_attr(self, target: Any, args: Any, kwargs: Any) -> Any:
+        """A constant of the graph, on the CPU."""
+        value = super().get_attr(target, args, kwargs)
+        return value.cpu() if isinstance(value, torch.Tensor) else value
 
     def run_node(self, n: torch.fx.Node) -> Any:
         """Run one node; what is kept is a copy, in case a later node writes to it."""

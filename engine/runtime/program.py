@@ -35,7 +35,6 @@ class Executable:
         self._program = program
         self._bind = bind
         self._launchers: dict[frozenset[str], dict[str, Launcher]] = {}
-        self._device: torch.device | None = None
         self._run: Run | None = None
         self.text = ""
         self._launchers_for(frozenset())

@@ -28,7 +28,7 @@ COMPILE = "engine.kernels.targets:compile_unit"
 ADD_SASS = "engine.kernels.targets:with_sass"
 PREPARE = "engine.kernels.targets:prepare"
 
-PROCESSES = max(1, min(2, os.cpu_count() or 2))
+PROCESSES = max(1, min(4, os.cpu_count() or 2))
 TIMEOUT = 120.0
 """Seconds that one kernel may take."""
 REMEMBERED = 256
