@@ -149,8 +149,11 @@ class Panes:
                 Row(clean(t), str(i), label="only the text of this graph was recorded")
                 for i, t in enumerate(graph.text.splitlines(), 1)
             )
+        aot = self.compilation.aot
         if not pane.rows:
             pane.empty = self._why_no_graph(id)
+        elif id == "aten" and aot is not None:
+            pane.note = one_line(aot.note, 300).rstrip(".")
 
     def _node(self, node: NodeRecord, number: int, fate: str) -> Row:
         found = places.places_of(node, self.files)
@@ -177,6 +180,8 @@ class Panes:
             return "This frame made no graph: nothing in it computes with tensors."
         for failure in self.compilation.failures:
             return f"{one_line(failure.sentence)}; {one_line(failure.fallback)}."
+        if self.compilation.aot is not None and self.compilation.aot.note:
+            return one_line(self.compilation.aot.note, 300)
         if not any(g.stage == "fx" for g in self.compilation.graphs):
             return "There is no graph to lower."
         return f"The backend {one_line(self.compilation.backend or 'in use')} takes the FX graph as it is."
@@ -273,6 +278,8 @@ class Panes:
             return one_line(lowering.error, 300)
         for failure in self.compilation.failures:
             return f"{one_line(failure.sentence, 200)}; {one_line(failure.fallback)}."
+        if lowering is None and self.compilation.aot is not None and self.compilation.aot.note:
+            return one_line(self.compilation.aot.note, 300)
         if lowering is not None and lowering.externs:
             return f"No kernel: {plural(len(lowering.externs), 'operation')} of this graph went to ATen."
         if self.compilation.backend not in ("", "triton"):

@@ -206,11 +206,19 @@ def _kernel_items(session: Session) -> Iterator[Item]:
         yield Item(f" and {plural(externs, 'ATen call')}")
     if session.subject == "torch":
         return
-    if session.device.startswith(("cuda", "hip")):
-        yield Item(f", run on {one_line(session.device, 20)}")
-    else:
-        yield Item(", not run here (results: ATen)")
+    yield Item(f", {_where_run(session)}")
     yield from _check_items(kernels)
+
+
+def _where_run(session: Session) -> str:
+    """Whether results came from the kernels. Calls that need gradients run the traced graph under eager autograd, on a GPU too."""
+    modes = {c.aot.mode for c in session.compilations if c.kernels and c.aot} or {"inference"}
+    if modes == {"training"}:
+        return "not run (results: eager autograd)"
+    if not session.device.startswith(("cuda", "hip")):
+        return "not run here (results: ATen)"
+    where = f"run on {one_line(session.device, 20)}"
+    return where if modes == {"inference"} else f"{where} where no gradients were needed"
 
 
 def _no_kernel_items(session: Session) -> Iterator[Item]:

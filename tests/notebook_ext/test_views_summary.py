@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
+from engine.records.aot import AotRecord
 from engine.records.kernels import VerifyRecord
 from engine.records.session import Session
 from notebook_ext.views.summary import summary
@@ -40,14 +43,32 @@ def test_a_checked_session_says_how_and_how_close() -> None:
 
 def test_a_wrong_kernel_is_not_hidden_among_good_ones() -> None:
     """One kernel that differs is counted by itself."""
-    from dataclasses import replace
-
     session = verified_session()
     first = session.compilations[0]
     wrong = replace(first.kernels[0], verify=VerifyRecord("different", "Triton interpreter", 3.0, 1e-5))
     session.put(replace(first, kernels=(wrong, *first.kernels[1:])))
     assert "5 of 6 checked" in summary(session).text
     assert "1 DIFFERENT from ATen" in summary(session).text
+
+
+@pytest.mark.parametrize(
+    ("device", "modes", "words"),
+    [
+        ("cpu", ["inference"], "not run here (results: ATen)"),
+        ("cpu", ["training"], "not run (results: eager autograd)"),
+        ("cuda:0", ["inference"], "run on cuda:0, not checked"),
+        ("cuda:0", ["training"], "not run (results: eager autograd)"),
+        ("cuda:0", ["inference", "training"], "run on cuda:0 where no gradients were needed"),
+    ],
+)
+def test_it_never_claims_that_kernels_ran_when_autograd_did(device: str, modes: list[str], words: str) -> None:
+    """Where results came from is told by what ran, not by whether there is a GPU."""
+    session = head_session()
+    session.device = device
+    with_kernels = [c for c in session.compilations if c.kernels]
+    for i, compilation in enumerate(with_kernels):
+        session.put(replace(compilation, aot=AotRecord(modes[i % len(modes)])))
+    assert words in summary(session).text
 
 
 def test_nothing_compiled_is_the_headline_with_its_remedy() -> None:
