@@ -65,7 +65,8 @@ def _shifted(value: sympy.Expr) -> sympy.Expr:
     replacements = {
         s: 1 + sympy.Symbol(f"{s}__", integer=True, nonnegative=True) for s in value.free_symbols if s.is_positive
     }
-    return sympy.expand(value.xreplace(replacements))
+    shifted: sympy.Expr = sympy.expand(value.xreplace(replacements))
+    return shifted
 
 
 @dataclass(frozen=True, slots=True)
@@ -430,17 +431,15 @@ def _term_text(
     name: Callable[[Var], str] | None,
     size: Callable[[Size], str],
 ) -> str:
-    match atom:
-        case Var():
-            text = name(atom) if name else atom.name
-        case Picked():
-            text = picked(atom.op)
-        case Div() | Mod():
-            inner = text_of(atom.of, picked, name, size)
-            if len(atom.of.terms) != 1 or atom.of.const != 0 or next(iter(atom.of.terms.values())) != 1:
-                inner = f"({inner})"
-            text = f"{inner} {'//' if isinstance(atom, Div) else '%'} {_factor_text(atom.by, size)}"
-            text = f"({text})"
+    if isinstance(atom, Var):
+        text = name(atom) if name else atom.name
+    elif isinstance(atom, Picked):
+        text = picked(atom.op)
+    else:
+        inner = text_of(atom.of, picked, name, size)
+        if len(atom.of.terms) != 1 or atom.of.const != 0 or next(iter(atom.of.terms.values())) != 1:
+            inner = f"({inner})"
+        text = f"({inner} {'//' if isinstance(atom, Div) else '%'} {_factor_text(atom.by, size)})"
     if coefficient == 1:
         return text
     if coefficient == -1:

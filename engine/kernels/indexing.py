@@ -100,4 +100,6 @@ def blocks(size: Size, block: int) -> Size:
 
 def is_linear(size: sympy.Expr) -> bool:
     """Whether a symbolic size reads well inside a kernel: sums and products of numbers and symbols."""
-    return size.is_Symbol or size.is_Integer or ((size.is_Add or size.is_Mul) and all(is_linear(a) for a in size.args))
+    if size.is_Symbol or size.is_Integer:
+        return True
+    return bool(size.is_Add or size.is_Mul) and all(isinstance(a, sympy.Expr) and is_linear(a) for a in size.args)

@@ -145,7 +145,8 @@ class Printer:
         if isinstance(size, int):
             return str(size)
         if is_linear(size):
-            return str(size.xreplace({s: sympy.Symbol(self._size_name(s, str(s))) for s in size.free_symbols}))
+            symbols = [s for s in size.free_symbols if isinstance(s, sympy.Symbol)]
+            return str(size.xreplace({s: sympy.Symbol(self._size_name(s, str(s))) for s in symbols}))
         return self._size_name(size, "size")
 
     def _size_name(self, size: Size, wanted: str) -> str:

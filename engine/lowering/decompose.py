@@ -13,7 +13,7 @@ from torch._guards import detect_fake_mode
 
 from engine.ir.aot import AotGraph
 from engine.ir.graph import NodeOrigin, node_id, origin_of, set_origin
-from engine.lowering.table import TABLE
+from engine.lowering.ops import lowering_of
 
 aten = torch.ops.aten
 
@@ -65,7 +65,7 @@ def decompositions() -> dict[Any, Callable[..., Any]]:
     return {
         op: fn
         for op, fn in decomposition_table.items()
-        if op not in TABLE and not is_library(op) and "_for_cpu" not in str(op) and not _is_random(op)
+        if lowering_of(op) is None and not is_library(op) and "_for_cpu" not in str(op) and not _is_random(op)
     }
 
 
@@ -117,7 +117,7 @@ def _attribute(module: torch.nn.Module, path: str) -> Any:
 
 
 def _can_decompose(target: Any) -> bool:
-    if not isinstance(target, torch._ops.OpOverload) or target in TABLE or is_library(target):
+    if not isinstance(target, torch._ops.OpOverload) or lowering_of(target) is not None or is_library(target):
         return False
     return target in decompositions() or target.has_kernel_for_dispatch_key(
         torch._C.DispatchKey.CompositeImplicitAutograd
@@ -156,7 +156,7 @@ def _is_provided(target: Any) -> bool:
     """Whether a part is better off on its own than inside the whole operator, which ATen also has."""
     if not isinstance(target, torch._ops.OpOverload):
         return True
-    return target in TABLE or is_library(target) or _is_random(target)
+    return lowering_of(target) is not None or is_library(target) or _is_random(target)
 
 
 def _fits(node: torch.fx.Node, traced: torch.fx.GraphModule) -> bool:

@@ -16,16 +16,14 @@ from engine.ir.graph import origin_of
 from engine.ir.index import Size, contiguous_strides, is_same, plain
 from engine.ir.kernel import KernelSource, Program
 from engine.ir.loops import Def, LoopKernel
-from engine.lowering import ops as _families
 from engine.lowering.decompose import decompose, is_library
 from engine.lowering.fuse import bases, fuse, probed
 from engine.lowering.memory import layout, strided
-from engine.lowering.table import TABLE, ExternNode, Lowering, NotLowered, Tensor, dense_stride, sizes_of
+from engine.lowering.ops import lowering_of
+from engine.lowering.table import ExternNode, Lowering, NotLowered, Tensor, dense_stride, sizes_of
 
 Emit = Callable[[LoopKernel, str], KernelSource]
 """Prints one kernel for a target; given by the caller, since printing is the next stage's work."""
-
-assert _families
 
 
 class LoweringError(EngineError):
@@ -39,6 +37,7 @@ class Constant:
     tensor: torch.Tensor
 
     def __call__(self) -> torch.Tensor:
+        """The tensor."""
         return self.tensor
 
 
@@ -193,13 +192,14 @@ class Walk:
 
     def _lowered(self, node: torch.fx.Node, args: Any, kwargs: Any) -> str | None:
         """Try the table; why it did not work, None if it did."""
-        if node.target not in TABLE:
+        lowering = lowering_of(node.target)
+        if lowering is None:
             return "A vendor library does it best." if is_library(node.target) else "It has no lowering."
         mark = len(self.low.defs)
         try:
             _check_devices(node)
             _check_not_empty(node)
-            result = TABLE[node.target](self.low, *args, **kwargs)
+            result = lowering(self.low, *args, **kwargs)
             _check_result(node, result)
             for made in self.low.defs[mark:]:
                 if made.is_computed:
@@ -257,9 +257,7 @@ class Walk:
         if strided(value) is not None:
             return value
         node, self.low.node = self.low.node, None
-        copied = self.low.pointwise(
-            value.shape, value.dtype, lambda b, i: value.at(b, i), name=f"{value.base.name}_copy"
-        )
+        copied = self.low.pointwise(value.shape, value.dtype, value.at, name=f"{value.base.name}_copy")
         self.low.node = node
         return copied
 
@@ -284,7 +282,7 @@ class Walk:
         copied = self.low.pointwise(
             value.shape,
             value.dtype,
-            lambda b, i: value.at(b, i),
+            value.at,
             name=f"{source.name}_copy",
             stride=dense_stride(wanted),
         )

@@ -168,6 +168,14 @@ class Scheduler:
             if reason is None:
                 self._inline(made, group, stored=is_stored)
                 self.note(made, group, True, _joined_because(made, is_stored))
+                for other in readers:
+                    if other is not group:
+                        self.note(
+                            made,
+                            other,
+                            False,
+                            "Another kernel stores it: this one walks it in another order and reads it.",
+                        )
                 return
             self.note(made, group, False, reason)
         self._start(made)

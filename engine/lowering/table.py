@@ -259,6 +259,8 @@ def element(a: Any, dtype: torch.dtype, shape: tuple[Size, ...]) -> Body:
             return lambda b, index: b.constant(a, dtype)
         if isinstance(a, complex):
             raise NotLowered("complex numbers are computed by ATen")
+        if type(a).__name__ == "ToFloat":  # torch's sympy function for float(size)
+            a = a.args[0]
         if getattr(a, "is_integer", None) is not True:
             raise NotLowered("a number that is not whole and follows from sizes is computed by ATen")
         return lambda b, index: b.size(plain(a), dtype)

@@ -2,6 +2,14 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from engine.lowering.ops import indexing, pointwise, reductions, views
+from engine.lowering.table import TABLE, Lower
 
 FAMILIES = (pointwise, views, indexing, reductions)
+
+
+def lowering_of(operator: Any) -> Lower | None:
+    """The lowering of an operator, None where there is none."""
+    return TABLE.get(operator)

@@ -215,15 +215,13 @@ def nll_loss_forward(
     name = low.node.name if low.node is not None else "nll"
     losses = low.pointwise(count, held, loss, name=f"{name}_each")
     if reduction == 0 and not is_single:
-        return low.pointwise(count, a.dtype, lambda b, i: losses.at(b, i)), low.pointwise(
-            (), a.dtype, lambda b, i: b.constant(0.0, held)
-        )
+        return low.pointwise(count, a.dtype, losses.at), low.pointwise((), a.dtype, lambda b, i: b.constant(0.0, held))
     if is_single:
         raise NotLowered("the loss of a single sample is computed by ATen")
     weights = low.pointwise(count, held, weighed, name=f"{name}_weights")
-    total = reduce(low, "sum", losses, (0,), False, held, lambda b, i: losses.at(b, i), name=f"{name}_sum")
-    weight_sum = reduce(low, "sum", weights, (0,), False, held, lambda b, i: weights.at(b, i), name=f"{name}_weight")
-    shown = low.pointwise((), a.dtype, lambda b, i: weight_sum.at(b, i))
+    total = reduce(low, "sum", losses, (0,), False, held, losses.at, name=f"{name}_sum")
+    weight_sum = reduce(low, "sum", weights, (0,), False, held, weights.at, name=f"{name}_weight")
+    shown = low.pointwise((), a.dtype, weight_sum.at)
     if reduction == 2:
-        return low.pointwise((), a.dtype, lambda b, i: total.at(b, i)), shown
+        return low.pointwise((), a.dtype, total.at), shown
     return low.pointwise((), a.dtype, lambda b, i: b.call("div", total.at(b, i), weight_sum.at(b, i))), shown

@@ -351,8 +351,8 @@ def clamp(low: Lowering, a: Tensor, min: Any = None, max: Any = None) -> Tensor:
     return elementwise(low, (a, *given), compute)
 
 
-lowers(aten.clamp_min.default, aten.clamp_min.Tensor)(lambda low, a, min: clamp(low, a, min))
-lowers(aten.clamp_max.default, aten.clamp_max.Tensor)(lambda low, a, max: clamp(low, a, None, max))
+lowers(aten.clamp_min.default, aten.clamp_min.Tensor)(clamp)
+lowers(aten.clamp_max.default, aten.clamp_max.Tensor)(lambda low, a, limit: clamp(low, a, None, limit))
 
 
 @lowers(
@@ -365,7 +365,7 @@ lowers(aten.clamp_max.default, aten.clamp_max.Tensor)(lambda low, a, max: clamp(
 )
 def clone(low: Lowering, a: Tensor, memory_format: Any = None) -> Tensor:
     check_loopable(a)
-    return low.pointwise(a.shape, a.dtype, lambda b, index: a.at(b, index))
+    return low.pointwise(a.shape, a.dtype, a.at)
 
 
 @lowers(aten._to_copy.default, prims.convert_element_type.default)

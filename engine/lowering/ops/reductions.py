@@ -195,7 +195,7 @@ def _variance(
     variance = low.pointwise(total.shape, result, divided, name=f"{name}_var")
     mean_shape = _reduced_shape(a, dims, keepdim)
     shown = average if keepdim else average.view(mean_shape, lambda i: _spread(i, kept, len(a.shape)))
-    rounded = shown if shown.dtype == result else low.pointwise(mean_shape, result, lambda b, i: shown.at(b, i))
+    rounded = shown if shown.dtype == result else low.pointwise(mean_shape, result, shown.at)
     return variance, rounded
 
 
@@ -260,7 +260,7 @@ def extreme(low: Lowering, kind: str, a: Tensor, dims: tuple[int, ...], keepdim:
                 top.shape, a.dtype, lambda b, i: b.call("ne", top.at(b, i), b.constant(0, held), dtype=torch.bool)
             )
         )
-    top = reduce(low, kind, a, dims, keepdim, a.dtype, lambda b, i: a.at(b, i), name=f"{base}_{kind}")
+    top = reduce(low, kind, a, dims, keepdim, a.dtype, a.at, name=f"{base}_{kind}")
     nan = reduce(
         low,
         "max",
@@ -409,7 +409,7 @@ def softmax(low: Lowering, a: Tensor, dim: int, *rest: Any, dtype: torch.dtype |
         return b.call("exp", b.call("sub", b.cast(a.at(b, i), held), top.at(b, row(i))))
 
     exps = low.pointwise(a.shape, held, exponential, name=f"{_name(low)}_exp")
-    total = reduce(low, "sum", exps, (dim,), True, held, lambda b, i: exps.at(b, i), name=f"{_name(low)}_sum")
+    total = reduce(low, "sum", exps, (dim,), True, held, exps.at, name=f"{_name(low)}_sum")
 
     def body(b: Builder, i: Coordinates) -> Op:
         value = b.call("div", exps.at(b, i), total.at(b, row(i)))
@@ -567,5 +567,5 @@ def rms_norm(
         return value if weight is None else b.call("mul", value, b.cast(weight.at(b, i[first:]), held))
 
     wanted = result_value(low)[1].dtype
-    shown = scale if wanted == held else low.pointwise(scale.shape, wanted, lambda b, i: scale.at(b, i))
+    shown = scale if wanted == held else low.pointwise(scale.shape, wanted, scale.at)
     return low.pointwise(a.shape, a.dtype, body, stride=_stride_like(low)), shown

@@ -195,7 +195,7 @@ def flip(low: Lowering, a: Tensor, dims: Sequence[int]) -> Tensor:
         return tuple(i * -1 + plain(a.shape[d] - 1) if d in chosen else i for d, i in enumerate(index))
 
     flipped = a.view(a.shape, mapping)
-    return low.pointwise(a.shape, a.dtype, lambda b, index: flipped.at(b, index))
+    return low.pointwise(a.shape, a.dtype, flipped.at)
 
 
 @lowers(aten.diagonal.default)

@@ -1,0 +1,374 @@
+"""Functions that lowering must get right, each with arguments: one idea a function."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import nn
+
+F = nn.functional
+
+Make = Callable[[], torch.Tensor]
+
+
+@dataclass(frozen=True)
+class Case:
+    """A function, what makes its arguments, and whether sizes may also be symbols."""
+
+    function: Callable[..., Any]
+    makes: tuple[Make, ...]
+    can_be_dynamic: bool = True
+
+    def args(self) -> tuple[torch.Tensor, ...]:
+        """The same arguments each time."""
+        torch.manual_seed(1)
+        return tuple(make() for make in self.makes)
+
+
+CASES: dict[str, Case] = {}
+
+
+def case(*makes: Make, dynamic: bool = True) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Add a function to the cases under its own name."""
+
+    def add(function: Callable[..., Any]) -> Callable[..., Any]:
+        CASES[function.__name__] = Case(function, makes, dynamic)
+        return function
+
+    return add
+
+
+def normal(*shape: int, dtype: torch.dtype = torch.float32) -> Make:
+    """Normally distributed numbers."""
+    return lambda: torch.randn(shape).to(dtype)
+
+
+def whole(*shape: int, below: int = 8, dtype: torch.dtype = torch.int64) -> Make:
+    """Whole numbers from 0 on."""
+    return lambda: torch.randint(0, below, shape).to(dtype)
+
+
+def coins(*shape: int) -> Make:
+    """Random truth values."""
+    return lambda: torch.rand(shape) > 0.5
+
+
+BF16, F16, F64 = torch.bfloat16, torch.float16, torch.float64
+
+
+@case(normal(4, 128), normal(128), normal(128), coins(4, 128))
+def masked_softmax_layer_norm(x: Any, w: Any, b: Any, mask: Any) -> Any:
+    """The tour's first cell."""
+    y = torch.softmax((x * 0.125).masked_fill(mask, -1e9), -1)
+    return F.layer_norm(y, (x.shape[-1],), w, b) + x, F.gelu(x)
+
+
+@case(normal(5, 77, dtype=BF16), normal(77, dtype=BF16), normal(77, dtype=BF16))
+def layer_norm_in_bfloat16(x: Any, w: Any, b: Any) -> Any:
+    """Odd sizes, 16 bits."""
+    return F.layer_norm(x + 1, (x.shape[-1],), w, b) * 2
+
+
+@case(normal(3, 7, 33))
+def softmax_over_each_dimension(x: Any) -> Any:
+    """Rows that do and do not lie along memory."""
+    return torch.softmax(x, 1), torch.log_softmax(x, -1), x.softmax(0)
+
+
+@case(normal(3, 7, 33))
+def reductions(x: Any) -> Any:
+    """One of each, over many dimensions."""
+    return (
+        (x.mean(1), x.var(-1), x.std((0, 2)), torch.var_mean(x, 0), x.sum(), x.amax(2), x.argmax(1), x.argmin()),
+        (x.max(1)[1], x.min(-1)[0], x.prod(1), (x > 0).any(1), (x > -9).all(), x.norm(dim=-1), x.sum((0, 1), True)),
+    )
+
+
+@case(whole(2, 9, below=20), normal(20, 16), normal(9, 16))
+def embeddings(tokens: Any, table: Any, positions: Any) -> Any:
+    """Indirect reads, negative ones too."""
+    return table[tokens] + positions, F.embedding(tokens, table) + positions, table[tokens - 20]
+
+
+@case(normal(2, 6, 4, 8), normal(6, 4), normal(6, 4))
+def rotary(x: Any, cos: Any, sin: Any) -> Any:
+    """Rotary embedding by halves."""
+    cos, sin, half = cos[None, :, None, :], sin[None, :, None, :], x.shape[-1] // 2
+    x1, x2 = x[..., :half], x[..., half:]
+    return torch.cat([x1 * cos - x2 * sin, x2 * cos + x1 * sin], -1)
+
+
+@case(normal(2, 6, 8), normal(2, 6, 8))
+def rotate_half(x: Any, angle: Any) -> Any:
+    """Rotary embedding as transformers writes it."""
+    half = x.shape[-1] // 2
+    turned = torch.cat((-x[..., half:], x[..., :half]), -1)
+    return x * angle.cos() + turned * angle.sin()
+
+
+@case(normal(8, 32, dtype=BF16), normal(32, dtype=BF16))
+def rms_norm(x: Any, w: Any) -> Any:
+    """Casts up and down around a reduction."""
+    f = x.float()
+    return (f * torch.rsqrt(f.pow(2).mean(-1, keepdim=True) + 1e-6)).to(x.dtype) * w
+
+
+@case(normal(12, 40), whole(12, below=40))
+def cross_entropy(x: Any, target: Any) -> Any:
+    """All reductions, label smoothing."""
+    return (
+        F.cross_entropy(x, target),
+        F.cross_entropy(x, target, label_smoothing=0.1),
+        F.cross_entropy(x, target, reduction="none"),
+        F.cross_entropy(x, target, reduction="sum"),
+    )
+
+
+@case(normal(2, 4, 6, 5), normal(4), normal(4), normal(4), lambda: torch.rand(4) + 0.1)
+def batch_norm(x: Any, w: Any, b: Any, mean: Any, var: Any) -> Any:
+    """Inference."""
+    return F.relu(F.batch_norm(x, mean, var, w, b, training=False))
+
+
+@case(normal(2, 4, 6, 5), normal(4), normal(4))
+def group_norm(x: Any, w: Any, b: Any) -> Any:
+    """Rows that span several channels."""
+    return F.group_norm(x, 2, w, b)
+
+
+@case(normal(6, 10), normal(10, 6))
+def transposes(x: Any, y: Any) -> Any:
+    """Different orders of walking, and layouts that follow eager's."""
+    return x.t() + y, (x + 1).t().contiguous(), x.permute(1, 0) * 2, (x.t() * y).sum(0)
+
+
+@case(normal(3, 5), normal(5), normal(3, 1), normal())
+def broadcasting(x: Any, row: Any, column: Any, scalar: Any) -> Any:
+    """Small tensors spread over large ones."""
+    return x + row * column - scalar, x / (row + 3), (row * 2)[None] * x + column.exp()
+
+
+@case(whole(3, 5, below=9), whole(3, 5, below=4, dtype=torch.int32), coins(3, 5))
+def whole_numbers(a: Any, b: Any, m: Any) -> Any:
+    """Promotion, rounding of quotients, bits, truth values."""
+    return (
+        (a + b, a * 2, a / 2, a // 3, a % 3, -a // 3, (-a) % 3, a & b, a | b, ~b, m & (a > 2), a.float().sqrt()),
+        (a.sum(), m.sum(), a == b, a.max(), m.float().mean(), a**2, torch.where(m, a, b), m + m, m * m, m ^ m, ~m),
+    )
+
+
+@case(normal(4, 6), normal(4, 6))
+def arithmetic(a: Any, b: Any) -> Any:
+    """Elementwise functions."""
+    return (
+        (
+            a % b,
+            torch.fmod(a, b),
+            a // b,
+            (a * 3).round(),
+            a.trunc(),
+            a.tanh(),
+            a.sigmoid(),
+            a.expm1(),
+            a.abs().log1p(),
+        ),
+        (a.clamp(-0.5, 0.5), torch.maximum(a, b), a.sign(), a.abs() ** 0.5, a**3, a.abs() ** b, 2**a, a.reciprocal()),
+        (a.erf(), a.cos(), a.isnan(), torch.logaddexp(a, b), torch.atan2(a, b), a.sinh(), torch.lerp(a, b, 0.3)),
+        (F.silu(a), F.gelu(a, approximate="tanh"), F.leaky_relu(a), F.softplus(a), F.elu(a), F.hardswish(a), F.mish(a)),
+        (F.hardtanh(a), F.relu6(a), F.relu(a), torch.addcmul(a, b, b, value=2), 1 - a, torch.rsub(a, 2)),
+    )
+
+
+@case(normal(4, 6, dtype=F16), normal(4, 6, dtype=BF16))
+def sixteen_bits(a: Any, b: Any) -> Any:
+    """Promotion between 16-bit types, and casts."""
+    return a + 1, a * b, b.exp(), a.sum(-1), b.mean(), a.float() + b, a.to(BF16), torch.softmax(a, -1), (a * 3).to(F16)
+
+
+@case(normal(4, 6), normal(2, 6), normal(4, 3))
+def joined(a: Any, b: Any, c: Any) -> Any:
+    """Concatenation and padding."""
+    return (
+        (torch.cat([a, b]), torch.cat([a * 2, c], 1).sum(1), torch.stack([a, a + 1], 1), torch.cat([b, b.sin(), b])),
+        (F.pad(a, (1, 2, 0, 3), value=2.0), F.pad(a, (-1, -1)), a.flip(0), a.flip(0, 1) + 1),
+    )
+
+
+@case(normal(4, 6, 8), dynamic=False)
+def views(x: Any) -> Any:
+    """Index arithmetic."""
+    return (
+        (x.view(24, 8).t(), x[1:3, ::2], x[..., None, :].expand(4, 6, 3, 8) + 1, x.unfold(2, 3, 2) * 1, x.flatten()),
+        (x.reshape(8, 24)[2], x.transpose(0, 1).reshape(6, 32) + 1, x.chunk(2, 1)[1] * 2, x.unbind(1)[2], x.roll(1, 1)),
+        (torch.diagonal(x, 0, 0, 1) + 1, x.reshape(2, 2, 6, 8)[1, :, 3:] * x[0, 0, 0], x.flip(1).reshape(48, 4) * 2),
+    )
+
+
+@case(normal(5, 4), whole(5, 4, below=5), whole(3, below=5))
+def gathers(x: Any, places: Any, rows: Any) -> Any:
+    """Indirect reads of every kind."""
+    return (
+        (x.gather(0, places), x[rows], x[:, rows.clamp(max=3)], x.index_select(0, rows)),
+        (x[rows, rows.clamp(max=3)], torch.take_along_dim(x, places.clamp(max=3), 1), (x * 2)[rows] + 1),
+    )
+
+
+@case(normal(4, 9))
+def running(x: Any) -> Any:
+    """Running sums and triangles."""
+    return x.cumsum(1), x.cumsum(0), (x * 2).cumsum(-1) + 1, x.tril(), x.triu(1), x.cumsum(-1).sum(-1)
+
+
+@case(normal(3, 4))
+def made_from_nothing(x: Any) -> Any:
+    """Tensors without a source."""
+    return (
+        (torch.arange(4) + x, torch.ones(3, 4) * x, torch.zeros_like(x) + x, torch.full((3, 4), 2.5) * x),
+        (torch.arange(0, 8, 2), torch.tril(torch.ones(4, 4, dtype=torch.bool)), torch.linspace(0, 1, 4) * x),
+        (torch.eye(4), torch.arange(1.0, 3.0, 0.5) * x, torch.tensor(0.5) * x),
+    )
+
+
+@case(normal())
+def scalars(x: Any) -> Any:
+    """Tensors without dimensions."""
+    return x + 1, x.exp().sum(), x * torch.ones(3), x.softmax(0), x.mean()
+
+
+@case(normal(0, 4))
+def no_elements(x: Any) -> Any:
+    """Nothing to launch."""
+    return x + 1, x.sum(1), x.sum(), torch.cat([x, x]), x.mean(1)
+
+
+@case(lambda: torch.randn(6, 8).t(), lambda: torch.randn(16, 12)[::2, ::2], lambda: torch.randn(1, 6).expand(8, 6))
+def other_layouts(a: Any, b: Any, c: Any) -> Any:
+    """Transposed, strided and overlapping inputs."""
+    return a + b, a * 2, b.sum(0), c + a, torch.softmax(a, -1), c.contiguous(), (b + c).t()
+
+
+@case(normal(2, 19_200))
+def long_rows(x: Any) -> Any:
+    """Rows too long for one block."""
+    return torch.softmax(x, -1), F.layer_norm(x, (x.shape[-1],)), x.argmax(-1), x.var(-1)
+
+
+@case(normal(20, 17_001), dynamic=False)
+def long_odd_rows(x: Any) -> Any:
+    """The same with a ragged end, more than one row, and what goes with a row."""
+    return torch.log_softmax(x * 2, -1), x.prod(-1), x.amin(-1, True) + x, (x.sum(-1) / 1000).exp()
+
+
+@case(normal(300, 70))
+def sums_of_columns(x: Any) -> Any:
+    """Reductions across memory."""
+    return x.sum(0), x.mean(0), (x * 2).amax(0), x.var(0)
+
+
+@case(normal(40_001), dynamic=False)
+def sums_of_everything(x: Any) -> Any:
+    """Few results from many elements: two steps."""
+    return x.sum(), x.mean(), x.var(), x.max(), x / x.norm(), x.argmax(), (x > 3).any()
+
+
+@case(normal(8, 16), normal(16, 32), normal(32), normal(32, 16))
+def mlp(x: Any, w: Any, b: Any, w2: Any) -> Any:
+    """Library products with arithmetic between them."""
+    return F.gelu(x @ w + b) @ w2 + x
+
+
+@case(normal(2, 4, 16), normal(48, 16), normal(48), normal(16, 16), dynamic=False)
+def attention(x: Any, w: Any, b: Any, out: Any) -> Any:
+    """Library attention, and attention written out."""
+    q, k, v = (t.view(2, 4, 2, 8).transpose(1, 2) for t in F.linear(x, w, b).split(16, -1))
+    y = F.scaled_dot_product_attention(q, k, v, is_causal=True)
+    scores = (q @ k.transpose(-1, -2)) / math.sqrt(8)
+    weights = scores.masked_fill(torch.tril(torch.ones(4, 4)) == 0, float("-inf")).softmax(-1)
+    return y.transpose(1, 2).reshape(2, 4, 16) @ out + x, weights @ v
+
+
+def _odd() -> torch.Tensor:
+    nan, inf = math.nan, math.inf
+    return torch.tensor([[1.0, nan, 3.0], [-inf, -inf, -inf], [inf, 1.0, nan], [0.0, -0.0, inf]])
+
+
+@case(_odd)
+def not_a_number(x: Any) -> Any:
+    """NaN and infinities where eager has them."""
+    return (
+        (x.amax(1), x.argmax(1), x.softmax(1), x.max(), torch.relu(x), x.clamp(0, 2), torch.maximum(x, x.flip(1))),
+        (x.min(1)[1], x.isinf(), x.nan_to_num(), x == x, x.sign(), x.argmin(), x.sum(1), x.sigmoid(), x.tanh()),
+    )
+
+
+@case(normal(4, 5, dtype=F64))
+def double(x: Any) -> Any:
+    """Constants keep their double precision."""
+    return (
+        (x * 0.1, x.exp(), x.tanh(), x.softmax(-1), x.mean(), torch.where(x > 0, 0.1, 0.7) * x, x.abs().sqrt()),
+        (x.erf(), x.abs().log1p(), x.floor(), x + torch.tensor(0.1, dtype=F64)),
+    )
+
+
+@case(normal(2, 3, 8, 8), dynamic=False)
+def images(x: Any) -> Any:
+    """Pooling, interpolation, shuffles: lowered or left to ATen, right in any case."""
+    return (
+        (F.avg_pool2d(x, 2), F.max_pool2d(x, 2), F.interpolate(x, scale_factor=2), F.adaptive_avg_pool2d(x, 1)),
+        (F.interpolate(x, size=(5, 7), mode="bilinear"), F.pixel_shuffle(x[:, :1].expand(2, 4, 8, 8), 2)),
+    )
+
+
+@case(
+    whole(5, below=255, dtype=torch.uint8),
+    whole(5, below=100, dtype=torch.int8),
+    whole(5, below=100, dtype=torch.int16),
+)
+def small_integers(a: Any, b: Any, c: Any) -> Any:
+    """Arithmetic that wraps around in few bits."""
+    return a + 1, b * 2, c + b, a.max(), b.min(), a.sum(), a > 3, a.float(), -b, b.abs(), a // 7, c.prod(), b - 100
+
+
+@case(normal(6, 5), normal(6, 5))
+def losses(a: Any, b: Any) -> Any:
+    """What people train with."""
+    return (
+        (F.mse_loss(a, b), F.l1_loss(a, b), F.smooth_l1_loss(a, b), F.huber_loss(a, b), F.normalize(a, dim=-1)),
+        (F.binary_cross_entropy_with_logits(a, b.sigmoid()), F.cosine_similarity(a, b)),
+        F.kl_div(a.log_softmax(-1), b.softmax(-1), reduction="batchmean"),
+    )
+
+
+@case(normal(4, 3), normal(4, 3))
+def written_slices(a: Any, b: Any) -> Any:
+    """Mutation made functional."""
+    a = a.clone()
+    a[1:3] = b[1:3] * 2
+    a[:, 0] = 1
+    return a, torch.slice_scatter(a, b[:2], 0, 1, 3), torch.select_scatter(a, b[0], 0, 2)
+
+
+@case(normal(4, 30))
+def left_to_aten(x: Any) -> Any:
+    """Sorting and scattering stay ATen calls between kernels."""
+    places = (x[:, :8] > 0).long()
+    return (x * 2).topk(3)[0] * 2, x.sort(-1)[1] + 1, torch.zeros(4, 30).scatter_add(1, places, x[:, :8]) * 3
+
+
+@case(normal(6, 40), normal(6, 40), normal(40))
+def residual_chain(x: Any, y: Any, w: Any) -> Any:
+    """One sum used by a norm and by what follows it."""
+    total = x + y
+    normed = total * torch.rsqrt(total.square().mean(-1, keepdim=True) + 1e-5) * w
+    return total, normed, normed.amax(-1)
+
+
+@case(normal(4, 64), normal(4, 64))
+def shared_between_kernels(x: Any, y: Any) -> Any:
+    """A costly value that two differently shaped kernels read."""
+    costly = (x.sin() * y).exp()
+    return costly.sum(0), costly.sum(1), costly.t() * 2, costly[:, ::2] + 1

@@ -1,0 +1,194 @@
+"""What shares a kernel, what does not, and what is told about it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from engine.ir.kernel import Extern, Launch, Program, Ref
+from engine.kernels.triton import emit
+from engine.lowering.driver import LoweringError, lower
+from tests.engine.lowering.tracing import trace
+
+F = nn.functional
+
+
+def lowered(function: Callable[..., Any], *args: torch.Tensor, is_dynamic: bool = False) -> Program:
+    """The program of a function."""
+    return lower(trace(function, args, is_dynamic=is_dynamic), "cuda:90", emit)
+
+
+def test_masked_softmax_is_one_kernel() -> None:
+    """Scaling and masking go into the softmax, whose row is read once."""
+    x, mask = torch.randn(64, 128), torch.rand(64, 128) > 0.5
+    program = lowered(lambda x, m: torch.softmax((x * 0.125).masked_fill(m, -1e9), -1), x, mask)
+    (kernel,) = program.kernels
+    assert kernel.bytes_moved == 64 * 128 * (4 + 4 + 1)
+    assert kernel.text.count("tl.load") == 2
+    assert "softmax" in kernel.name
+
+
+def test_layer_norm_with_residual_is_one_kernel() -> None:
+    """The sum is computed, stored for later use and normalised in one go."""
+    x, w = torch.randn(32, 64), torch.randn(64)
+
+    def function(x: Any, y: Any, w: Any, b: Any) -> Any:
+        total = x + y
+        return total, F.layer_norm(total, (64,), w, b)
+
+    program = lowered(function, x, x.clone(), w, w.clone())
+    (kernel,) = program.kernels
+    assert sum(a.written for a in kernel.args) == 2
+    assert program.record.lowered == program.record.total
+
+
+def test_embeddings_are_one_kernel() -> None:
+    """Two table look-ups and their sum; positions need no memory."""
+    tokens = torch.randint(0, 50, (2, 9))
+    program = lowered(lambda t, a, b: a[t] + b[torch.arange(9)], tokens, torch.randn(50, 16), torch.randn(9, 16))
+    (kernel,) = program.kernels
+    assert kernel.text.count("tl.load") == 3
+
+
+def test_pointwise_between_library_calls_is_one_kernel() -> None:
+    """What stands between two matrix products is one pass over memory."""
+    program = lowered(
+        lambda x, w, v: (F.gelu(x @ w) * 2 + 1) @ v, torch.randn(8, 16), torch.randn(16, 32), torch.randn(32, 4)
+    )
+    assert [type(s) for s in program.steps] == [Extern, Launch, Extern]
+    assert all(e.is_library for e in program.record.externs)
+
+
+def test_views_cost_nothing() -> None:
+    """Heads are split and transposed by index: the library call gets a strided view."""
+    program = lowered(
+        lambda x: x.view(2, 6, 4, 8).transpose(1, 2) @ x.view(2, 6, 4, 8).permute(0, 2, 3, 1), torch.randn(2, 6, 32)
+    )
+    assert sum(isinstance(s, Extern) for s in program.steps) == 1
+
+
+def test_costly_values_are_not_computed_twice() -> None:
+    """A value that two different walks need is stored once, and the refusal says why."""
+
+    def function(x: Any) -> Any:
+        costly = (x.sin() * 2).exp()
+        return costly.sum(0), costly.sum(1)
+
+    program = lowered(function, torch.randn(300, 200))
+    assert "".join(k.text for k in program.kernels).count("tl.sin") == 1
+    assert any(not d.fused and d.reason for d in program.record.decisions)
+
+
+def test_cheap_values_are_computed_again() -> None:
+    """A cast that two different kernels read is not worth storing."""
+
+    def function(x: Any) -> Any:
+        f = x.float()
+        return f.sum(0), f.sum(1)
+
+    program = lowered(function, torch.randn(300, 200, dtype=torch.float64).float())
+    assert all(b.kind != "intermediate" for b in program.buffers.values())
+
+
+def test_few_long_rows_are_split() -> None:
+    """A sum over everything is done by many programs, then by one."""
+    first, second = lowered(torch.sum, torch.randn(1 << 20)).kernels
+    assert first.grid[0] > 1
+    assert second.grid == (1,)
+
+
+def test_a_full_normalisation_does_not_run_on_one_program() -> None:
+    """Dividing by a total over everything must not drag the division into the one program that sums."""
+    program = lowered(lambda x: x / x.sum(), torch.randn(1 << 18))
+    assert program.kernels[-1].grid[0] > 64
+
+
+def test_no_cycle_through_a_library_call() -> None:
+    """A kernel is never fused across a call that stands between its parts."""
+
+    def function(x: Any, w: Any) -> Any:
+        y = x.exp()
+        return y + y @ w
+
+    kinds = [type(s) for s in lowered(function, torch.randn(8, 8), torch.randn(8, 8)).steps]
+    assert kinds == [Launch, Extern, Launch]
+
+
+def test_every_decision_has_a_sentence() -> None:
+    """Reasons are whole sentences, savings are counted."""
+    program = lowered(lambda x: torch.softmax(x * 2, -1) + 1, torch.randn(64, 64))
+    assert program.record.decisions
+    assert all(d.reason.endswith(".") and d.reason[0].isupper() for d in program.record.decisions)
+    assert all((d.bytes_saved or 0) > 0 for d in program.record.decisions if d.fused)
+
+
+def test_missing_lowerings_are_counted_with_a_reason() -> None:
+    """What ATen does is told apart: best done by a library, or not lowered."""
+    program = lowered(
+        lambda x: torch.sort(x * 2)[0] + torch.zeros(4, 30).scatter_add(1, (x > 0).long(), x), torch.randn(4, 30)
+    )
+    reasons = {e.op.split(".")[1]: (e.is_library, e.reason) for e in program.record.externs}
+    assert reasons["sort"][0]
+    assert reasons["scatter_add"] == (False, "It has no lowering.")
+    assert program.record.total - program.record.lowered == 2
+
+
+def test_outputs_that_are_views_share_memory() -> None:
+    """An output that is a view of something in memory is not copied."""
+    program = lowered(lambda x: (x * 2).t(), torch.randn(4, 6))
+    (output,) = program.outputs
+    assert isinstance(output, Ref)
+    assert output.stride == (1, 6)
+    assert len(program.kernels) == 1
+
+
+def test_one_program_serves_all_sizes() -> None:
+    """With symbols for sizes, sizes are parameters of the kernel."""
+    program = lowered(lambda x: torch.softmax(x * 2, -1), torch.randn(5, 40), is_dynamic=True)
+    (kernel,) = program.kernels
+    assert {a.kind for a in kernel.args} == {"pointer", "size", "constexpr"}
+    assert set(program.symbols.values()) == {(0, 0), (0, 1)}
+
+
+def test_provenance_reaches_the_aten_nodes() -> None:
+    """Every operation of a kernel, and every line that computes, names where it came from."""
+    (kernel,) = lowered(lambda x: torch.softmax(x.masked_fill(x > 1, 0), -1), torch.randn(8, 16)).kernels
+    origins = {o for op in kernel.ops for o in op.origins}
+    assert origins == set(kernel.nodes)
+    assert all(o.startswith("aten:0/0:") for o in origins)
+    lines = kernel.text.splitlines()
+    assert len(lines) == len(kernel.line_ops)
+    ids = {op.id for op in kernel.ops}
+    assert all(set(found) <= ids for found in kernel.line_ops)
+    for line, found in zip(lines, kernel.line_ops, strict=True):
+        assert bool(found) == (
+            "tl.load" in line
+            or "tl.store" in line
+            or (" = " in line and "program_id" not in line and "arange" not in line)
+        )
+
+
+def test_a_decomposed_operator_keeps_its_origin() -> None:
+    """Parts of a decomposed node all come from that node."""
+    (kernel,) = lowered(lambda x: F.mse_loss(x, x * 2), torch.randn(8, 16)).kernels
+    assert {o.rsplit(":", 1)[1].split("_")[0] for o in kernel.nodes} == {"mul", "mse"}
+
+
+def test_a_graph_that_mutates_is_refused() -> None:
+    """Lowering takes functional graphs only, and says so."""
+    graph = trace(lambda x: x + 1, (torch.randn(3),))
+    node = next(n for n in graph.module.graph.nodes if n.op == "call_function")
+    node.target = torch.ops.aten.add_.Tensor
+    with pytest.raises(LoweringError, match="not functional"):
+        lower(graph, "cuda:90", emit)
+
+
+def test_the_program_reads_as_python() -> None:
+    """The wrapper's text compiles, and names every kernel."""
+    program = lowered(lambda x, w: torch.softmax(x @ w, -1), torch.randn(8, 16), torch.randn(16, 32))
+    compile(program.record.wrapper_text, "wrapper", "exec")
+    assert all(k.name in program.record.wrapper_text for k in program.kernels)
