@@ -372,3 +372,21 @@ class Stride(Origin):
 
     def read(self, base: Any) -> Any:
         return base.stride(self.dimension)
+
+
+@dataclass(frozen=True)
+class Entry(Origin):
+    """What ``get`` of a mapping gives for a constant key, ``MISSING`` where there is none."""
+
+    base: Origin
+    key: Any
+
+    @property
+    def expr(self) -> str:
+        return f"{self.base.expr}.get({self.key!r})"
+
+    def code(self, base: str, const: ConstName) -> str:
+        return f"{base}.get({const(self.key, 'key')}, {const(MISSING, 'MISSING')})"
+
+    def read(self, base: Any) -> Any:
+        return base.get(self.key, MISSING)

@@ -18,6 +18,7 @@ from torch._guards import TracingContext, tracing
 import engine.trace.values.builtin_functions
 import engine.trace.values.container_objects
 import engine.trace.values.contexts
+import engine.trace.values.library
 import engine.trace.values.modules
 import engine.trace.handlers  # noqa: F401
 from engine import errors

@@ -107,7 +107,7 @@ _INLINE_IN_TORCH = (
 )
 _LEFT_TO_PYTHON = frozenset(
     "logging warnings importlib threading asyncio subprocess socket os io pdb unittest numpy scipy pandas matplotlib tqdm IPython time "
-    "gc sys traceback multiprocessing concurrent shutil pathlib json pickle tempfile linecache inspect".split()
+    "gc sys traceback multiprocessing concurrent shutil pathlib json pickle tempfile linecache".split()
 )
 
 

@@ -1,0 +1,284 @@
+"""Rules for the standard library: what is read or run while tracing rather than looked into."""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+import inspect
+import itertools
+import os
+import random
+import types
+import typing
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from engine.ir.guard import Equals, IsObject
+from engine.ir.origin import MISSING, Entry, Fixed, Origin
+from engine.trace.signals import Unsupported
+from engine.trace.values import iterators
+from engine.trace.values.base import NONE, Const, Value, force
+from engine.trace.values.functions import BoundMethod, FunctionValue, MethodOf, RealFunction, special
+from engine.trace.values.mappings import DictValue, SetValue
+from engine.trace.values.sequences import ListValue, TupleValue, sequence_items
+from engine.trace.values.tensor import TensorValue
+from engine.trace.values.wrap import wraps
+
+if TYPE_CHECKING:
+    from engine.trace.state import Tracer
+
+Args = list[Value]
+Words = dict[str, Value]
+
+
+class EnvironmentValue(Value):
+    """``os.environ``: each variable read is guarded."""
+
+    def __init__(self, held: Any, origin: Origin) -> None:
+        self.held = held
+        self.origin = origin
+
+    def type(self) -> type:
+        return type(self.held)
+
+    def real(self) -> Any:
+        return self.held
+
+    def _read(self, tx: Tracer, key: Value) -> str | None:
+        name = key.python(tx)
+        origin = Entry(Fixed(os.environ, "os.environ"), name)
+        found = os.environ.get(name)
+        cause = tx.cause("an environment variable decided what was traced")
+        tx.guard(IsObject(origin, MISSING, cause=cause) if found is None else Equals(origin, found, cause=cause))
+        return found
+
+    def get_item(self, tx: Tracer, key: Value) -> Value:
+        found = self._read(tx, key)
+        if found is None:
+            raise tx.user_exception(KeyError(key.python(tx)))
+        return Const(found)
+
+    def contains(self, tx: Tracer, item: Value) -> bool:
+        return self._read(tx, item) is not None
+
+    def get_attr(self, tx: Tracer, name: str) -> Value:
+        return MethodOf(self, name)
+
+    def call_method(self, tx: Tracer, name: str, args: Args, kwargs: Words) -> Value:
+        if name != "get":
+            raise self.refuse(f"the method {name!r}")
+        found = self._read(tx, force(tx, args[0]))
+        if found is not None:
+            return Const(found)
+        return args[1] if len(args) > 1 else kwargs.get("default", NONE)
+
+
+@wraps(type(os.environ))
+def _environment(tx: Tracer, real: Any, origin: Origin) -> Value:
+    return EnvironmentValue(real, origin)
+
+
+@special(os.getenv)
+def _getenv(tx: Tracer, args: Args, kwargs: Words) -> Value:
+    return EnvironmentValue(os.environ, Fixed(os.environ, "os.environ")).call_method(tx, "get", args, kwargs)
+
+
+@special(inspect.signature)
+def _signature(tx: Tracer, args: Args, kwargs: Words) -> Value:
+    of = force(tx, args[0])
+    if isinstance(of, RealFunction):
+        return tx.fixed(inspect.signature(of.held), "signature")
+    if isinstance(of, BoundMethod) and isinstance(of.function, RealFunction):
+        return tx.fixed(inspect.signature(types.MethodType(of.function.held, object())), "signature")
+    raise Unsupported("unknown-call", f"inspect.signature() of {of.describe()}")
+
+
+@special(dataclasses.fields)
+def _fields(tx: Tracer, args: Args, kwargs: Words) -> Value:
+    of = force(tx, args[0])
+    cls = of.real() if isinstance(of.real(), type) else of.type()
+    return TupleValue([tx.fixed(f, f.name) for f in dataclasses.fields(cls)])
+
+
+@special(dataclasses.is_dataclass)
+def _is_dataclass(tx: Tracer, args: Args, kwargs: Words) -> Value:
+    of = force(tx, args[0])
+    cls = of.real() if isinstance(of.real(), type) else of.type()
+    return Const(dataclasses.is_dataclass(cls))
+
+
+@special(typing.cast)
+def _cast(tx: Tracer, args: Args, kwargs: Words) -> Value:
+    return args[1]
+
+
+@special(copy.copy)
+def _copy(tx: Tracer, args: Args, kwargs: Words) -> Value:
+    of = force(tx, args[0])
+    if isinstance(of, (Const, TupleValue, FunctionValue)):
+        return of
+    if isinstance(of, ListValue):
+        return ListValue(list(of.items), None, of.cls, of.maxlen)
+    if isinstance(of, (DictValue, SetValue)):
+        return of.call_method(tx, "copy", [], {})
+    raise Unsupported("unknown-call", f"copy.copy() of {of.describe()}")
+
+
+@special(copy.deepcopy)
+def _deepcopy(tx: Tracer, args: Args, kwargs: Words) -> Value:
+    return _deep(tx, force(tx, args[0]), {})
+
+
+def _deep(tx: Tracer, of: Value, memo: dict[int, Value]) -> Value:
+    if id(of) in memo:
+        return memo[id(of)]
+    made: Value
+    if isinstance(of, (Const, FunctionValue)):
+        made = of
+    elif isinstance(of, ListValue):
+        made = memo[id(of)] = ListValue([], None, of.cls, of.maxlen)
+        made.items.extend(_deep(tx, force(tx, i), memo) for i in of.items)
+    elif isinstance(of, TupleValue):
+        made = TupleValue([_deep(tx, force(tx, i), memo) for i in of.items], of.cls)
+    elif isinstance(of, DictValue):
+        made = DictValue({k: (key, _deep(tx, force(tx, v), memo)) for k, (key, v) in of.entries.items()}, None, of.cls, of.factory)
+    elif isinstance(of, TensorValue) and not of.fake.requires_grad:
+        made = of.call_method(tx, "clone", [], {})
+    else:
+        raise Unsupported("unknown-call", f"copy.deepcopy() of {of.describe()}")
+    memo[id(of)] = made
+    return made
+
+
+# itertools
+
+
+@special(itertools.chain)
+def _chain(tx: Tracer, args: Args, kwargs: Words) -> Value:
+    return iterators.SequenceIterator([i for a in args for i in sequence_items(tx, a)], itertools.chain)
+
+
+@special(itertools.chain.from_iterable)
+def _chain_from(tx: Tracer, args: Args, kwargs: Words) -> Value:
+    return iterators.SequenceIterator([i for a in sequence_items(tx, args[0]) for i in sequence_items(tx, a)], itertools.chain)
+
+
+@special(itertools.count)
+def _count(tx: Tracer, args: Args, kwargs: Words) -> Value:
+    start = force(tx, args[0] if args else kwargs.get("start", Const(0))).python(tx)
+    step = force(tx, args[1] if len(args) > 1 else kwargs.get("step", Const(1))).python(tx)
+    return iterators.CountIterator(start, step)
+
+
+def _by_index(fn: Any) -> Any:
+    """Combinatoric iterators choose items by position alone: run them over positions."""
+
+    def rule(tx: Tracer, args: Args, kwargs: Words) -> Value:
+        pools: list[list[Value]] = []
+        rest: list[Any] = []
+        for n, arg in enumerate(args):
+            if fn is itertools.product or n == 0:
+                pools.append(list(sequence_items(tx, arg)))
+            else:
+                rest.append(force(tx, arg).python(tx))
+        words = {k: force(tx, v).python(tx) for k, v in kwargs.items()}
+        chosen = fn(*([range(len(p)) for p in pools]), *rest, **words)
+        many = fn is itertools.product
+        items: list[Value] = [
+            TupleValue([pools[p % len(pools) if many else 0][i] for p, i in enumerate(indices)]) for indices in chosen
+        ]
+        return iterators.SequenceIterator(items, type(iter(())))
+
+    return rule
+
+
+for _fn in (itertools.product, itertools.permutations, itertools.combinations, itertools.combinations_with_replacement, itertools.pairwise):
+    special(_fn)(_by_index(_fn))
+
+
+@special(itertools.islice)
+def _islice(tx: Tracer, args: Args, kwargs: Words) -> Value:
+    bounds = slice(*tx.constants(args[1:]))
+    start, stop, step = bounds.start or 0, bounds.stop, bounds.step or 1
+    iterator = iterators.iterator_of(tx, args[0])
+    items: list[Value] = []
+    position = 0
+    while stop is None or position < stop:
+        item = iterator.step(tx)
+        if item is None:
+            break
+        if position >= start and (position - start) % step == 0:
+            items.append(item)
+        position += 1
+    return iterators.SequenceIterator(items, itertools.islice)
+
+
+@special(itertools.repeat)
+def _repeat(tx: Tracer, args: Args, kwargs: Words) -> Value:
+    if len(args) < 2 and "times" not in kwargs:
+        return iterators.CombinedIterator(itertools.repeat, [args[0]], lambda tx: args[0])
+    times = force(tx, args[1] if len(args) > 1 else kwargs["times"]).python(tx)
+    return iterators.SequenceIterator([args[0]] * times, itertools.repeat)
+
+
+@special(itertools.zip_longest)
+def _zip_longest(tx: Tracer, args: Args, kwargs: Words) -> Value:
+    columns = [list(sequence_items(tx, a)) for a in args]
+    fill = kwargs.get("fillvalue", NONE)
+    length = max((len(c) for c in columns), default=0)
+    rows: list[Value] = [TupleValue([c[n] if n < len(c) else fill for c in columns]) for n in range(length)]
+    return iterators.SequenceIterator(rows, itertools.zip_longest)
+
+
+@special(itertools.accumulate)
+def _accumulate(tx: Tracer, args: Args, kwargs: Words) -> Value:
+    from engine.trace.operations import binary
+
+    function = force(tx, args[1]) if len(args) > 1 else None
+    items = list(sequence_items(tx, args[0]))
+    if "initial" in kwargs:
+        items.insert(0, kwargs["initial"])
+    made: list[Value] = []
+    for item in items:
+        if not made:
+            made.append(item)
+        elif function is None:
+            made.append(binary(tx, "+", made[-1], item))
+        else:
+            made.append(function.call(tx, [made[-1], item], {}))
+    return iterators.SequenceIterator(made, itertools.accumulate)
+
+
+@special(itertools.starmap)
+def _starmap(tx: Tracer, args: Args, kwargs: Words) -> Value:
+    function = force(tx, args[0])
+    made = [function.call(tx, list(sequence_items(tx, row)), {}) for row in sequence_items(tx, args[1])]
+    return iterators.SequenceIterator(made, itertools.starmap)
+
+
+# pytree: torch's own walk over containers, with leaves as they are.
+
+
+@special(torch.utils._pytree.tree_map)
+def _tree_map(tx: Tracer, args: Args, kwargs: Words) -> Value:
+    function = force(tx, args[0])
+    return _tree(tx, force(tx, args[1]), lambda leaf: function.call(tx, [leaf], {}))
+
+
+def _tree(tx: Tracer, of: Value, visit: Any) -> Value:
+    if isinstance(of, ListValue) and of.cls is list:
+        return ListValue([_tree(tx, force(tx, i), visit) for i in of.items])
+    if isinstance(of, TupleValue):
+        return TupleValue([_tree(tx, force(tx, i), visit) for i in of.items], of.cls)
+    if isinstance(of, DictValue):
+        return DictValue({k: (key, _tree(tx, force(tx, v), visit)) for k, (key, v) in of.entries.items()}, None, of.cls, of.factory)
+    return force(tx, visit(of))
+
+
+def _refuse_random(tx: Tracer, args: Args, kwargs: Words) -> Value:
+    raise Unsupported("unknown-call", "Python's random numbers are drawn")
+
+
+for _name in ("random", "randint", "uniform", "choice", "shuffle", "randrange", "sample", "seed", "gauss", "choices"):
+    special(getattr(random, _name))(_refuse_random)
