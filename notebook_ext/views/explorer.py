@@ -12,7 +12,7 @@ from notebook_ext.views.guards import guards, is_entry
 from notebook_ext.views.kernels import kernels
 from notebook_ext.views.linked import default_target, linked, pane_text, targets_of
 from notebook_ext.views.recompiles import recompiles
-from notebook_ext.views.summary import has_graph, summary
+from notebook_ext.views.summary import has_graph, inputs_of, summary
 from notebook_ext.views.text import one_line
 from notebook_ext.views.timings import timings
 
@@ -92,14 +92,13 @@ def all_parts(session: Session) -> dict[str, Any]:
 
 def _entry(session: Session, compilation: CompilationRecord) -> dict[str, Any]:
     frame = next((f for f in session.frames if f.id == compilation.frame), None)
-    inputs = ", ".join(f"{k} {v}" for k, v in (compilation.inputs or {}).items())
     rejected = sum(is_entry(r.entry, compilation) for call in session.calls for r in call.rejections)
     return {
         "id": compilation.id,
         "frame": compilation.frame,
         "name": one_line(frame.name if frame else compilation.frame, 60),
         "entry": compilation.id.rpartition("/")[2],
-        "inputs": one_line(inputs, 80),
+        "inputs": one_line(inputs_of(session, compilation), 80),
         "cause": one_line(compilation.cause, 200),
         "kernels": len({k.id for k in compilation.kernels}),
         "rejected": rejected,

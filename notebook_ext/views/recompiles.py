@@ -9,7 +9,7 @@ from engine.records.guards import Rejection
 from engine.records.runtime import CallRecord
 from engine.records.session import CompilationRecord, FrameRecord, Session
 from notebook_ext.views import places
-from notebook_ext.views.summary import reason_words
+from notebook_ext.views.summary import inputs_of, reason_words
 from notebook_ext.views.text import clean, one_line
 
 MAX_COLUMNS = 40
@@ -39,7 +39,7 @@ def _lane(session: Session, frame: FrameRecord) -> dict[str, Any]:
         "role": frame.role,
         "line": places.place_name(session, frame.resumes_after) if frame.resumes_after else f"line {frame.first_line}",
         "limit": config.recompile_limit,
-        "entries": [_entry(e, columns) for e in entries],
+        "entries": [_entry(session, e, columns) for e in entries],
         "columns": columns[-MAX_COLUMNS:],
         "cut": max(0, len(columns) - MAX_COLUMNS),
         "calls": len(calls),
@@ -48,13 +48,12 @@ def _lane(session: Session, frame: FrameRecord) -> dict[str, Any]:
     }
 
 
-def _entry(entry: CompilationRecord, columns: list[dict[str, Any]]) -> dict[str, Any]:
+def _entry(session: Session, entry: CompilationRecord, columns: list[dict[str, Any]]) -> dict[str, Any]:
     made = next((c["first"] for c in columns if c["outcome"] == "compiled" and c["entry"] == entry.id), 0)
-    inputs = ", ".join(f"{clean(k)} {clean(v)}" for k, v in (entry.inputs or {}).items())
     return {
         "id": entry.id,
         "name": f"e{entry.id.rpartition('/')[2]}",
-        "inputs": inputs,
+        "inputs": inputs_of(session, entry),
         "cause": one_line(entry.cause, 300),
         "from": made,
         "seconds": compile_seconds(entry),

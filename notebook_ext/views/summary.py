@@ -11,7 +11,7 @@ from engine.records.kernels import KernelRecord
 from engine.records.session import CompilationRecord, FrameRecord, Session
 from engine.records.trace import BreakRecord
 from notebook_ext.views import places
-from notebook_ext.views.text import changed, one_line, plural, seconds
+from notebook_ext.views.text import changed, clean, one_line, plural, seconds
 
 Kind = Literal["text", "name", "link", "action"]
 
@@ -139,6 +139,13 @@ def last_rejection(session: Session, compilation: str) -> Rejection | None:
         if call.entry == compilation and call.outcome == "compiled" and call.rejections:
             return call.rejections[-1]
     return None
+
+
+def inputs_of(session: Session, compilation: CompilationRecord) -> str:
+    """What a compilation was made for, in short: its own record of it, else that of the call that caused it."""
+    calls = (c.inputs for c in session.calls if c.entry == compilation.id and c.outcome == "compiled")
+    found = compilation.inputs or next(calls, None) or {}
+    return ", ".join(f"{clean(name)} {clean(value)}" for name, value in found.items())
 
 
 def break_words(session: Session, record: BreakRecord) -> str:
