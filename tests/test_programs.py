@@ -123,9 +123,7 @@ def cases() -> Iterator[Any]:
 
 @pytest.mark.usefixtures("no_background")
 @pytest.mark.parametrize(("name", "backend", "grad"), list(cases()))
-def test_compiled_is_plain(
-    name: str, backend: str, grad: bool, ledger: Ledger, capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_compiled_is_plain(name: str, backend: str, grad: bool, ledger: Ledger) -> None:
     """Compiled code gives the same results, effects, text, exceptions, gradients and random state, and is used again at the next call."""
     plain = prepare(name, "plain")
     expected = observe(plain, plain.target, grad=grad)
@@ -153,6 +151,18 @@ def shortfall(ran: Ran, backend: str, again: int = 0) -> str:
     if failures:
         parts.append("failed: " + ", ".join(sorted({f.stage for f in failures})))
     return "; ".join(parts)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_unrecorded_is_plain(name: str) -> None:
+    """With no recording open, compiled code is as right as with one, in the calls that compile and in a second round of the same calls."""
+    engine.reset()
+    plain, compiled = prepare(name, "plain"), prepare(name, "compiled")
+    run_compiled = engine.compile(compiled.target, backend="eager")
+    for _ in range(2):
+        expected, actual = observe(plain, plain.target), observe(compiled, run_compiled)
+        found = Comparison().observations(expected, actual)
+        assert not found, "\n".join(found)
 
 
 def test_ledger_knows_only_programs() -> None:
