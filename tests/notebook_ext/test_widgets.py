@@ -20,6 +20,8 @@ from notebook_ext.widgets.explorer import Explorer
 from notebook_ext.widgets.page import standalone_html
 from tests.notebook_ext.sessions import head_compilation, head_session, hostile_session
 
+JS = pathlib.Path(__file__).parents[1] / "js"
+
 
 class Recorded(Explorer):
     """An explorer that keeps what it sends."""
@@ -75,6 +77,15 @@ def test_the_joined_module_is_valid(tmp_path: pathlib.Path) -> None:
     path.write_text(module_text(), encoding="utf-8")
     done = subprocess.run(["node", "--check", str(path)], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
+
+
+def test_the_front_end_type_checks() -> None:
+    """TypeScript finds nothing wrong with the JSDoc types."""
+    found = shutil.which("tsc", path=str(JS / "node_modules" / ".bin")) or shutil.which("tsc")
+    if found is None:
+        pytest.skip("TypeScript is not here: npm ci in tests/js installs it")
+    done = subprocess.run([found, "-p", str(JS)], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout
 
 
 def test_no_code_makes_html_from_text() -> None:
