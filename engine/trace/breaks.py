@@ -21,7 +21,10 @@ CATALOGUE: dict[str, Reason] = {
     "tensor-jump": Reason(
         "A branch depends on a tensor's value",
         "A graph is recorded once and holds one path; which path is right is known only when the tensor has been computed.",
-        ("Use torch.where or torch.cond to compute with both outcomes.", "Move the condition out of the compiled function."),
+        (
+            "Use torch.where or torch.cond to compute with both outcomes.",
+            "Move the condition out of the compiled function.",
+        ),
     ),
     "data-dependent": Reason(
         "A tensor's value is needed in Python",
@@ -43,14 +46,18 @@ CATALOGUE: dict[str, Reason] = {
         "The callable is written in C or changes state that a graph cannot hold, so Python has to run it.",
         ("Replace it by a torch operation.", "If it is pure and works on tensors, mark it with engine.allow_in_graph."),
     ),
-    "disabled": Reason("A function marked as disabled is called", "engine.disable asks for plain Python here.", ("Remove the mark.",)),
+    "disabled": Reason(
+        "A function marked as disabled is called", "engine.disable asks for plain Python here.", ("Remove the mark.",)
+    ),
     "asked": Reason("A graph break was asked for", "engine.graph_break was called here.", ("Remove the call.",)),
     "unsupported-operation": Reason(
         "An operation that the tracer does not know",
         "Its effect on these values cannot be foreseen while tracing, so Python has to run it.",
         ("Rewrite the line with plain Python values or torch operations.",),
     ),
-    "unsupported-opcode": Reason("A kind of statement that is left to Python", "The tracer has no rule for this bytecode instruction."),
+    "unsupported-opcode": Reason(
+        "A kind of statement that is left to Python", "The tracer has no rule for this bytecode instruction."
+    ),
     "unsupported-argument": Reason(
         "A torch operation takes a value that cannot be put into a graph",
         "Graph nodes take tensors, numbers, strings, dtypes, devices and containers of them.",
@@ -61,7 +68,9 @@ CATALOGUE: dict[str, Reason] = {
         "A generator is suspended and continued by its caller, which a compiled frame cannot do.",
         ("Return a list, or compile the function that is called for each item.",),
     ),
-    "async-frame": Reason("The function is asynchronous", "It is run by an event loop.", ("Compile the synchronous part.",)),
+    "async-frame": Reason(
+        "The function is asynchronous", "It is run by an event loop.", ("Compile the synchronous part.",)
+    ),
     "depth": Reason("Calls are nested too deeply", "Tracing into calls has a limit, see engine.config.inline_depth."),
     "budget": Reason(
         "The function runs too many instructions to trace",
@@ -73,8 +82,12 @@ CATALOGUE: dict[str, Reason] = {
         "The function raises an exception here",
         "The frame is left to Python so that the exception appears exactly as Python raises it.",
     ),
-    "side-effect": Reason("A side effect that cannot be replayed", "What the code changes could not be put back in place after the graph."),
-    "mutated-dict": Reason("A container changes in a way that cannot be replayed", "Its later state could not be rebuilt."),
+    "side-effect": Reason(
+        "A side effect that cannot be replayed", "What the code changes could not be put back in place after the graph."
+    ),
+    "mutated-dict": Reason(
+        "A container changes in a way that cannot be replayed", "Its later state could not be rebuilt."
+    ),
     "not-resumable": Reason(
         "The rest of the function cannot be continued from here",
         "Inside try or with blocks, or with an iterator half-way, Python's own state cannot be handed to a new function.",

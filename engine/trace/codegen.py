@@ -121,8 +121,6 @@ class Codegen:
         """Fill what was made empty."""
         while self._pending:
             value = self._pending.pop(0)
-            if getattr(value, "written", True) == {}:
-                continue
             self.load(value)
             value.fill(self)
 
@@ -137,7 +135,11 @@ class Codegen:
 
     def embed(self, value: Any) -> Any:
         """What stands for an object among the constants: itself, or a slot."""
-        if type(value) in _EMBEDDED or (type(value) is tuple and all(type(v) in _EMBEDDED for v in value)) or isinstance(value, CodeType):
+        if (
+            type(value) in _EMBEDDED
+            or (type(value) is tuple and all(type(v) in _EMBEDDED for v in value))
+            or isinstance(value, CodeType)
+        ):
             return value
         if isinstance(value, Slot):
             return value

@@ -74,7 +74,9 @@ def trace_frame(request: FrameRequest, options: Options, *, steps: bool = False)
         except errors.GraphBreak:
             raise
         except TraceSignal as signal:
-            return _skipped(request, options, Skip("internal", f"{type(signal).__name__}: {signal}"), attempt.record_parts())
+            return _skipped(
+                request, options, Skip("internal", f"{type(signal).__name__}: {signal}"), attempt.record_parts()
+            )
         except Exception as error:  # a defect of ours must never reach the user's program
             return _skipped(request, options, _internal(error), attempt.record_parts())
     return _skipped(request, options, Skip("internal", "tracing did not settle"), ())
@@ -196,7 +198,9 @@ class _Attempt:
         cg = Codegen(self.tx, frame.code, _location(frame))
         self._check_sharing()
         try:
-            cg.prepare([value, *pending_values(self.tx), *(c for c in frame.cells.values() if isinstance(c, CellValue))])
+            cg.prepare(
+                [value, *pending_values(self.tx), *(c for c in frame.cells.values() if isinstance(c, CellValue))]
+            )
             cg.load(value)
             cg.flush()
             told = replay(self.tx, cg)
@@ -230,7 +234,12 @@ class _Attempt:
         self._check_sharing()
         if frame.decoded.handlers[op.index] is not None or frame.handled:
             raise self._skip(reason, spans, "inside a try or with block")
-        if not self.tx.graph.operations and not self.tx.tensors_seen and resumed(frame.code) is None and not self._holds_tensors():
+        if (
+            not self.tx.graph.operations
+            and not self.tx.tensors_seen
+            and resumed(frame.code) is None
+            and not self._holds_tensors()
+        ):
             raise self._skip(reason, spans, "before any tensor operation")
         cg = Codegen(self.tx, frame.code, _location(frame))
         resumption = Resumption(self.tx, cg, frame, op, stack)
@@ -263,7 +272,12 @@ class _Attempt:
         raise errors.GraphBreak(record, errors.pointed(text, record.span))
 
     def _finish(
-        self, frame: Frame, cg: Codegen, told: tuple[str, ...], breaks: tuple[BreakRecord, ...], resumes: tuple[Any, ...]
+        self,
+        frame: Frame,
+        cg: Codegen,
+        told: tuple[str, ...],
+        breaks: tuple[BreakRecord, ...],
+        resumes: tuple[Any, ...],
     ) -> TracedFrame:
         try:
             code, graph = cg.finish()
@@ -332,4 +346,3 @@ def _skipped(
     wanted = current_session() is not None
     told = TraceRecord(instructions(code) if wanted else (), (), inlined, (record,), (), steps)
     return TracedFrame(None, guards, told)
-

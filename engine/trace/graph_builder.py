@@ -60,7 +60,9 @@ class GraphBuilder:
         text = text.removeprefix("self_") or "input"
         return f"{text}_" if keyword.iskeyword(text) or text[0].isdigit() else text
 
-    def add(self, op: str, target: Any, args: tuple[Any, ...], kwargs: dict[str, Any], origin: NodeOrigin) -> torch.fx.Node:
+    def add(
+        self, op: str, target: Any, args: tuple[Any, ...], kwargs: dict[str, Any], origin: NodeOrigin
+    ) -> torch.fx.Node:
         """Append a node that computes something."""
         node = self.graph.create_node(op, target, args, kwargs)
         if self._first is None:
@@ -119,7 +121,9 @@ def emit(
 
     pairs = [_argument(tx, a) for a in args]
     keyword_pairs = {k: _argument(tx, v) for k, v in (kwargs or {}).items()}
-    node = tx.graph.add(op, target, tuple(p[0] for p in pairs), {k: p[0] for k, p in keyword_pairs.items()}, tx.node_origin())
+    node = tx.graph.add(
+        op, target, tuple(p[0] for p in pairs), {k: p[0] for k, p in keyword_pairs.items()}, tx.node_origin()
+    )
     fakes = [p[1] for p in pairs]
     keyword_fakes = {k: p[1] for k, p in keyword_pairs.items()}
     before = _versions((fakes, keyword_fakes))
@@ -175,8 +179,19 @@ def evaluate(
     except UnsupportedOperatorException as error:
         raise Unsupported("unsupported-operation", f"{name} cannot be evaluated without real tensors") from error
     except NotImplementedError as error:
-        raise Unsupported("unsupported-operation", f"{name} cannot be evaluated without real tensors: {_first_line(error)}") from error
-    except (RuntimeError, TypeError, ValueError, IndexError, KeyError, AttributeError, AssertionError, ZeroDivisionError) as error:
+        raise Unsupported(
+            "unsupported-operation", f"{name} cannot be evaluated without real tensors: {_first_line(error)}"
+        ) from error
+    except (
+        RuntimeError,
+        TypeError,
+        ValueError,
+        IndexError,
+        KeyError,
+        AttributeError,
+        AssertionError,
+        ZeroDivisionError,
+    ) as error:
         raise Skip("raises", f"{name} raises {type(error).__name__}: {_first_line(error)}") from error
 
 
@@ -233,5 +248,3 @@ def _items(tx: Tracer, node: torch.fx.Node, result: Any) -> Value:
     if isinstance(result, list):
         return ListValue(items)
     return TupleValue(items, type(result))
-
-

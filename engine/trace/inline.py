@@ -154,7 +154,11 @@ def bind(tx: Tracer, function: FunctionValue, args: list[Value], kwargs: dict[st
 
 
 def _fill_defaults(
-    tx: Tracer, function: FunctionValue, positional: tuple[str, ...], keyword_only: tuple[str, ...], bound: dict[str, Any]
+    tx: Tracer,
+    function: FunctionValue,
+    positional: tuple[str, ...],
+    keyword_only: tuple[str, ...],
+    bound: dict[str, Any],
 ) -> None:
     if any(name not in bound for name in positional):
         defaults = function.defaults(tx)
@@ -166,4 +170,6 @@ def _fill_defaults(
             bound.setdefault(name, value)
     missing = [name for name in (*positional, *keyword_only) if name not in bound]
     if missing:
-        tx.raise_type_error(f"{function.code.co_qualname}() missing {len(missing)} required argument(s): {', '.join(map(repr, missing))}")
+        tx.raise_type_error(
+            f"{function.code.co_qualname}() missing {len(missing)} required argument(s): {', '.join(map(repr, missing))}"
+        )

@@ -87,7 +87,12 @@ def binary(tx: Tracer, symbol: str, left: Value, right: Value) -> Value:
     else:
         return tx.fold(BINARY[symbol.rstrip("=")][0] if in_place else function, *values)
     if _is_graph_value(left) or _is_graph_value(right):
-        return emit(tx, "call_function", BINARY[symbol.rstrip("=")][0] if in_place and not _mutates(left) else function, [left, right])
+        return emit(
+            tx,
+            "call_function",
+            BINARY[symbol.rstrip("=")][0] if in_place and not _mutates(left) else function,
+            [left, right],
+        )
     raise Unsupported("unsupported-operation", f"{left.describe()} {symbol} {right.describe()}")
 
 
@@ -161,7 +166,9 @@ def _dunder(tx: Tracer, name: str, left: Value, right: Value, in_place: bool) ->
     if in_place:
         tries.append((left, f"__{name}__", right))
     first, second = (left, f"__{plain}__", right), (right, f"__r{plain}__", left)
-    reflected_first = isinstance(right, ObjectValue) and right.type() is not left.type() and issubclass(right.type(), left.type())
+    reflected_first = (
+        isinstance(right, ObjectValue) and right.type() is not left.type() and issubclass(right.type(), left.type())
+    )
     tries.extend([second, first] if reflected_first else [first, second])
     for of, method_name, other in tries:
         if not isinstance(of, ObjectValue):
@@ -229,7 +236,9 @@ def _equal(tx: Tracer, left: Value, right: Value) -> bool | None:
     if isinstance(left, DictValue) and isinstance(right, DictValue):
         if set(left.entries) != set(right.entries):
             return False
-        return all(same_or_equal(tx, force(tx, v), force(tx, right.entries[k][1])) for k, (_, v) in left.entries.items())
+        return all(
+            same_or_equal(tx, force(tx, v), force(tx, right.entries[k][1])) for k, (_, v) in left.entries.items()
+        )
     by_identity = (ObjectValue, FunctionValue, ClassValue, BuiltinValue, PythonModule)
     if isinstance(left, by_identity) or isinstance(right, by_identity):
         return is_same(tx, left, right)

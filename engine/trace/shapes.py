@@ -34,7 +34,14 @@ def shape_guards(tx: Tracer) -> None:
         for n, place in enumerate(found[1:]):
             other = sympy.Symbol(f"{symbol.name}_{n}", integer=True)
             symbols = ((symbol, *found[0]), (other, *place))
-            tx.guard(ShapeRelation(found[0][0], sympy.Eq(symbol, other), symbols, cause=tx.cause("two sizes were equal, so one symbol stands for both")))
+            tx.guard(
+                ShapeRelation(
+                    found[0][0],
+                    sympy.Eq(symbol, other),
+                    symbols,
+                    cause=tx.cause("two sizes were equal, so one symbol stands for both"),
+                )
+            )
     _strides(tx, first)
 
 
@@ -70,5 +77,3 @@ def _strides(tx: Tracer, first: dict[sympy.Symbol, Place]) -> None:
             symbols = tuple((s, *first[s]) for s in sorted(expression.free_symbols, key=lambda s: s.name) if s in first)
             place = (own, Stride(value.origin, dim), -1)
             tx.guard(ShapeRelation(value.origin, sympy.Eq(own, expression), (place, *symbols), cause=tx.cause(why)))
-
-

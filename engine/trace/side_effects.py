@@ -143,6 +143,10 @@ def shares_mutated_storage(tx: Tracer) -> bool:
     """Whether an input that is changed in place shares memory with another input: fakes do not show that, so Python must run it."""
     used: list[TensorValue] = [v for v, _ in tx.input_tensors if v.made_by is not None]
     for value, version in tx.input_tensors:
-        if not value.fake.is_inference() and value.fake._version != version and any(_may_share(value, o) for o in used if o is not value):
+        if (
+            not value.fake.is_inference()
+            and value.fake._version != version
+            and any(_may_share(value, o) for o in used if o is not value)
+        ):
             return True
     return False

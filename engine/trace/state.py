@@ -27,7 +27,16 @@ from engine.trace.signals import Unsupported, UserException
 from engine.trace.values.base import Const, Lazy, NotConstant, Value, force
 from engine.trace.values.wrap import build, from_python
 
-_STATES = ("grad_mode", "inference_mode", "autocast", "torch_function_modes", "dispatch_modes", "functorch", "default_dtype", "deterministic")
+_STATES = (
+    "grad_mode",
+    "inference_mode",
+    "autocast",
+    "torch_function_modes",
+    "dispatch_modes",
+    "functorch",
+    "default_dtype",
+    "deterministic",
+)
 """Pieces of torch's global state that every graph depends on."""
 
 _FIXED_TRUTHS = (TypeIs, IsObject, CodeIs, Equals)
@@ -58,7 +67,9 @@ class Frame:
         "trusted",
     )
 
-    def __init__(self, code: CodeType, namespace: Namespace, parent: Frame | None, caller_stack: tuple[Span, ...]) -> None:
+    def __init__(
+        self, code: CodeType, namespace: Namespace, parent: Frame | None, caller_stack: tuple[Span, ...]
+    ) -> None:
         self.code = code
         self.decoded: Decoded = decode(code)
         self.index = 0
@@ -235,7 +246,9 @@ class Tracer:
     def guard_same(self, left: Value, right: Value, same: bool) -> None:
         """Take for granted that two read objects are one, or are not."""
         if left.origin is not None and right.origin is not None and left.origin != right.origin:
-            self.guards.add(SameObject(left.origin, right.origin, same, cause=self.cause("the two were compared by identity")))
+            self.guards.add(
+                SameObject(left.origin, right.origin, same, cause=self.cause("the two were compared by identity"))
+            )
 
     def lazy(self, real: Any, origin: Origin) -> Value:
         """A value that is wrapped when it is first looked at."""
@@ -243,7 +256,13 @@ class Tracer:
 
     def fixed(self, real: Any, text: str = "") -> Value:
         """The value for an object that does not change while a program runs (torch's functions, classes)."""
-        return self.wrap(real, Fixed(real, text or getattr(real, "__qualname__", None) or getattr(real, "__name__", None) or type(real).__name__))
+        return self.wrap(
+            real,
+            Fixed(
+                real,
+                text or getattr(real, "__qualname__", None) or getattr(real, "__name__", None) or type(real).__name__,
+            ),
+        )
 
     def from_python(self, value: Any) -> Value:
         """A fresh value for a plain Python object made while tracing."""

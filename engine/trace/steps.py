@@ -47,12 +47,16 @@ class StepLog:
 
     def _step(self, index: int, frame: Frame, op: Op) -> StepRecord:
         span = span_of(frame.code, op.offset)
-        return StepRecord(index, len(self._tx.frames) - 1, frame.code.co_qualname, op.offset, op.opname, op.argrepr, span, (), {})
+        return StepRecord(
+            index, len(self._tx.frames) - 1, frame.code.co_qualname, op.offset, op.opname, op.argrepr, span, (), {}
+        )
 
     def _marks(self) -> tuple[int, int, int]:
         return len(self._tx.graph.graph.nodes), len(self._tx.guards), len(self._tx.mutated)
 
-    def _complete(self, index: int, frame: Frame, before: dict[str, Any], marks: tuple[int, int, int], event: str) -> None:
+    def _complete(
+        self, index: int, frame: Frame, before: dict[str, Any], marks: tuple[int, int, int], event: str
+    ) -> None:
         import dataclasses
 
         tx = self._tx

@@ -1,5 +1,29 @@
 """Handlers of opcodes, one file per family. Importing this package fills the table."""
 
-from engine.trace.handlers import attributes, calls, containers, exceptions, generators, imports, jumps, match, names, operators, stack
+from engine.trace.handlers import (
+    attributes,
+    calls,
+    containers,
+    exceptions,
+    generators,
+    imports,
+    jumps,
+    match,
+    names,
+    operators,
+    stack,
+)
 
-__all__ = ["attributes", "calls", "containers", "exceptions", "generators", "imports", "jumps", "match", "names", "operators", "stack"]
+__all__ = [
+    "attributes",
+    "calls",
+    "containers",
+    "exceptions",
+    "generators",
+    "imports",
+    "jumps",
+    "match",
+    "names",
+    "operators",
+    "stack",
+]

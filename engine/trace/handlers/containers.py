@@ -136,7 +136,9 @@ def _unpack_star(tx: Tracer, frame: Frame, op: Op) -> None:
     items = list(sequence_items(tx, frame.stack.pop()))
     before, after = op.arg & 0xFF, op.arg >> 8
     if len(items) < before + after:
-        tx.raise_error(ValueError, f"not enough values to unpack (expected at least {before + after}, got {len(items)})")
+        tx.raise_error(
+            ValueError, f"not enough values to unpack (expected at least {before + after}, got {len(items)})"
+        )
     split = len(items) - after
     parts: list[Value] = [*items[:before], ListValue(items[before:split]), *items[split:]]
     frame.stack.extend(reversed(parts))
@@ -179,5 +181,3 @@ def _convert(tx: Tracer, frame: Frame, op: Op) -> None:
 @handles("GET_LEN")
 def _get_len(tx: Tracer, frame: Frame, op: Op) -> None:
     frame.push(force(tx, frame.stack[-1]).length(tx))
-
-

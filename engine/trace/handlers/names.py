@@ -33,7 +33,9 @@ def load_local(tx: Tracer, frame: Frame, name: str) -> None:
     if value is None:
         cell = frame.cells.get(name)
         if cell is None or cell.content is None:
-            tx.raise_error(UnboundLocalError, f"cannot access local variable '{name}' where it is not associated with a value")
+            tx.raise_error(
+                UnboundLocalError, f"cannot access local variable '{name}' where it is not associated with a value"
+            )
         value = cell.content
     frame.push(value)
 
@@ -78,7 +80,9 @@ def _store_load(tx: Tracer, frame: Frame, op: Op) -> None:
 @handles("DELETE_FAST")
 def _delete_fast(tx: Tracer, frame: Frame, op: Op) -> None:
     if frame.locals.pop(op.argval, None) is None:
-        tx.raise_error(UnboundLocalError, f"cannot access local variable '{op.argval}' where it is not associated with a value")
+        tx.raise_error(
+            UnboundLocalError, f"cannot access local variable '{op.argval}' where it is not associated with a value"
+        )
 
 
 @handles("LOAD_GLOBAL")
@@ -149,7 +153,10 @@ def _load_closure(tx: Tracer, frame: Frame, op: Op) -> None:
 def _load_deref(tx: Tracer, frame: Frame, op: Op) -> None:
     content = _cell(frame, op.argval).content
     if content is None:
-        tx.raise_error(NameError, f"cannot access free variable '{op.argval}' where it is not associated with a value in enclosing scope")
+        tx.raise_error(
+            NameError,
+            f"cannot access free variable '{op.argval}' where it is not associated with a value in enclosing scope",
+        )
     assert content is not None
     frame.push(content)
 

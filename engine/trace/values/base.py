@@ -104,7 +104,9 @@ class Value:
 
     def graph_arg(self, tx: Tracer) -> tuple[Any, Any]:
         """The value as an argument of an fx node, and the same over fake tensors."""
-        raise Unsupported("unsupported-argument", f"a value of type {self.type().__name__} as an argument of a torch operation")
+        raise Unsupported(
+            "unsupported-argument", f"a value of type {self.type().__name__} as an argument of a torch operation"
+        )
 
     def snapshot(self) -> Callable[[], None]:
         """For mutable kinds: a function that puts the contents back as they are now."""
@@ -206,7 +208,11 @@ class Const(Value):
         from engine.trace.values.iterators import SequenceIterator
 
         if not isinstance(self.value, (str, bytes)):
-            return super().iterate(tx) if not hasattr(self.value, "__iter__") else tx.raise_type_error(f"{self.type().__name__!r} object is not iterable")
+            return (
+                super().iterate(tx)
+                if not hasattr(self.value, "__iter__")
+                else tx.raise_type_error(f"{self.type().__name__!r} object is not iterable")
+            )
         return SequenceIterator([Const(c) for c in self.value], type(iter(self.value)), source=self)
 
     def get_item(self, tx: Tracer, key: Value) -> Value:

@@ -73,7 +73,7 @@ def _issubclass(tx: Tracer, args: Args, kwargs: Words) -> Value:
 @special(callable)
 def _callable(tx: Tracer, args: Args, kwargs: Words) -> Value:
     of = force(tx, args[0])
-    return Const(hasattr(of.type(), "__call__"))
+    return Const(any("__call__" in base.__dict__ for base in of.type().__mro__))
 
 
 @special(type)
@@ -350,7 +350,9 @@ def _extreme(fn: Any, symbol: str) -> Any:
         for item in items[1:]:
             item_key = force(tx, item if plain else key.call(tx, [item], {}))
             if any(isinstance(k, SymValue) for k in (best_key, item_key)) and plain:
-                best = best_key = emit(tx, "call_function", torch.sym_min if fn is min else torch.sym_max, [best, item_key])
+                best = best_key = emit(
+                    tx, "call_function", torch.sym_min if fn is min else torch.sym_max, [best, item_key]
+                )
             elif force(tx, operations.compare(tx, symbol, item_key, best_key)).truth(tx):
                 best, best_key = force(tx, item), item_key
         return best
@@ -485,6 +487,58 @@ def _setitem(tx: Tracer, args: Args, kwargs: Words) -> Value:
 _register_operators()
 
 
+@special(tuple.__new__)
+def _tuple_new(tx: Tracer, args: Args, kwargs: Words) -> Value:
+    cls = force(tx, args[0]).python(tx)
+    items = list(sequence_items(tx, args[1])) if len(args) > 1 else []
+    if cls is not tuple and not hasattr(cls, "_fields"):
+        raise Unsupported("unknown-call", f"{cls.__qualname__} is created")
+    return TupleValue(items, cls)
+
+
+class Getter(Value):
+    """``operator.itemgetter``, ``attrgetter`` and ``methodcaller``."""
+
+    def __init__(self, cls: type, made: Any, get: Any) -> None:
+        self.cls = cls
+        self.made = made
+        self.get = get
+
+    def type(self) -> type:
+        return self.cls
+
+    def call(self, tx: Tracer, args: Args, kwargs: Words) -> Value:
+        return self.get(tx, force(tx, args[0]))  # type: ignore[no-any-return]
+
+    def python(self, tx: Tracer) -> Any:
+        return self.made
+
+
+def _several(getters: list[Any]) -> Any:
+    if len(getters) == 1:
+        return getters[0]
+    return lambda tx, of: TupleValue([g(tx, of) for g in getters])
+
+
+@special(operator.itemgetter)
+def _itemgetter(tx: Tracer, args: Args, kwargs: Words) -> Value:
+    keys = [force(tx, a) for a in args]
+    made = operator.itemgetter(*tx.constants(args))
+    return Getter(operator.itemgetter, made, _several([lambda tx, of, k=k: of.get_item(tx, k) for k in keys]))
+
+
+@special(operator.attrgetter)
+def _attrgetter(tx: Tracer, args: Args, kwargs: Words) -> Value:
+    def read(tx: Tracer, of: Value, path: str) -> Value:
+        for part in path.split("."):
+            of = force(tx, of.get_attr(tx, part))
+        return of
+
+    names = [str(n) for n in tx.constants(args)]
+    made = operator.attrgetter(*names)
+    return Getter(operator.attrgetter, made, _several([lambda tx, of, n=n: read(tx, of, n) for n in names]))
+
+
 @special(id)
 def _id(tx: Tracer, args: Args, kwargs: Words) -> Value:
     raise Unsupported("unsupported-operation", "id() of a value")
@@ -493,5 +547,3 @@ def _id(tx: Tracer, args: Args, kwargs: Words) -> Value:
 @special(sys.getrecursionlimit)
 def _recursion_limit(tx: Tracer, args: Args, kwargs: Words) -> Value:
     return Const(sys.getrecursionlimit())
-
-

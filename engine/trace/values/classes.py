@@ -41,7 +41,9 @@ def class_origin(cls: type) -> Origin:
     return Fixed(cls, cls.__qualname__)
 
 
-def class_attribute(tx: Tracer, cls: type, name: str, instance: Value | None, start: type | None = None) -> Value | None:
+def class_attribute(
+    tx: Tracer, cls: type, name: str, instance: Value | None, start: type | None = None
+) -> Value | None:
     """``instance.name`` (or ``cls.name``) as far as classes define it; None where they do not.
 
     ``start``: look only behind this class of the MRO, as ``super`` does.
@@ -203,9 +205,11 @@ def construct(tx: Tracer, of: ClassValue, args: list[Value], kwargs: dict[str, V
 
     cls = of.held
     if issubclass(cls, BaseException):
-        if isinstance((find_in_class(cls, "__init__") or (None, None))[1], types.FunctionType):
-            raise Unsupported("unknown-call", f"the exception {cls.__name__} is created, which runs code of its own")
-        return ExceptionValue(cls, args)
+        made = ExceptionValue(cls, args)
+        init = find_in_class(cls, "__init__")
+        if init is not None and isinstance(init[1], types.FunctionType):
+            tx.wrap(init[1], Attr(class_origin(init[0]), "__init__")).call(tx, [made, *args], kwargs)
+        return made
     if issubclass(cls, enum.Enum):
         return fold_call(tx, cls, args, kwargs, f"{cls.__name__}()")
     if issubclass(cls, tuple) and hasattr(cls, "_fields") and hasattr(cls, "_make"):
@@ -222,9 +226,9 @@ def construct(tx: Tracer, of: ClassValue, args: list[Value], kwargs: dict[str, V
 
 def is_plain_class(cls: type) -> bool:
     """Whether instances hold nothing but attributes: all of its bases are ``object`` or made by Python code."""
-    return all(base is object or base.__flags__ & _HEAP and base.__module__ not in ("_ctypes",) for base in cls.__mro__) and (
-        cls.__basicsize__ <= 64 + 8 * 32
-    )
+    return all(
+        base is object or base.__flags__ & _HEAP and base.__module__ not in ("_ctypes",) for base in cls.__mro__
+    ) and (cls.__basicsize__ <= 64 + 8 * 32)
 
 
 def _plain_object(tx: Tracer, of: ClassValue, args: list[Value], kwargs: dict[str, Value]) -> Value:
@@ -360,7 +364,11 @@ def _class(tx: Tracer, real: type, origin: Origin) -> Value:
 def _is_alias(real: Any) -> bool:
     import typing
 
-    return isinstance(real, (types.GenericAlias, types.UnionType)) or type(real).__module__ == "typing" and not isinstance(real, typing.Generic)  # type: ignore[arg-type]
+    return (
+        isinstance(real, (types.GenericAlias, types.UnionType))
+        or type(real).__module__ == "typing"
+        and not isinstance(real, typing.Generic)
+    )  # type: ignore[arg-type]
 
 
 @wraps_if(40, _is_alias)
@@ -380,5 +388,3 @@ class AliasValue(BuiltinValue):
 
     def get_item(self, tx: Tracer, key: Value) -> Value:
         return self
-
-

@@ -166,5 +166,3 @@ class FieldValue(Value):
 @wraps(dataclasses.Field)
 def _field(tx: Tracer, real: Any, origin: Origin) -> Value:
     return FieldValue(real, origin)
-
-

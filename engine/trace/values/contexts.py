@@ -6,10 +6,12 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from engine.ir.origin import Origin
 from engine.trace.signals import Unsupported
 from engine.trace.values.base import NONE, Value, force
 from engine.trace.values.functions import MethodOf, special
 from engine.trace.values.torch_functions import guard_state
+from engine.trace.values.wrap import wraps
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -35,8 +37,10 @@ class GradContext(Value):
         raise Unsupported("side-effect", "grad mode changes while tracing tentatively")
 
     def get_attr(self, tx: Tracer, name: str) -> Value:
-        if name in ("__enter__", "__exit__", "__call__"):
+        if name in ("__enter__", "__exit__", "__call__", "clone"):
             return MethodOf(self, name)
+        if name == "__class__":
+            return tx.fixed(self.cls)
         return super().get_attr(tx, name)
 
     def call_method(self, tx: Tracer, name: str, args: list[Value], kwargs: dict[str, Value]) -> Value:
@@ -47,6 +51,8 @@ class GradContext(Value):
         if name == "__exit__":
             set_grad(tx, self.before.pop())
             return NONE
+        if name == "clone":
+            return GradContext(self.cls, self.mode)
         return super().call_method(tx, name, args, kwargs)
 
     def call(self, tx: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
@@ -90,6 +96,12 @@ def set_grad(tx: Tracer, mode: bool) -> None:
         node = tx.graph.add("call_function", torch._C._set_grad_enabled, (mode,), {}, tx.node_origin())
         node.meta["example_value"] = None
     torch._C._set_grad_enabled(mode)
+
+
+@wraps(torch.no_grad, torch.enable_grad)
+def _grad_context(tx: Tracer, real: Any, origin: Origin) -> Value:
+    tx.guard_type(real, origin, "it is entered")
+    return GradContext(type(real), isinstance(real, torch.enable_grad))
 
 
 def _maker(cls: Any, mode: bool) -> None:
@@ -171,7 +183,9 @@ class AutocastContext(Value):
             return NONE
         if name == "__exit__":
             real, entered = self.active.pop()
-            node = tx.graph.add("call_function", torch.amp.autocast_mode._exit_autocast, (entered,), {}, tx.node_origin())
+            node = tx.graph.add(
+                "call_function", torch.amp.autocast_mode._exit_autocast, (entered,), {}, tx.node_origin()
+            )
             node.meta["example_value"] = None
             real.__exit__(None, None, None)
             tx.undo_at_end.remove(real)
@@ -185,5 +199,3 @@ def _autocast(tx: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
     words = dict(zip(names, tx.constants(args), strict=False))
     words.update(zip(kwargs, tx.constants(kwargs.values()), strict=True))
     return AutocastContext(words)
-
-

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import types
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from engine.trace.values.base import NONE, Value, force
+from engine.ir.origin import Attr
+from engine.trace.values.base import NONE, Const, Value, force
+from engine.trace.values.classes import class_attribute, class_origin, find_in_class
 from engine.trace.values.sequences import TupleValue
 
 if TYPE_CHECKING:
@@ -58,7 +61,10 @@ class ExceptionValue(Value):
                 return NONE
         if not hasattr(self.cls, name):
             tx.raise_error(AttributeError, f"'{self.cls.__name__}' object has no attribute '{name}'")
-        raise self.refuse(f"reading the attribute {name!r}")
+        found = class_attribute(tx, self.cls, name, self)
+        if found is None:
+            raise self.refuse(f"reading the attribute {name!r}")
+        return found
 
     def set_attr(self, tx: Tracer, name: str, value: Value) -> None:
         tx.mutating(self)
@@ -67,7 +73,16 @@ class ExceptionValue(Value):
     def call_method(self, tx: Tracer, name: str, args: list[Value], kwargs: dict[str, Value]) -> Value:
         if name == "with_traceback":
             return self
+        if name == "__init__":
+            self.args = list(args)
+            return NONE
         if name in ("__str__", "__repr__"):
+            own = find_in_class(self.cls, name)
+            if own is not None and isinstance(own[1], types.FunctionType):
+                return tx.wrap(own[1], Attr(class_origin(own[0]), name)).call(tx, [self, *args], kwargs)
+            if self.attributes:
+                made = BaseException(*(force(tx, a).python(tx) for a in self.args))
+                return Const(str(made) if name == "__str__" else f"{self.cls.__name__}{made.args!r}")
             return tx.fold(str if name == "__str__" else repr, self.made(tx))
         return super().call_method(tx, name, args, kwargs)
 
@@ -91,5 +106,3 @@ class ExceptionValue(Value):
             cg.load(value)
             cg.out.emit("SWAP", 2)
             cg.out.emit("STORE_ATTR", name)
-
-

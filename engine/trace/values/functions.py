@@ -48,7 +48,9 @@ class CellValue(Value):
     __slots__ = ("content", "held", "name", "origin", "root_name")
     is_mutable = True
 
-    def __init__(self, content: Value | None, origin: Origin | None = None, held: Any = None, root_name: str = "") -> None:
+    def __init__(
+        self, content: Value | None, origin: Origin | None = None, held: Any = None, root_name: str = ""
+    ) -> None:
         self.content = content
         self.origin = origin
         self.held = held
@@ -281,7 +283,12 @@ class MadeFunction(FunctionValue):
         self.attributes[name] = value
 
     def children(self) -> list[Value]:
-        return [*self.default_values, *self.keyword_default_values.values(), *self.cell_values, *self.attributes.values()]
+        return [
+            *self.default_values,
+            *self.keyword_default_values.values(),
+            *self.cell_values,
+            *self.attributes.values(),
+        ]
 
     def reconstruct(self, cg: Codegen) -> None:
         from engine.trace.support import make_function
@@ -415,7 +422,9 @@ class ConstMethod(Value):
             from engine.trace.values.sequences import sequence_items
 
             return tx.fold(self.of.value.join, tx.constants(sequence_items(tx, args[0])))
-        return fold_call(tx, getattr(self.of.value, self.name), args, kwargs, f"{self.describe()} with values that are not constant")
+        return fold_call(
+            tx, getattr(self.of.value, self.name), args, kwargs, f"{self.describe()} with values that are not constant"
+        )
 
     def reconstruct(self, cg: Codegen) -> None:
         cg.const(self.of.value)
@@ -425,7 +434,9 @@ class ConstMethod(Value):
 class PartialValue(Value):
     """``functools.partial``."""
 
-    def __init__(self, function: Value, args: list[Value], kwargs: dict[str, Value], origin: Origin | None = None) -> None:
+    def __init__(
+        self, function: Value, args: list[Value], kwargs: dict[str, Value], origin: Origin | None = None
+    ) -> None:
         self.function = function
         self.args = args
         self.kwargs = kwargs

@@ -242,7 +242,9 @@ def make_zip(tx: Tracer, over: list[Value], *, strict: bool) -> Value:
             item = iterator.step(tx)
             if item is None:
                 if strict and (n or any(i.step(tx) is not None for i in inner[1:])):
-                    tx.raise_error(ValueError, f"zip() argument {n + 1 if n else 2} is shorter or longer than the others")
+                    tx.raise_error(
+                        ValueError, f"zip() argument {n + 1 if n else 2} is shorter or longer than the others"
+                    )
                 return None
             items.append(item)
         return TupleValue(items) if items else None
@@ -295,18 +297,23 @@ class OpaqueIterator(IteratorValue):
         return self.held
 
     def step(self, tx: Tracer) -> Value | None:
-        raise Unsupported("unknown-call", f"the next item of a {type(self.held).__name__} that came from outside is asked for")
+        raise Unsupported(
+            "unknown-call", f"the next item of a {type(self.held).__name__} that came from outside is asked for"
+        )
 
     def snapshot(self) -> Callable[[], None]:
         return lambda: None
 
 
 def _is_iterator(real: Any) -> bool:
-    return hasattr(type(real), "__next__") and not hasattr(type(real), "forward") and type(real).__module__ in ("builtins", "itertools")
+    return (
+        hasattr(type(real), "__next__")
+        and not hasattr(type(real), "forward")
+        and type(real).__module__ in ("builtins", "itertools")
+    )
 
 
 @wraps_if(20, _is_iterator)
 def _iterator(tx: Tracer, real: Any, origin: Origin) -> Value:
     tx.guard_type(real, origin, "it is iterated")
     return OpaqueIterator(real, origin)
-

@@ -142,7 +142,9 @@ def _deep(tx: Tracer, of: Value, memo: dict[int, Value]) -> Value:
     elif isinstance(of, TupleValue):
         made = TupleValue([_deep(tx, force(tx, i), memo) for i in of.items], of.cls)
     elif isinstance(of, DictValue):
-        made = DictValue({k: (key, _deep(tx, force(tx, v), memo)) for k, (key, v) in of.entries.items()}, None, of.cls, of.factory)
+        made = DictValue(
+            {k: (key, _deep(tx, force(tx, v), memo)) for k, (key, v) in of.entries.items()}, None, of.cls, of.factory
+        )
     elif isinstance(of, TensorValue) and not of.fake.requires_grad:
         made = of.call_method(tx, "clone", [], {})
     else:
@@ -161,7 +163,9 @@ def _chain(tx: Tracer, args: Args, kwargs: Words) -> Value:
 
 @special(itertools.chain.from_iterable)
 def _chain_from(tx: Tracer, args: Args, kwargs: Words) -> Value:
-    return iterators.SequenceIterator([i for a in sequence_items(tx, args[0]) for i in sequence_items(tx, a)], itertools.chain)
+    return iterators.SequenceIterator(
+        [i for a in sequence_items(tx, args[0]) for i in sequence_items(tx, a)], itertools.chain
+    )
 
 
 @special(itertools.count)
@@ -193,7 +197,13 @@ def _by_index(fn: Any) -> Any:
     return rule
 
 
-for _fn in (itertools.product, itertools.permutations, itertools.combinations, itertools.combinations_with_replacement, itertools.pairwise):
+for _fn in (
+    itertools.product,
+    itertools.permutations,
+    itertools.combinations,
+    itertools.combinations_with_replacement,
+    itertools.pairwise,
+):
     special(_fn)(_by_index(_fn))
 
 
@@ -272,7 +282,9 @@ def _tree(tx: Tracer, of: Value, visit: Any) -> Value:
     if isinstance(of, TupleValue):
         return TupleValue([_tree(tx, force(tx, i), visit) for i in of.items], of.cls)
     if isinstance(of, DictValue):
-        return DictValue({k: (key, _tree(tx, force(tx, v), visit)) for k, (key, v) in of.entries.items()}, None, of.cls, of.factory)
+        return DictValue(
+            {k: (key, _tree(tx, force(tx, v), visit)) for k, (key, v) in of.entries.items()}, None, of.cls, of.factory
+        )
     return force(tx, visit(of))
 
 

@@ -145,7 +145,7 @@ class DictValue(Value):
 
         args = [force(tx, a) for a in args]
         match name, len(args):
-            case ("keys" | "values" | "items"), 0:
+            case (("keys" | "values" | "items"), 0):
                 return DictView(self, name)
             case "get", (1 | 2):
                 found = self.entries.get(args[0].key(tx))
@@ -515,7 +515,13 @@ def _set(tx: Tracer, real: Any, origin: Origin) -> Value:
     tx.guard(LengthIs(origin, len(real), cause=tx.cause("its elements decided what was traced")))
     from engine.ir.guard import Equals
 
-    tx.guard(Equals(origin, frozenset(real) if isinstance(real, frozenset) else set(real), cause=tx.cause("its elements decided what was traced")))
+    tx.guard(
+        Equals(
+            origin,
+            frozenset(real) if isinstance(real, frozenset) else set(real),
+            cause=tx.cause("its elements decided what was traced"),
+        )
+    )
     value = SetValue.of(tx, [tx.from_python(e) for e in real], type(real))
     value.origin = origin
     return value

@@ -22,7 +22,13 @@ if TYPE_CHECKING:
 
 _TABLES = ("_parameters", "_buffers", "_modules")
 _MODULE = torch.nn.Module
-_CONTAINERS = (torch.nn.ModuleList, torch.nn.Sequential, torch.nn.ModuleDict, torch.nn.ParameterList, torch.nn.ParameterDict)
+_CONTAINERS = (
+    torch.nn.ModuleList,
+    torch.nn.Sequential,
+    torch.nn.ModuleDict,
+    torch.nn.ParameterList,
+    torch.nn.ParameterDict,
+)
 _GLOBAL_HOOKS = (
     "_global_forward_pre_hooks",
     "_global_forward_hooks",
@@ -86,7 +92,9 @@ class ModuleValue(ObjectValue):
 
         if value is not None:
             forced = force(tx, value)
-            if isinstance(forced, ModuleValue) or (isinstance(forced, TensorValue) and issubclass(forced.type(), torch.nn.Parameter)):
+            if isinstance(forced, ModuleValue) or (
+                isinstance(forced, TensorValue) and issubclass(forced.type(), torch.nn.Parameter)
+            ):
                 raise Unsupported("side-effect", f"the parameter or submodule {name!r} of a module is set")
             if name in self.held.__dict__.get("_parameters", {}) or name in self.held.__dict__.get("_modules", {}):
                 raise Unsupported("side-effect", f"the parameter or submodule {name!r} of a module is replaced")
@@ -129,7 +137,13 @@ class ModuleValue(ObjectValue):
         for name in _GLOBAL_HOOKS:
             if namespace[name]:
                 raise Unsupported("unknown-call", "a module is called while global module hooks are set")
-            tx.guard(LengthIs(Fixed(namespace[name], name), 0, cause=tx.cause("a module was called, and global hooks would run with it")))
+            tx.guard(
+                LengthIs(
+                    Fixed(namespace[name], name),
+                    0,
+                    cause=tx.cause("a module was called, and global hooks would run with it"),
+                )
+            )
 
     def _call_with_hooks(self, tx: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
         from engine.trace.values.sequences import TupleValue
@@ -211,7 +225,16 @@ class ModuleValue(ObjectValue):
             from engine.trace.values.mappings import DictValue, DictView
 
             return DictView(DictValue({k: (Const(k), v) for k, v in self._members(tx).items()}), name)
-        if name in ("parameters", "named_parameters", "buffers", "named_buffers", "modules", "named_modules", "children", "named_children"):
+        if name in (
+            "parameters",
+            "named_parameters",
+            "buffers",
+            "named_buffers",
+            "modules",
+            "named_modules",
+            "children",
+            "named_children",
+        ):
             found = find_in_class(self.cls, name)
             if found is not None and found[0] is _MODULE:
                 return self._walk(tx, name, args, kwargs)
@@ -230,7 +253,10 @@ class ModuleValue(ObjectValue):
             found = {n: (n, v) for n, v in getattr(self.held, f"named_{name}")(**words)}
         else:
             prefix = words.pop("prefix", constant[0] if constant else "")
-            found = {n: ((f"{prefix}." if prefix else "") + n if n else prefix, v) for n, v in getattr(self.held, name)(**words)}
+            found = {
+                n: ((f"{prefix}." if prefix else "") + n if n else prefix, v)
+                for n, v in getattr(self.held, name)(**words)
+            }
         guard_structure(tx, self)
         values: list[Value] = []
         for path, (shown, _) in found.items():
@@ -287,5 +313,3 @@ def _module(tx: Tracer, real: torch.nn.Module, origin: Origin) -> Value:
         return tx.wrap(getattr(real, ORIGINAL_MODULE), Attr(origin, ORIGINAL_MODULE))
     tx.guard_type(real, origin, "the module's members or methods were used")
     return ModuleValue(type(real), origin, real)
-
-

@@ -184,12 +184,19 @@ class ObjectValue(Value):
             assert value is not None
             tx.wrap(found[1].fset, Attr(Attr(class_origin(found[0]), name), "fset")).call(tx, [self, value], {})
             return
+        if found is not None and value is not None:
+            setter = find_in_class(type(found[1]), "__set__")
+            if setter is not None and isinstance(setter[1], types.FunctionType):
+                descriptor = tx.wrap(found[1], Attr(class_origin(found[0]), name))
+                force(tx, descriptor).call_method(tx, "__set__", [self, value], {})
+                return
         if found is not None and is_data_descriptor(found[1]) and not isinstance(found[1], types.MemberDescriptorType):
             raise self.refuse(f"setting the attribute {name!r}, a descriptor,")
         if name in ("__class__", "__dict__"):
             raise self.refuse(f"setting {name}")
         tx.mutating(self)
-        self.written.pop(name, None)
+        if self.written.get(name, value) is None:
+            del self.written[name]  # set again after it was deleted: it comes last
         self.written[name] = value
 
     def del_attr(self, tx: Tracer, name: str) -> None:
@@ -324,6 +331,9 @@ class ObjectValue(Value):
             cg.out.call(2)
             cg.out.emit("POP_TOP")
         present = {n: v for n, v in self.written.items() if v is not None}
+        if not present:
+            cg.out.emit("POP_TOP")
+            return
         cg.helper(setter, 1)
         cg.const(tuple(present))
         cg.load_all(list(present.values()))
@@ -402,7 +412,9 @@ class PythonModule(Value):
         if self.is_trusted and not isinstance(found, (list, dict, set, torch.Tensor)):
             return Const(found) if is_literal(found) else tx.fixed(found)
         if name not in self.held.__dict__:
-            return tx.wrap(found, Attr(self.origin, name) if self.origin is not None else Attr(class_origin(type(found)), name))
+            return tx.wrap(
+                found, Attr(self.origin, name) if self.origin is not None else Attr(class_origin(type(found)), name)
+            )
         namespace = Namespace(self.held.__dict__, self.held.__name__)
         written = tx.globals_written.get((namespace, name))
         return written if written is not None else tx.wrap(found, Global(namespace, name))
@@ -467,5 +479,3 @@ def _is_any(real: Any) -> bool:
 def _opaque(tx: Tracer, real: Any, origin: Origin) -> Value:
     tx.guard_type(real, origin, "it was used")
     return OpaqueValue(real, origin)
-
-

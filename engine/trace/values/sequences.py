@@ -66,7 +66,9 @@ class SequenceValue(Value):
         if isinstance(index, slice):
             return self.part(self.items[index])
         if not isinstance(index, int):
-            tx.raise_type_error(f"{self.type().__name__} indices must be integers or slices, not {type(index).__name__}")
+            tx.raise_type_error(
+                f"{self.type().__name__} indices must be integers or slices, not {type(index).__name__}"
+            )
         if not -len(self.items) <= index < len(self.items):
             tx.raise_error(IndexError, f"{self.type().__name__} index out of range")
         return self.items[index]
@@ -226,7 +228,9 @@ class ListValue(SequenceValue):
     __slots__ = ("cls", "items", "maxlen", "origin")
     is_mutable = True
 
-    def __init__(self, items: list[Value], origin: Origin | None = None, cls: type = list, maxlen: int | None = None) -> None:
+    def __init__(
+        self, items: list[Value], origin: Origin | None = None, cls: type = list, maxlen: int | None = None
+    ) -> None:
         self.items = items
         self.origin = origin
         self.cls = cls

@@ -61,7 +61,9 @@ def symbolic_context(tx: Tracer, tensor: torch.Tensor, origin: Origin) -> Statel
     fixed = getattr(tensor, STATIC, frozenset())
     everything = tx.options.dynamic is True and not isinstance(tensor, torch.nn.Parameter)
     wanted = [
-        (d in marked or ((everything or d in seen) and tx.options.dynamic is not False)) and d not in fixed and tensor.shape[d] > 1
+        (d in marked or ((everything or d in seen) and tx.options.dynamic is not False))
+        and d not in fixed
+        and tensor.shape[d] > 1
         for d in range(tensor.dim())
     ]
     if not any(wanted):

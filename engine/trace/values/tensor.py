@@ -38,7 +38,11 @@ class TensorValue(Value):
     is_mutable = True
 
     def __init__(
-        self, node: torch.fx.Node | None, fake: torch.Tensor, origin: Origin | None = None, held: torch.Tensor | None = None
+        self,
+        node: torch.fx.Node | None,
+        fake: torch.Tensor,
+        origin: Origin | None = None,
+        held: torch.Tensor | None = None,
     ) -> None:
         self._node = node
         self.fake = fake
@@ -145,7 +149,15 @@ class TensorValue(Value):
         return tx.wrap(self.held.grad, Attr(self.origin, "grad"))
 
     def _metadata(self, tx: Tracer, name: str) -> Value:
-        if name in ("grad_fn", "_base", "__dict__", "_cdata", "volatile", "_backward_hooks", "__cuda_array_interface__"):
+        if name in (
+            "grad_fn",
+            "_base",
+            "__dict__",
+            "_cdata",
+            "volatile",
+            "_backward_hooks",
+            "__cuda_array_interface__",
+        ):
             raise self.refuse(f"reading the attribute {name!r}")
         result = evaluate(tx, "call_function", getattr, [self.fake, name], {})
         if isinstance(result, torch.Tensor):
@@ -156,7 +168,9 @@ class TensorValue(Value):
         if self.held is not None and name in getattr(self.held, "__dict__", {}):
             return super().call_method(tx, name, args, kwargs)
         if name in _PYTHON_ONLY:
-            raise Unsupported("data-dependent" if name in ("numpy", "tolist") else "unknown-call", f"Tensor.{name} is called")
+            raise Unsupported(
+                "data-dependent" if name in ("numpy", "tolist") else "unknown-call", f"Tensor.{name} is called"
+            )
         if getattr(torch.Tensor, name, None) is None:
             tx.raise_error(AttributeError, f"'{self.type().__name__}' object has no attribute '{name}'")
         if name in ("size", "dim", "numel", "ndimension", "__len__") and not kwargs:
@@ -268,5 +282,3 @@ def _match(tx: Tracer, real: torch.Tensor, fake: torch.Tensor, origin: Origin) -
         str(torch._C._dispatch_keys(real)),
         cause=tx.cause("the tensor takes part in the computation"),
     )
-
-

@@ -46,7 +46,11 @@ def _collect() -> dict[int, Any]:
             if not name.startswith("_") and isinstance(found, types.BuiltinFunctionType):
                 leaves[id(found)] = found
     for name, found in vars(torch).items():
-        if isinstance(found, types.BuiltinFunctionType) and hasattr(torch._C._VariableFunctions, name) and name not in _NOT_LEAVES:
+        if (
+            isinstance(found, types.BuiltinFunctionType)
+            and hasattr(torch._C._VariableFunctions, name)
+            and name not in _NOT_LEAVES
+        ):
             leaves[id(found)] = found
     for found in (torch.tensor, torch.as_tensor):
         leaves[id(found)] = found
@@ -201,6 +205,11 @@ def _is_autocast(tx: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Val
     return Const(torch.is_autocast_enabled(*values) if values else torch.is_autocast_enabled())
 
 
+@special(torch.backends.mha.get_fastpath_enabled)
+def _fast_path(tx: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    return Const(torch.backends.mha.get_fastpath_enabled())
+
+
 @special(torch.cuda.is_available, torch.backends.mps.is_available)
 def _is_available(tx: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
     return Const(torch.cuda.is_available())
@@ -236,5 +245,6 @@ def guard_state(tx: Tracer, state: str, value: Any) -> None:
     """Take a piece of torch's global state for granted, as it was when the frame was entered."""
     if state in tx.entry_state and tx.entry_state[state] != value:
         return
-    tx.guard(GlobalState(Fixed(torch, "torch"), state, value, cause=tx.cause("torch's global state decided what was traced")))
-
+    tx.guard(
+        GlobalState(Fixed(torch, "torch"), state, value, cause=tx.cause("torch's global state decided what was traced"))
+    )
