@@ -65,7 +65,7 @@ def _watch(parent: int) -> None:
 
 def _remove_folder() -> None:
     folder = os.environ.get("TMPDIR", "")
-    if os.path.basename(folder).startswith(FOLDER):  # noqa: PTH119 - pathlib is not loaded here otherwise
+    if os.path.basename(folder).startswith(FOLDER):
         shutil.rmtree(folder, ignore_errors=True)
 
 

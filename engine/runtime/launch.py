@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import functools
+import threading
 from collections.abc import Callable
 from typing import Any, Protocol
 
-from engine.ir.binary import build, jitted, unit_of
+import torch
+
+from engine.ir.binary import Unit, build, jitted, unit_of
 from engine.ir.kernel import KernelSource
 
 Launcher = Callable[..., None]
@@ -20,13 +24,23 @@ class Bind(Protocol):
         ...
 
 
+_compiling = threading.Lock()
+"""LLVM is not made for two compilers in one process; what follows it (loading, and a C compiler in Triton before 3.7) runs beside it."""
+
+
 def on_gpu(source: KernelSource, misaligned: frozenset[str] = frozenset()) -> Launcher:
-    """Compile for the current GPU and load there.
+    """Compile for the current GPU and load there; equal kernels are loaded once.
 
     Raises:
         Exception: whatever Triton's compiler or the driver raises.
     """
-    kernel = build(unit_of(source, misaligned))
+    return _loaded(unit_of(source, misaligned), torch.cuda.current_device())
+
+
+@functools.lru_cache(maxsize=1024)
+def _loaded(unit: Unit, _device: int) -> Launcher:
+    with _compiling:
+        kernel = build(unit)
     run = kernel.run  # loads the binary: only then is there a function
     function, metadata = kernel.function, kernel.packed_metadata
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -13,10 +14,12 @@ import torch
 from torch.utils._sympy.printers import PythonPrinter
 
 from engine.ir.binary import ALIGNMENT, static_size
-from engine.ir.kernel import Buffer, Extern, KernelArg, Launch, Program, Ref, Size
+from engine.ir.kernel import Buffer, Extern, KernelArg, KernelSource, Launch, Program, Ref, Size
 from engine.runtime.launch import Bind, Launcher, on_gpu
 
 Run = Callable[..., tuple[Any, ...]]
+BUILDERS = 4
+"""Threads that load kernels for one program."""
 
 
 def executable(program: Program, bind: Bind = on_gpu) -> Run:
@@ -47,12 +50,28 @@ class Executable:
         """Launchers by kernel key, for inputs of which ``misaligned`` are not at a multiple of 16 bytes."""
         known = self._launchers.get(misaligned)
         if known is None:
-            known = self._launchers[misaligned] = {}
-            for number, step in enumerate(self._program.steps):
-                if isinstance(step, Launch):
-                    odd = frozenset(a.name for a in step.kernel.args if a.kind == "pointer" and a.buffer in misaligned)
-                    known[f"launch{number}"] = self._bind(step.kernel, odd)
+            kernels = {f"launch{n}": s.kernel for n, s in enumerate(self._program.steps) if isinstance(s, Launch)}
+            bound = self._bound(tuple(kernels.values()), misaligned)
+            known = self._launchers[misaligned] = dict(zip(kernels, bound, strict=True))
         return known
+
+    def _bound(self, kernels: tuple[KernelSource, ...], misaligned: frozenset[str]) -> list[Launcher]:
+        """A launcher for each kernel; on a GPU several are made at once."""
+
+        def bind(kernel: KernelSource) -> Launcher:
+            odd = frozenset(a.name for a in kernel.args if a.kind == "pointer" and a.buffer in misaligned)
+            return self._bind(kernel, odd)
+
+        if self._bind is not on_gpu or len(kernels) < 2:
+            return [bind(kernel) for kernel in kernels]
+        device = torch.cuda.current_device()
+
+        def bind_there(kernel: KernelSource) -> Launcher:
+            with torch.cuda.device(device):  # a new thread's current device is the first
+                return bind(kernel)
+
+        with ThreadPoolExecutor(BUILDERS, thread_name_prefix="engine-build") as pool:
+            return list(pool.map(bind_there, kernels))
 
     def _prepare(self, inputs: tuple[Any, ...]) -> Run:
         """Write the Python for the devices that these inputs are on (guards keep them so), and load it."""
