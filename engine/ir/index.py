@@ -408,7 +408,8 @@ def text_of(
     size: Callable[[Size], str] = str,
 ) -> str:
     """The expression as Python text. ``picked`` names values read from memory, ``name`` variables, ``size`` prints symbolic sizes."""
-    terms = [_term_text(a, c, picked, name, size) for a, c in index.terms.items()]
+    ordered = sorted(index.terms.items(), key=lambda t: -abs(t[1]) if isinstance(t[1], int) else -(1 << 62))
+    terms = [_term_text(a, c, picked, name, size) for a, c in ordered]
     if not terms:
         return size(index.const)
     text = " + ".join(terms).replace("+ -", "- ")

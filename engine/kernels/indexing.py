@@ -13,6 +13,8 @@ PERSISTENT_LIMIT = 16_384
 """Longest row that one program holds whole."""
 LOOP_BLOCK = 2_048
 POINTWISE_BLOCK = 1_024
+MANY_PROGRAMS = 256
+"""Programs that keep every multiprocessor of a large device busy: rows are only put together beyond that."""
 TILE = 2_048
 """Elements that a program works on at a time when rows are short."""
 
@@ -49,7 +51,7 @@ def blocking(kernel: LoopKernel) -> Blocking:
         return _columns(x, r)
     if r is not None and power_of_two(r) <= PERSISTENT_LIMIT:
         block = power_of_two(r)
-        rows = max(1, min(TILE // block, power_of_two(x), 64)) if block < 1024 else 1
+        rows = max(1, min(TILE // block, power_of_two(x // MANY_PROGRAMS), 64)) if block < 1024 else 1
         return Blocking(rows, block, False, _warps(rows * block))
     return Blocking(1, LOOP_BLOCK, True, 8)
 

@@ -9,7 +9,20 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from engine.ir.index import Index, Size, Var, flatten, is_bijection, is_same, product, unflatten, variable
+from engine.ir.index import (
+    Div,
+    Index,
+    Mod,
+    Size,
+    Var,
+    exact_quotient,
+    flatten,
+    is_bijection,
+    is_same,
+    product,
+    unflatten,
+    variable,
+)
 from engine.ir.loops import Builder, Coordinates, Def, Demand
 from engine.lowering.table import ExternNode
 from engine.records.lowering import FusionDecision
@@ -151,6 +164,9 @@ class Scheduler:
                 self._start(made)
             return
         readers = self._merged(made, readers)
+        if made.kind == "reduction":
+            for group in readers:
+                split_variables(made, group)
         if not is_kept and len(readers) > 1 and is_cheap(made):
             refused = [g for g in readers if (reason := self._refusal(made, g, stored=False)) is not None]
             if not refused:
@@ -410,6 +426,38 @@ def reduced_variables(made: Def, group: Group, index: Coordinates) -> tuple[tupl
         return group.vars, rest
     inner = tuple(Var(f"r{k}", n) for k, n in enumerate(made.ranges) if n != 1)
     return (*group.vars, *inner), inner
+
+
+def split_variables(made: Def, group: Group) -> None:
+    """Cut loop variables in two where the kernel reads a Def at their quotient or remainder, so that rows show as variables."""
+    for _ in range(4):
+        found = next((c for d in group.demands_of(made) for c in map(_cut, d.index) if c is not None), None)
+        if found is None or found[0] not in group.vars:
+            return
+        var, by = found
+        quotient = exact_quotient(var.size, by)
+        if quotient is None:
+            return
+        high, low = Var(f"{var.name}h", quotient), Var(f"{var.name}l", by)
+        value = {var: variable(high) * by + variable(low)}
+
+        def cut(variables: tuple[Var, ...], pair: tuple[Var, Var] = (high, low), old: Var = var) -> tuple[Var, ...]:
+            return tuple(n for v in variables for n in (pair if v == old else (v,)) if n.size != 1)
+
+        group.vars = cut(group.vars)
+        group.inner = None if group.inner is None else cut(group.inner)
+        group.stored = {m: tuple(i.replace(value) for i in index) for m, index in group.stored.items()}
+        group.analyse()
+
+
+def _cut(index: Index) -> tuple[Var, Size] | None:
+    """``(v, k)`` where an index holds ``v // k`` or ``v % k``."""
+    for atom in index.terms:
+        if isinstance(atom, (Div, Mod)) and len(atom.of.terms) == 1 and atom.of.const == 0:
+            ((inner, coefficient),) = atom.of.terms.items()
+            if isinstance(inner, Var) and coefficient == 1:
+                return inner, atom.by
+    return None
 
 
 def memory_order(made: Def) -> list[int]:

@@ -26,10 +26,28 @@ prims = torch.ops.prims
 
 Value = Callable[[Builder, Coordinates], Op]
 
-SPLIT_FROM = 16_384
-"""Elements per output from which a reduction with few outputs is done in two steps, so that more than one program works on it."""
-FEW_OUTPUTS = 256
-PARTS = 64
+ENOUGH_PROGRAMS = 128
+"""Programs from which a large device is busy: with fewer, long reductions are done in two steps."""
+WANTED_PROGRAMS = 512
+LEAST_PART = 1024
+"""Elements of a row that one program should at least reduce."""
+LEAST_COLUMN_PART = 64
+COLUMNS = 64
+"""Neighbouring columns that one program reduces together."""
+
+
+def _parts(outputs: Size, count: Size, *, is_columns: bool) -> int:
+    """In how many parts each reduction is cut, 1 where there are enough of them, or sizes are symbols."""
+    if not isinstance(outputs, int) or not isinstance(count, int):
+        return 1
+    programs = max(1, outputs // COLUMNS) if is_columns else outputs
+    least = LEAST_COLUMN_PART if is_columns else LEAST_PART
+    if programs >= (WANTED_PROGRAMS if is_columns else ENOUGH_PROGRAMS) or count < 16 * least:
+        return 1
+    parts = 1
+    while parts * programs < WANTED_PROGRAMS and count // (2 * parts) >= least and parts < least:
+        parts *= 2
+    return parts
 
 
 def _dims(a: Tensor, dim: Any) -> tuple[int, ...]:
@@ -64,10 +82,10 @@ def reduce(
         found = {**dict(zip(kept, index, strict=True)), **dict(zip(dims, inner, strict=True))}
         return tuple(found[d] for d in range(len(a.shape)))
 
-    count = product(ranges)
-    outputs = product(shape)
-    if isinstance(count, int) and isinstance(outputs, int) and count >= SPLIT_FROM and outputs <= FEW_OUTPUTS:
-        made = _in_two_steps(low, kind, shape, ranges, count, dtype, lambda b, i, r: value(b, place(i, r)), name)
+    last = max((d for d, n in enumerate(a.shape) if n != 1), default=0)
+    parts = _parts(product(shape), product(ranges), is_columns=last not in dims)
+    if parts > 1:
+        made = _in_two_steps(low, kind, shape, ranges, parts, dtype, lambda b, i, r: value(b, place(i, r)), name)
     else:
         made = low.reduction(kind, shape, ranges, dtype, lambda b, i, r: value(b, place(i, r)), name=name)
     if not keepdim:
@@ -97,28 +115,29 @@ def _in_two_steps(
     kind: str,
     shape: tuple[Size, ...],
     ranges: tuple[Size, ...],
-    count: int,
+    parts: int,
     dtype: torch.dtype,
     body: Any,
     name: str,
 ) -> Tensor:
-    parts = PARTS if count // PARTS >= 1024 else max(count // 1024, 2)
+    count = product(ranges)
+    assert isinstance(count, int)
     length = -(-count // parts)
     held = torch.float32 if dtype in (torch.float16, torch.bfloat16) else dtype
 
     def partial(b: Builder, index: Coordinates, inner: Coordinates) -> Op:
-        flat = index[-1] * length + inner[0]
+        flat = index[0] * length + inner[0]
         strides = contiguous_strides(ranges)
         place = tuple(
             flat.div(s) if k == 0 else flat.div(s).mod(n) for k, (s, n) in enumerate(zip(strides, ranges, strict=True))
         )
         if parts * length == count:
-            return body(b, index[:-1], place)  # type: ignore[no-any-return]
-        return b.masked(b.below(flat, count), lambda: body(b, index[:-1], place), neutral(b, kind, held))
+            return body(b, index[1:], place)  # type: ignore[no-any-return]
+        return b.masked(b.below(flat, count), lambda: body(b, index[1:], place), neutral(b, kind, held))
 
     label = name or (low.node.name if low.node is not None else "t")
-    first = low.reduction(kind, (*shape, parts), (length,), held, partial, name=f"{label}_parts")
-    return low.reduction(kind, shape, (parts,), dtype, lambda b, i, r: first.at(b, (*i, *r)), name=name)
+    first = low.reduction(kind, (parts, *shape), (length,), held, partial, name=f"{label}_parts")
+    return low.reduction(kind, shape, (parts,), dtype, lambda b, i, r: first.at(b, (*r, *i)), name=name)
 
 
 def _empty_or(low: Lowering, a: Tensor, dims: tuple[int, ...]) -> None:

@@ -372,3 +372,17 @@ def shared_between_kernels(x: Any, y: Any) -> Any:
     """A costly value that two differently shaped kernels read."""
     costly = (x.sin() * y).exp()
     return costly.sum(0), costly.sum(1), costly.t() * 2, costly[:, ::2] + 1
+
+
+@case(normal(2, 6, 16), normal(8))
+def norm_of_heads(x: Any, w: Any) -> Any:
+    """Rows that are part of a dimension."""
+    heads = x.view(2, x.shape[1], 2, 8)
+    normed = heads * torch.rsqrt(heads.pow(2).mean(-1, keepdim=True) + 1e-6) * w
+    return normed.reshape(2, -1, 16) + x, normed.transpose(1, 2)
+
+
+@case(normal(4099, 8), dynamic=False)
+def few_long_columns(x: Any) -> Any:
+    """Reductions across memory in two steps, with a ragged last part."""
+    return x.sum(0), x.amax(0), x.mean(0, keepdim=True) * 2, x.argmin(0)
