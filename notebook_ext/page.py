@@ -37,7 +37,7 @@ table { border-collapse: collapse; }
 .output { padding: 4px 10px; }
 .output > pre { white-space: pre-wrap; overflow-wrap: anywhere; }
 .error { background: var(--error); border-left: 3px solid #c0392b; padding: 6px 10px; }
-iframe { width: 100%; height: 46rem; border: 1px solid var(--line); border-radius: 2px; }
+iframe { width: 100%; height: 56rem; border: 1px solid var(--line); border-radius: 2px; }
 .explorer[open] { width: min(96vw, 84rem); position: relative; left: 50%; transform: translateX(-50%); }
 summary { cursor: pointer; }
 img { max-width: 100%; }
@@ -110,7 +110,7 @@ def _explorer(output: Any, explorers: Mapping[int, str]) -> str:
     if number not in explorers:
         return ""
     inside = html.escape(explorers[number], quote=True)
-    frame = f'<iframe title="Explorer" loading="lazy" sandbox="allow-scripts" srcdoc="{inside}"></iframe>'
+    frame = f'<iframe title="Explorer" loading="lazy" srcdoc="{inside}"></iframe>'
     return f'<details class="output explorer"><summary>Explorer</summary>{frame}</details>'
 
 

@@ -97,6 +97,7 @@ class WidgetLine:
         self._label = ipywidgets.Label()
         self._button = ipywidgets.Button(description="Cancel", tooltip="Interrupt the cell", layout={"width": "auto"})
         self._button.on_click(lambda _: interrupt())
+        answer_while_busy(self._button)
         can_cancel = getattr(getattr(shell, "kernel", None), "_supports_kernel_subshells", False)
         self._hint = "" if can_cancel else " (interrupt the kernel to cancel)"
         self._box = ipywidgets.HBox([self._label, self._button] if can_cancel else [self._label])
@@ -134,6 +135,15 @@ class TerminalLine:
         if self._width:
             sys.stderr.write(f"\r{' ' * self._width}\r")
             sys.stderr.flush()
+
+
+def answer_while_busy(widget: Any) -> None:
+    """Let a widget's clicks be handled while the cell that made it runs.
+
+    Front ends send them to a subshell for that. Recent versions of ipykernel send what answers a widget's last message to where that
+    came from, which is the busy shell. Without a note of where it came from, it leaves the message where it was sent.
+    """
+    vars(widget.comm).pop("_reply_subshell_id", None)
 
 
 def interrupt() -> None:

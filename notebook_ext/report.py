@@ -41,6 +41,7 @@ def execute(path: pathlib.Path, folder: pathlib.Path) -> tuple[Any, str]:
         resources={"metadata": {"path": str(path.resolve().parent)}},
         store_widget_state=False,
         record_timing=False,
+        extra_arguments=["--IPKernelApp.log_level=40"],
     )
     # The kernel must find our packages also when they are run from a source tree that is not installed.
     search = os.pathsep.join(p for p in (str(HOME), os.environ.get("PYTHONPATH", "")) if p)

@@ -74,8 +74,23 @@ class Kernel:
             kernel_name="python3", cwd=str(folder), env={**os.environ, "PYTHONPATH": search}
         )
 
+    def subshell(self) -> str:
+        """A new subshell, as front ends make one for their widgets."""
+        message = self.client.session.msg("create_subshell_request", {})
+        self.client.control_channel.send(message)
+        reply = self.client.control_channel.get_msg(timeout=10)
+        return str(reply["content"]["subshell_id"])
+
+    def click(self, comm: str, subshell: str) -> None:
+        """What a front end sends when a button is clicked."""
+        data = {"method": "custom", "content": {"event": "click"}}
+        message = self.client.session.msg("comm_msg", {"comm_id": comm, "data": data})
+        message["header"]["subshell_id"] = subshell
+        self.client.shell_channel.send(message)
+
     def run(self, cell: str, *, while_running: Callable[[float], None] | None = None, seconds: float = 120) -> Ran:
         """Run a cell; ``while_running`` is called now and then with the seconds since the start."""
+        self.buttons: dict[str, str] = {}
         message = self.client.execute(cell)
         ran = Ran(True, "")
         start = time.monotonic()
@@ -92,6 +107,8 @@ class Kernel:
             if told["msg_type"] == "status" and told["content"]["execution_state"] == "idle":
                 break
             self._take(ran, told)
+            if told["msg_type"] == "comm_open" and "description" in told["content"]["data"].get("state", {}):
+                self.buttons[told["content"]["data"]["state"]["description"]] = told["content"]["comm_id"]
         reply = self.client.get_shell_msg(timeout=10)
         ran.succeeded = reply["content"]["status"] == "ok"
         return ran

@@ -122,6 +122,24 @@ def test_interrupting_a_compile_breaks_nothing(kernel: Kernel) -> None:
     assert kernel.run("f(torch.ones(3, 4))").succeeded
 
 
+def test_cancel_interrupts_while_the_kernel_is_busy(kernel: Kernel) -> None:
+    """The button's click arrives through a subshell and ends the cell, long before the compile would have."""
+    kernel.run(f"import engine\n{SLOW.replace('2.5', '20')}")
+    subshell = kernel.subshell()
+    clicked: list[float] = []
+
+    def click(seconds: float) -> None:
+        if seconds > 1.5 and "Cancel" in kernel.buttons and not clicked:
+            clicked.append(seconds)
+            kernel.click(kernel.buttons["Cancel"], subshell)
+
+    start = time.monotonic()
+    ran = kernel.run(f"%%compile --backend slow\n{SOFTMAX}f(torch.ones(2, 4))", while_running=click)
+    assert clicked
+    assert time.monotonic() - start < 15
+    assert "KeyboardInterrupt" in ran.text
+
+
 @pytest.mark.parametrize("line", ["--backend nope", '"', "nowhere"])
 def test_bad_arguments_are_one_line(kernel: Kernel, line: str) -> None:
     """No traceback reaches the front end."""
