@@ -1,6 +1,6 @@
 // Breaks: where a graph ended early and why; what was left to Python; what failed.
 
-import { button, h, plural, put } from "./shared/dom.js";
+import { button, h, plural, put, sentence } from "./shared/dom.js";
 import { key } from "./shared/keys.js";
 
 /** @typedef {import("./explorer.js").Frame} Frame */
@@ -49,7 +49,7 @@ export class BreaksView {
       notes.length ? [h("h4", {}, "Notes"), notes.map((/** @type {string} */ n) => h("p", {}, n))] : null,
     );
     const b = breaks[this.at];
-    if (b) this.frame.say(h("b", {}, `${b.skipped ? "Left to Python" : "Graph break"} in ${b.root}, ${b.place}. `), b.title + ". ", b.why + " ", h("span", { class: "mut" }, b.remedies[0] || ""));
+    if (b) this.frame.say(h("b", {}, `${b.skipped ? "Left to Python" : "Graph break"} in ${b.root}, ${b.place}. `), b.title + ". ", sentence(b.why) + " ", h("span", { class: "mut" }, b.remedies[0] || ""));
     else this.frame.say(breaks.length ? "" : "No graph break.");
   }
 
@@ -61,8 +61,8 @@ export class BreaksView {
       h("p", {}, h("b", {}, `${b.root}, ${b.place || "unknown line"}: `), b.title, b.skipped ? h("span", { class: "bad" }, "  the whole frame ran as Python") : null, b.times > 1 ? h("span", { class: "mut" }, `  met ${b.times} times`) : null),
       b.pointed ? h("pre", { class: "code" }, b.pointed) : b.what ? h("pre", { class: "code" }, b.what) : null,
       b.stack.length ? h("p", { class: "mut" }, "Called from ", b.stack.join(" → ")) : null,
-      h("p", {}, b.why),
-      b.remedies.length ? h("ul", { class: "fixes" }, b.remedies.map((/** @type {string} */ r) => h("li", {}, r))) : null,
+      h("p", {}, sentence(b.why)),
+      b.remedies.length ? h("ul", { class: "fixes" }, b.remedies.map((/** @type {string} */ r) => h("li", {}, sentence(r)))) : null,
       b.line ? button("Show in linked view", "Enter", () => { this.at = i; this.link(); }) : null,
     );
   }

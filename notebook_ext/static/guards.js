@@ -1,6 +1,6 @@
 // The guard tree: what one cache entry takes for granted, walked in the order in which it is checked.
 
-import { badge, button, choice, h, plural, put } from "./shared/dom.js";
+import { badge, button, choice, h, plural, put, sentence } from "./shared/dom.js";
 import { key } from "./shared/keys.js";
 import { openRows } from "./shared/layout.js";
 import { Rows } from "./shared/rows.js";
@@ -25,7 +25,7 @@ export function fixList(fixes) {
   return h(
     "div",
     {},
-    h("ol", { class: "fixes" }, fixes.map((f) => h("li", {}, f.text, f.code ? h("pre", { class: "code" }, f.code) : null, f.verified ? h("span", { class: "ok" }, "✓ " + f.verified) : null))),
+    h("ol", { class: "fixes" }, fixes.map((f) => h("li", {}, sentence(f.text), f.code ? h("pre", { class: "code" }, f.code) : null, f.verified ? h("span", { class: "ok" }, "✓ " + f.verified) : null))),
     unverified ? h("p", { class: "mut" }, "Not re-run, so not verified.") : null,
   );
 }
@@ -52,11 +52,11 @@ export class GuardsView {
     /** @type {number[]} */
     this.shown = [];
     this.context = h("div", { class: "ctx" });
-    this.rows = new Rows((i) => this.#row(i), { role: "treegrid", "aria-label": "Guards by value", class: "tree" }, TREE_ROW);
+    this.rows = new Rows((i) => this.#row(i), { role: "rowgroup", class: "tree" }, TREE_ROW);
     this.head = h("div", { class: "tr th", role: "row" }, ["#", "Value and guard", "Expected", "Verdict", "Cost", "Line"].map((t) => h("span", { role: "columnheader" }, t)));
     this.side = h("div", { class: "side", tabindex: "0", "aria-label": "The guard in hand" });
     this.search = /** @type {HTMLInputElement} */ (h("input", { type: "search", placeholder: "Search  /", "aria-label": "Search guards", oninput: () => { this.filter = this.search.value.toLowerCase(); this.reset(); } }));
-    this.el = h("div", { class: "guards" }, this.context, h("div", { class: "two" }, h("div", { class: "treebox" }, this.head, this.rows.el), this.side));
+    this.el = h("div", { class: "guards" }, this.context, h("div", { class: "two" }, h("div", { class: "treebox", role: "treegrid", "aria-label": "Guards by value" }, this.head, this.rows.el), this.side));
     this.keys = [
       key("n p", "next or previous guard in the order in which they are checked", (k) => this.step(k === "n" ? 1 : -1)),
       key("F", "first failure", () => this.failure()),
@@ -258,7 +258,7 @@ export class GuardsView {
       g.path.length > 1 ? h("p", { class: "mut" }, "reached through ", h("code", {}, g.path.join(" "))) : null,
       h("dl", { class: "kv" }, h("dt", {}, "expected"), h("dd", {}, h("code", {}, g.expected)), actual || verdict.endsWith("fail") ? [h("dt", {}, "actual"), h("dd", {}, h("code", { class: other }, actual || "not told"))] : null, g.code ? [h("dt", {}, "check"), h("dd", {}, h("code", {}, g.code))] : null),
       g.line ? [h("h4", {}, "Because of ", g.ordinal ? badge(g.ordinal) : null, " " + g.place), sourceLine(g.source), button("Show in linked view", "Enter", () => this.link())] : null,
-      g.why ? [h("h4", {}, "Why it exists"), h("p", {}, g.why)] : null,
+      g.why ? [h("h4", {}, "Why it exists"), h("p", {}, sentence(g.why))] : null,
       failed ? [h("h4", {}, "What to do, best first"), fixList(found.fixes)] : null,
     );
     const told = verdict === "fail" ? `fails: expected ${g.expected}, got ${actual || "another value"}.` : verdict === "pass" ? `passes: ${g.expected}.` : verdict ? `${verdict}: expected ${g.expected}.` : `expects ${g.expected}.`;

@@ -151,6 +151,8 @@ def inputs_of(session: Session, compilation: CompilationRecord) -> str:
 def break_words(session: Session, record: BreakRecord) -> str:
     """What broke the graph, as short as possible: the called name where a call broke it."""
     text = places.snippet(session, record.span)
+    if text.startswith(("def ", "async def ", "class ", "@")):  # the frame as a whole
+        return one_line(record.title, 60)
     head = text.split("(", 1)[0].strip()
     if "(" in text and head and all(part.isidentifier() for part in head.split(".")):
         return head

@@ -70,6 +70,14 @@ export function plural(count, word) {
 }
 
 /**
+ * Text as a sentence: a capital first, a full stop last.
+ * @param {string} text
+ */
+export function sentence(text) {
+  return text ? text[0].toUpperCase() + text.slice(1) + (/[.!?:]$/.test(text) ? "" : ".") : "";
+}
+
+/**
  * A button with a visible border; `key` is shown in its title.
  * @param {string} text
  * @param {string} key
