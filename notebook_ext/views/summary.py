@@ -123,11 +123,11 @@ def breaks_of(compilations: tuple[CompilationRecord, ...]) -> list[tuple[Compila
 
 
 def recompiles_of(session: Session, group: Group) -> list[CompilationRecord]:
-    """Compilations after the first of their frame."""
+    """Compilations after the first of their frame; where an earlier session made the first, those that its entries turned away."""
     seen: set[str] = set()
     found = []
     for compilation in group.compilations:
-        if compilation.frame in seen:
+        if compilation.frame in seen or last_rejection(session, compilation.id) is not None:
             found.append(compilation)
         seen.add(compilation.frame)
     return found
@@ -198,7 +198,12 @@ def _recompile_items(session: Session, group: Group) -> Iterator[Item]:
     where = f"line {rejection.span.line}: " if rejection.span else ""
     more = ", …" if len(recompiles) > 1 else ""
     yield Item(" (")
-    yield Item(f"{where}{reason_words(rejection)}", f"guards|{rejection.entry}", "link")
+    is_here = any(c.id == rejection.entry for c in session.compilations)
+    yield Item(
+        f"{where}{reason_words(rejection)}",
+        f"guards|{rejection.entry}" if is_here else "",
+        "link" if is_here else "text",
+    )
     yield Item(f"{more})")
 
 
@@ -266,7 +271,17 @@ def _failure_items(session: Session) -> Iterator[Item]:
         yield Item(plural(failures, "failure") + " of ours", "breaks", "link")
 
 
+def hits(session: Session) -> int:
+    """Calls that entries from before the session served, where the session made none."""
+    return 0 if session.compilations else session.calls_dropped + sum(c.outcome == "hit" for c in session.calls)
+
+
 def _nothing(session: Session) -> Iterator[Item]:
+    if served := hits(session):
+        yield Item("Nothing new was compiled", "recompiles", "name")
+        yield Item(f": {plural(served, 'call')} ran what was compiled before")
+        yield Item(f", {seconds(session.seconds)}" if session.seconds else "")
+        return
     yield Item("Nothing was compiled", "breaks", "name")
     frames = [f for f in session.frames if any(c.frame == f.id for c in session.compilations)]
     if frames:
@@ -291,5 +306,5 @@ def _remedies(session: Session) -> Iterator[str]:
         yield f"{one_line(skipped.name, 60)}: {one_line(skipped.reason, 200).rstrip('.')}. {one_line(skipped.remedy, 200)}".rstrip()
     for _, record in breaks_of(session.compilations):
         yield f"{one_line(record.title, 200).rstrip('.')}. {one_line(record.remedies[0], 200) if record.remedies else ''}".rstrip()
-    if not session.skipped and not session.compilations:
+    if not session.skipped and not session.compilations and not hits(session):
         yield "Call a function or an nn.Module in the cell, or name what to compile: %%compile NAME."
