@@ -14,7 +14,7 @@ from engine.aot.wrappers import epilogue
 from engine.graph.tell import graph_record
 from engine.ir.aot import AotGraph
 from engine.ir.frame import GraphInput
-from engine.aot.convention import Plan
+from engine.ir.plan import Plan
 from engine.records.aot import AotRecord, ValueFacts, WrapperRecord
 from engine.records.graph import GraphRecord
 

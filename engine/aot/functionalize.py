@@ -19,7 +19,7 @@ from torch.fx.experimental.proxy_tensor import make_fx
 from engine.graph.composites import keep_composites
 from engine.ir.frame import GraphInput
 from engine.ir.graph import node_id, origin_of, set_origin
-from engine.aot.convention import OutputPlan, Plan
+from engine.ir.plan import OutputPlan, Plan
 
 
 class NotFunctional(Exception):

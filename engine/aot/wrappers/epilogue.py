@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from engine.aot.convention import OutputPlan, Plan, is_identity
+from engine.ir.plan import OutputPlan, Plan, is_identity
 from engine.records.aot import WrapperAction, WrapperRecord
 
 Run = Callable[..., Any]
