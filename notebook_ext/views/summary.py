@@ -291,6 +291,8 @@ def _nothing(session: Session) -> Iterator[Item]:
             yield Item(" (")
             yield Item(_where(breaks[0][1]) + break_words(session, breaks[0][1]), "breaks", "link")
             yield Item(")")
+    elif any(c.outcome == "python" for c in session.calls):
+        yield Item(": what was called runs as Python since an earlier cell, whose summary says why")
     elif not session.skipped:
         yield Item(": no function or module that computes with tensors was called")
     if session.seconds:
@@ -306,5 +308,5 @@ def _remedies(session: Session) -> Iterator[str]:
         yield f"{one_line(skipped.name, 60)}: {one_line(skipped.reason, 200).rstrip('.')}. {one_line(skipped.remedy, 200)}".rstrip()
     for _, record in breaks_of(session.compilations):
         yield f"{one_line(record.title, 200).rstrip('.')}. {one_line(record.remedies[0], 200) if record.remedies else ''}".rstrip()
-    if not session.skipped and not session.compilations and not hits(session):
+    if not session.skipped and not session.compilations and not session.calls:
         yield "Call a function or an nn.Module in the cell, or name what to compile: %%compile NAME."
