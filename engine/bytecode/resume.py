@@ -10,7 +10,6 @@ from types import CodeType
 from bytecode import Bytecode, CompilerFlags, Instr, Label
 from bytecode.instr import CellVar, FreeVar, InstrLocation, TryBegin, TryEnd
 
-
 NULL = "null"
 VALUE = "value"
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.fx
-from bytecode import Bytecode, Instr, Label
+from bytecode import Bytecode, CompilerFlags, Instr, Label
 from bytecode.instr import CellVar, FreeVar, InstrLocation
 
 from engine.bytecode.assemble import Emitter
@@ -321,7 +321,7 @@ class Codegen:
         result.first_lineno = code.co_firstlineno
         result.freevars = list(code.co_freevars)
         result.cellvars = list(code.co_cellvars)
-        result.flags = code.co_flags
+        result.flags = CompilerFlags(code.co_flags)
         return result.to_code()
 
     # The state of torch.

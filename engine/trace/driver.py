@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import importlib
 import inspect
 import linecache
 import logging
@@ -15,12 +16,6 @@ import torch
 from bytecode.instr import InstrLocation
 from torch._guards import TracingContext, tracing
 
-import engine.trace.values.builtin_functions
-import engine.trace.values.container_objects
-import engine.trace.values.contexts
-import engine.trace.values.library
-import engine.trace.values.modules
-import engine.trace.handlers  # noqa: F401
 from engine import errors
 from engine.bytecode.decode import Op
 from engine.bytecode.resume import resumed
@@ -44,6 +39,17 @@ from engine.trace.steps import StepLog
 from engine.trace.values.base import Value
 from engine.trace.values.functions import CellValue
 from engine.trace.values.torch_functions import guard_state
+
+for _family in (
+    "handlers",
+    "values.builtin_functions",
+    "values.container_objects",
+    "values.contexts",
+    "values.library",
+    "values.modules",
+    "values.torch_functions",
+):
+    importlib.import_module(f"engine.trace.{_family}")  # each fills in its part of the tables
 
 _MAX_RESTARTS = 3
 _FAKE_LOG = logging.getLogger("torch._subclasses.fake_tensor")
@@ -155,9 +161,9 @@ class _Attempt:
                 skip.stack = skip.stack or self.tx.spans()
                 raise
             except UserException as error:
-                skip = Skip("raises", f"{error.value.describe()} is raised")
-                skip.stack = self.tx.spans()
-                raise skip from error
+                raised = Skip("raises", f"{error.value.describe()} is raised")
+                raised.stack = self.tx.spans()
+                raise raised from error
             if outcome is not None:
                 assert frame.result is not None
                 return self._return(frame, frame.result)
@@ -287,7 +293,7 @@ class _Attempt:
         if graph is not None:
             self._guard_global_state()
         shape_guards(self.tx)
-        inlined, steps = self.record_parts() or ((), ())
+        inlined, steps = self.record_parts()
         wanted = current_session() is not None or self.log is not None
         record = TraceRecord(
             instructions(frame.code) if wanted else (),

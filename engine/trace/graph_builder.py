@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import keyword
 import re
 from collections.abc import Callable
@@ -47,7 +48,7 @@ class GraphBuilder:
         if known is not None:
             return known
         name = self._name(origin)
-        with self.graph.inserting_before(self._first) if self._first is not None else _nothing():
+        with self.graph.inserting_before(self._first) if self._first is not None else contextlib.nullcontext():
             node = self.graph.placeholder(name)
         node.meta["example_value"] = fake
         self._placeholders[origin] = node
@@ -93,14 +94,6 @@ class GraphBuilder:
         for node in reversed(list(self.graph.nodes)):
             if node.op == "call_function" and node.meta.get("is_item") and not node.users and node not in outputs:
                 self.graph.erase_node(node)
-
-
-class _nothing:
-    def __enter__(self) -> None:
-        return None
-
-    def __exit__(self, *args: object) -> None:
-        return None
 
 
 def emit(
@@ -228,7 +221,7 @@ def wrap_result(tx: Tracer, node: torch.fx.Node, result: Any, *, keep: bool = Fa
 def _is_plain(result: Any) -> bool:
     if isinstance(result, (tuple, list, torch.Size)):
         return all(_is_plain(r) for r in result)
-    return isinstance(result, _CONSTANTS) or isinstance(result, (torch.finfo, torch.iinfo))
+    return isinstance(result, (*_CONSTANTS, torch.finfo, torch.iinfo))
 
 
 def _items(tx: Tracer, node: torch.fx.Node, result: Any) -> Value:

@@ -17,7 +17,7 @@ from engine.bytecode.spans import span_of
 from engine.ir.frame import FrameRequest
 from engine.ir.global_state import GLOBAL_STATES
 from engine.ir.graph import NodeOrigin
-from engine.ir.guard import CodeIs, Cause, Equals, Guard, IsObject, SameObject, TypeIs
+from engine.ir.guard import Cause, CodeIs, Equals, Guard, IsObject, SameObject, TypeIs
 from engine.ir.origin import Fixed, Namespace, Origin
 from engine.options import Options
 from engine.records.bytecode import Span
@@ -81,7 +81,7 @@ class Frame:
         self.builtins = namespace.values.get("__builtins__", builtins)
         self.parent = parent
         self.caller_stack = caller_stack
-        self.module = parent.module if parent is not None else ""
+        self.module: str = parent.module if parent is not None else ""
         self.kw_names: tuple[str, ...] = ()
         self.result: Value | None = None
         self.handled: list[Value] = []
@@ -158,6 +158,10 @@ def _guard_key(guard: Guard) -> Any:
                 hash(guard)
                 return guard
             return type(guard), guard.origin, repr(guard)
+
+
+def _forget(table: dict[int, Value], key: int) -> None:
+    table.pop(key, None)
 
 
 class Tracer:
@@ -338,7 +342,7 @@ class Tracer:
         if value.origin is not None and id(value) not in self.mutated:
             self.mutated[id(value)] = value
             if self.speculating:
-                self.journal.append(lambda: self.mutated.pop(id(value), None) and None)
+                self.journal.append(lambda: _forget(self.mutated, id(value)))
 
     def checkpoint(self) -> int:
         """A mark that ``rollback`` returns to; mutations are journalled from here on."""

@@ -56,10 +56,10 @@ def refill_set(target: set[Any], items: list[Any]) -> None:
 
 def advanced(iterable: Any, position: int) -> Iterator[Any]:
     """An iterator over ``iterable`` that has given ``position`` items already."""
-    iterator = iter(iterable)
+    iterator: Any = iter(iterable)
     if hasattr(iterator, "__setstate__"):
         iterator.__setstate__(position)
-        return iterator
+        return iter(iterator)
     return islice(iterator, position, None)
 
 
@@ -84,7 +84,8 @@ def make_function(
 
 def new_object(cls: type) -> Any:
     """An instance whose ``__init__`` has been traced already."""
-    return cls.__new__(cls) if cls.__new__ is not object.__new__ else object.__new__(cls)
+    made: Any = object.__new__(cls)
+    return made
 
 
 def set_attributes(target: Any, names: tuple[str, ...], values: tuple[Any, ...]) -> None:

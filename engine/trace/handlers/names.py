@@ -36,6 +36,7 @@ def load_local(tx: Tracer, frame: Frame, name: str) -> None:
             tx.raise_error(
                 UnboundLocalError, f"cannot access local variable '{name}' where it is not associated with a value"
             )
+        assert cell is not None
         value = cell.content
     frame.push(value)
 

@@ -151,7 +151,7 @@ class Lazy(Value):
 
 def force(tx: Tracer, value: Value) -> Value:
     """Look at a value: what a lazy one stands for, any other itself."""
-    return value.get(tx) if value.__class__ is Lazy else value  # type: ignore[attr-defined]
+    return value.get(tx) if value.__class__ is Lazy else value
 
 
 class Null(Value):

@@ -463,13 +463,21 @@ def _update_wrapper(tx: Tracer, args: Args, kwargs: Words) -> Value:
     return wrapper
 
 
+def _operator_rule(run: Any, symbol: str, count: int) -> Any:
+    def rule(tx: Tracer, args: Args, kwargs: Words) -> Value:
+        made: Value = run(tx, symbol, *args[:count])
+        return made
+
+    return rule
+
+
 def _register_operators() -> None:
     for symbol, (fn, _) in (*operations.BINARY.items(), *operations.INPLACE.items()):
-        special(fn)(lambda tx, args, kwargs, s=symbol: operations.binary(tx, s, args[0], args[1]))
-    for symbol, (fn, _, _) in operations.COMPARE.items():
-        special(fn)(lambda tx, args, kwargs, s=symbol: operations.compare(tx, s, args[0], args[1]))
-    for symbol, fn in operations.UNARY.items():
-        special(fn)(lambda tx, args, kwargs, s=symbol: operations.unary(tx, s, args[0]))
+        special(fn)(_operator_rule(operations.binary, symbol, 2))
+    for symbol, (compare, _, _) in operations.COMPARE.items():
+        special(compare)(_operator_rule(operations.compare, symbol, 2))
+    for symbol, unary in operations.UNARY.items():
+        special(unary)(_operator_rule(operations.unary, symbol, 1))
     special(operator.getitem)(lambda tx, args, kwargs: force(tx, args[0]).get_item(tx, force(tx, args[1])))
     special(operator.setitem)(_setitem)
     special(operator.not_)(lambda tx, args, kwargs: Const(not force(tx, args[0]).truth(tx)))

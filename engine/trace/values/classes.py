@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import builtins
 import enum
 import types
 from typing import TYPE_CHECKING, Any
@@ -23,7 +24,7 @@ _HEAP = 1 << 9
 """Py_TPFLAGS_HEAPTYPE: set for classes that Python code made."""
 
 
-def find_in_class(cls: type, name: str) -> tuple[type, Any] | None:
+def find_in_class(cls: builtins.type, name: str) -> tuple[builtins.type, Any] | None:
     """Which class of the MRO defines ``name``, and the raw entry."""
     for base in cls.__mro__:
         if name in base.__dict__:
@@ -36,13 +37,13 @@ def is_data_descriptor(found: Any) -> bool:
     return hasattr(type(found), "__set__") or hasattr(type(found), "__delete__")
 
 
-def class_origin(cls: type) -> Origin:
+def class_origin(cls: builtins.type) -> Origin:
     """How generated code reaches a class whose identity is guarded already."""
     return Fixed(cls, cls.__qualname__)
 
 
 def class_attribute(
-    tx: Tracer, cls: type, name: str, instance: Value | None, start: type | None = None
+    tx: Tracer, cls: builtins.type, name: str, instance: Value | None, start: builtins.type | None = None
 ) -> Value | None:
     """``instance.name`` (or ``cls.name``) as far as classes define it; None where they do not.
 
@@ -55,7 +56,9 @@ def class_attribute(
     return None
 
 
-def bind_attribute(tx: Tracer, cls: type, base: type, name: str, found: Any, instance: Value | None) -> Value:
+def bind_attribute(
+    tx: Tracer, cls: builtins.type, base: builtins.type, name: str, found: Any, instance: Value | None
+) -> Value:
     """What a class's raw entry gives when read through an instance, or through the class (``instance`` None)."""
     origin = Attr(class_origin(base), name)
     if isinstance(found, types.FunctionType):
@@ -95,7 +98,7 @@ def _slot(tx: Tracer, name: str, instance: Value) -> Value:
     return tx.wrap(getattr(real, name), Attr(instance.origin, name))
 
 
-def _descriptor(tx: Tracer, cls: type, found: Any, instance: Value | None, name: str, origin: Origin) -> Value:
+def _descriptor(tx: Tracer, cls: builtins.type, found: Any, instance: Value | None, name: str, origin: Origin) -> Value:
     import functools
 
     if isinstance(found, functools.cached_property) and instance is not None:
@@ -224,17 +227,16 @@ def construct(tx: Tracer, of: ClassValue, args: list[Value], kwargs: dict[str, V
     return _plain_object(tx, of, args, kwargs)
 
 
-def is_plain_class(cls: type) -> bool:
+def is_plain_class(cls: builtins.type) -> bool:
     """Whether instances hold nothing but attributes: all of its bases are ``object`` or made by Python code."""
     return all(
-        base is object or base.__flags__ & _HEAP and base.__module__ not in ("_ctypes",) for base in cls.__mro__
+        base is object or (base.__flags__ & _HEAP and base.__module__ != "_ctypes") for base in cls.__mro__
     ) and (cls.__basicsize__ <= 64 + 8 * 32)
 
 
 def _plain_object(tx: Tracer, of: ClassValue, args: list[Value], kwargs: dict[str, Value]) -> Value:
-    from engine.trace.values.objects import ObjectValue
-
     from engine.trace.values.container_objects import container_base, new_container_value
+    from engine.trace.values.objects import ObjectValue
 
     cls = of.held
     if container_base(cls) is not None and cls.__new__ in (dict.__new__, list.__new__, set.__new__, tuple.__new__):
@@ -260,13 +262,13 @@ def _plain_object(tx: Tracer, of: ClassValue, args: list[Value], kwargs: dict[st
     return made
 
 
-def _tuple_items(tx: Tracer, cls: type, args: list[Value]) -> list[Value]:
+def _tuple_items(tx: Tracer, cls: builtins.type, args: list[Value]) -> list[Value]:
     from engine.trace.values.sequences import sequence_items
 
     return list(sequence_items(tx, args[0])) if issubclass(cls, tuple) and args else []
 
 
-def _initialised(tx: Tracer, cls: type, made: Value, args: list[Value], kwargs: dict[str, Value]) -> Value:
+def _initialised(tx: Tracer, cls: builtins.type, made: Value, args: list[Value], kwargs: dict[str, Value]) -> Value:
     """Run ``__init__`` on a new instance."""
     init = find_in_class(made.type(), "__init__")
     assert init is not None
@@ -280,6 +282,7 @@ def _initialised(tx: Tracer, cls: type, made: Value, args: list[Value], kwargs: 
 
 
 def named_tuple(tx: Tracer, cls: Any, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    """A new instance of a ``collections.namedtuple`` class."""
     from engine.trace.values.sequences import TupleValue
 
     own = next(c for c in cls.__mro__ if "_fields" in c.__dict__)
@@ -300,7 +303,7 @@ def named_tuple(tx: Tracer, cls: Any, args: list[Value], kwargs: dict[str, Value
 class SuperValue(Value):
     """``super(cls, obj)``."""
 
-    def __init__(self, start: type, of: Value) -> None:
+    def __init__(self, start: builtins.type, of: Value) -> None:
         self.start = start
         self.of = of
 
@@ -326,13 +329,13 @@ class SuperValue(Value):
             return tx.raise_error(AttributeError, f"'super' object has no attribute '{name}'")  # type: ignore[no-any-return]
         return value
 
-    def _raw(self, cls: type, name: str) -> Any:
+    def _raw(self, cls: builtins.type, name: str) -> Any:
         for base in cls.__mro__[cls.__mro__.index(self.start) + 1 :]:
             if name in base.__dict__:
                 return base.__dict__[name]
         return None
 
-    def _base(self, cls: type, name: str) -> type | None:
+    def _base(self, cls: builtins.type, name: str) -> builtins.type | None:
         for base in cls.__mro__[cls.__mro__.index(self.start) + 1 :]:
             if name in base.__dict__:
                 return base
@@ -364,11 +367,9 @@ def _class(tx: Tracer, real: type, origin: Origin) -> Value:
 def _is_alias(real: Any) -> bool:
     import typing
 
-    return (
-        isinstance(real, (types.GenericAlias, types.UnionType))
-        or type(real).__module__ == "typing"
-        and not isinstance(real, typing.Generic)
-    )  # type: ignore[arg-type]
+    return isinstance(real, (types.GenericAlias, types.UnionType)) or (
+        type(real).__module__ == "typing" and not isinstance(real, typing.Generic)
+    )
 
 
 @wraps_if(40, _is_alias)

@@ -25,6 +25,10 @@ SPECIAL: dict[int, tuple[Any, Special]] = {}
 """Callables with a rule of their own, by id; the callable is kept beside it."""
 
 
+BY_NAME: dict[tuple[str, str], Special] = {}
+"""Rules for functions of modules that must not be imported for their sake: by module and name."""
+
+
 def special(*callables: Any) -> Callable[[Special], Special]:
     """Register what calling one of these callables does in traced code."""
 
@@ -39,7 +43,11 @@ def special(*callables: Any) -> Callable[[Special], Special]:
 def special_of(fn: Any) -> Special | None:
     """The rule for a callable, if it has one."""
     known = SPECIAL.get(id(fn))
-    return known[1] if known is not None and known[0] is fn else None
+    if known is not None and known[0] is fn:
+        return known[1]
+    if type(fn) is types.FunctionType and fn.__module__ and fn.__module__.startswith("torch._dynamo"):
+        return BY_NAME.get((fn.__module__, fn.__name__))
+    return None
 
 
 class CellValue(Value):

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from engine.ir.guard import DictKeys, LengthIs
 from engine.ir.origin import Attr, Item, Key, Origin
 from engine.trace.values.base import NONE, Const, Value, force
-from engine.trace.values.sequences import ListValue, TupleValue, sequence_items
+from engine.trace.values.sequences import TupleValue, sequence_items
 from engine.trace.values.wrap import is_literal, makes, wraps
 
 if TYPE_CHECKING:
@@ -303,7 +303,7 @@ class DictView(Value):
     def call_method(self, tx: Tracer, name: str, args: list[Value], kwargs: dict[str, Value]) -> Value:
         if name == "__iter__":
             return self.iterate(tx)
-        if name in ("isdisjoint",) and self.kind == "keys":
+        if name == "isdisjoint" and self.kind == "keys":
             return SetValue.of(tx, self.items()).call_method(tx, name, args, kwargs)
         from engine.trace.operations import operator_method
 
@@ -313,7 +313,11 @@ class DictView(Value):
         return [self.of]
 
     def reconstruct(self, cg: Codegen) -> None:
-        cg.out.callable(lambda: (cg.load(self.of), cg.out.attribute(self.kind))[1])
+        def load() -> None:
+            cg.load(self.of)
+            cg.out.attribute(self.kind)
+
+        cg.out.callable(load)
         cg.out.call(0)
 
 

@@ -62,7 +62,7 @@ class ModuleValue(ObjectValue):
         assert self.origin is not None
         real = self.held.__dict__[table]
         tx.guard(DictKeys(Attr(self.origin, table), tuple(real), cause=tx.cause("the module's members were listed")))
-        entries = {k: (Const(k), self.member(tx, table, k)) for k in real}
+        entries: dict[Any, tuple[Value, Value]] = {k: (Const(k), self.member(tx, table, k)) for k in real}
         for name, value in self.written.items():
             if value is not None and name in entries:
                 entries[name] = (Const(name), value)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import builtins
 import types
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
@@ -35,7 +36,7 @@ class ObjectValue(Value):
 
     is_mutable = True
 
-    def __init__(self, cls: type, origin: Origin | None, held: Any) -> None:
+    def __init__(self, cls: builtins.type, origin: Origin | None, held: Any) -> None:
         self.cls = cls
         self.origin = origin
         self.held = held
@@ -76,7 +77,7 @@ class ObjectValue(Value):
         except _Missing:
             return self.missing_attr(tx, name)
 
-    def _custom_attr(self, tx: Tracer, custom: tuple[type, Any], name: str) -> Value:
+    def _custom_attr(self, tx: Tracer, custom: tuple[builtins.type, Any], name: str) -> Value:
         from engine.trace.signals import UserException
 
         function = tx.wrap(custom[1], Attr(class_origin(custom[0]), "__getattribute__"))
@@ -110,7 +111,8 @@ class ObjectValue(Value):
     def own_attr(self, tx: Tracer, name: str) -> Value | None:
         """An attribute of the instance itself; None when it has none of that name."""
         if name in self.written:
-            return self.written[name]
+            found: Value | None = self.written[name]
+            return found
         if self.held is NotImplemented or self.origin is None:
             return None
         own = getattr(self.held, "__dict__", None)
@@ -143,7 +145,6 @@ class ObjectValue(Value):
             tx.guard(HasAttribute(self.origin, name, False, cause=tx.cause(f"it has no attribute {name!r}")))
 
     def _dict(self, tx: Tracer) -> Value:
-        from engine.trace.values.mappings import DictValue
 
         own = {} if self.held is NotImplemented else dict(getattr(self.held, "__dict__", {}))
         entries: dict[Any, tuple[Value, Value]] = {}
@@ -160,7 +161,8 @@ class ObjectValue(Value):
                 entries.pop(name, None)
             else:
                 entries[name] = (Const(name), written)
-        return FrozenDict(entries)
+        made: Value = FrozenDict(entries)
+        return made
 
     def set_attr(self, tx: Tracer, name: str, value: Value) -> None:
         setter = find_in_class(self.cls, "__setattr__")
@@ -171,7 +173,7 @@ class ObjectValue(Value):
             return
         self.set_plainly(tx, name, value)
 
-    def sets_plainly(self, base: type) -> bool:
+    def sets_plainly(self, base: builtins.type) -> bool:
         """Whether the ``__setattr__`` that ``base`` defines does what ``object``'s does, as far as tracing goes."""
         return False
 

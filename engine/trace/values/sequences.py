@@ -71,7 +71,8 @@ class SequenceValue(Value):
             )
         if not -len(self.items) <= index < len(self.items):
             tx.raise_error(IndexError, f"{self.type().__name__} index out of range")
-        return self.items[index]
+        found: Value = self.items[index]
+        return found
 
     def part(self, items: list[Value]) -> Value:
         """A slice of the same type."""
@@ -105,7 +106,7 @@ class SequenceValue(Value):
                 for n, item in enumerate(self.items):
                     if same_or_equal(tx, force(tx, item), args[0]):
                         return Const(n)
-                return tx.raise_error(ValueError, f"{args[0].describe()} is not in {self.type().__name__}")
+                tx.raise_error(ValueError, f"{args[0].describe()} is not in {self.type().__name__}")
             case "count":
                 return Const(sum(same_or_equal(tx, force(tx, i), args[0]) for i in self.items))
             case "__len__":

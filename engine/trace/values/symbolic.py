@@ -10,7 +10,7 @@ from torch.fx.experimental.symbolic_shapes import DimDynamic, StatelessSymbolicC
 
 from engine.ir.marks import DYNAMIC, STATIC
 from engine.ir.origin import Origin
-from engine.trace.values.base import Value
+from engine.trace.values.base import Const, Value
 
 if TYPE_CHECKING:
     from engine.trace.codegen import Codegen
@@ -48,7 +48,7 @@ class SymValue(Value):
         return self.node, self.sym
 
     def get_attr(self, tx: Tracer, name: str) -> Value:
-        return tx.constant_attr(tx.from_python(self.python(tx)), name)
+        return tx.constant_attr(Const(self.python(tx)), name)
 
     def reconstruct(self, cg: Codegen) -> None:
         cg.graph_output(self.node)
@@ -58,7 +58,7 @@ def symbolic_context(tx: Tracer, tensor: torch.Tensor, origin: Origin) -> Statel
     """Which dimensions of an input become symbols; None when none does."""
     marked = _marked(tensor)
     seen = tx.request.dynamic.get(origin.expr, frozenset())
-    fixed = getattr(tensor, STATIC, frozenset())
+    fixed: frozenset[int] = getattr(tensor, STATIC, frozenset())
     everything = tx.options.dynamic is True and not isinstance(tensor, torch.nn.Parameter)
     wanted = [
         (d in marked or ((everything or d in seen) and tx.options.dynamic is not False))

@@ -8,7 +8,6 @@ import types
 from typing import TYPE_CHECKING, Any
 
 import torch
-import torch._dynamo
 import torch.nn.functional
 import torch.utils.checkpoint
 
@@ -17,7 +16,7 @@ from engine.ir.marks import graph_break
 from engine.ir.origin import Fixed
 from engine.trace.signals import Unsupported
 from engine.trace.values.base import NONE, Const, Value, force
-from engine.trace.values.functions import special
+from engine.trace.values.functions import BY_NAME, special
 
 if TYPE_CHECKING:
     from engine.trace.state import Tracer
@@ -34,7 +33,11 @@ def _collect() -> dict[int, Any]:
     for name, found in functional.items():
         if not name.startswith("_") and name not in _NOT_LEAVES and _is_operator(found):
             leaves[id(found)] = found
-    for namespace in (torch._C._VariableFunctions, torch._C._nn, torch._C._linalg, torch._C._fft, torch._C._special):
+    for namespace in (
+        torch._C._VariableFunctions,
+        torch._C._nn,
+        *(getattr(torch._C, n) for n in ("_linalg", "_fft", "_special")),
+    ):
         for name in dir(namespace):
             found = getattr(namespace, name)
             if not name.startswith("__") and name not in _NOT_LEAVES and callable(found):
@@ -151,7 +154,6 @@ def unbound_method(tx: Tracer, held: Any, args: list[Value], kwargs: dict[str, V
 @special(
     torch.compiler.is_compiling,
     torch.compiler.is_dynamo_compiling,
-    torch._dynamo.external_utils.is_compiling,
     torch._utils.is_compiling if hasattr(torch._utils, "is_compiling") else torch.compiler.is_compiling,
 )
 def _is_compiling(tx: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
@@ -159,8 +161,7 @@ def _is_compiling(tx: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Va
 
 
 @special(
-    torch.jit.is_scripting,
-    torch.jit.is_tracing,
+    *(vars(torch.jit)[n] for n in ("is_scripting", "is_tracing")),
     torch.compiler.is_exporting,
     torch.overrides.has_torch_function,
     torch.overrides.has_torch_function_unary,
@@ -176,10 +177,14 @@ def _tracing_state(tx: Tracer, args: list[Value], kwargs: dict[str, Value]) -> V
     return NONE
 
 
-@special(graph_break, torch._dynamo.graph_break)
+@special(graph_break)
 def _graph_break(tx: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
     message = [str(v) for v in tx.constants([*args, *kwargs.values()]) if v]
     raise Unsupported("asked", message[0] if message else "graph_break() is called")
+
+
+BY_NAME[("torch._dynamo.external_utils", "is_compiling")] = _is_compiling
+BY_NAME[("torch._dynamo.decorators", "graph_break")] = _graph_break
 
 
 @special(torch.is_grad_enabled)

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 Builder = Callable[["Tracer", Any, Origin], Value]
 _EXACT: dict[type, Builder] = {}
 _PREDICATES: list[tuple[int, Callable[[Any], bool], Builder]] = []
-_FROM_PYTHON: dict[type, Callable[["Tracer", Any], Value]] = {}
+_FROM_PYTHON: dict[type, Callable[[Any, Any], Value]] = {}
 
 
 def wraps(*types: type) -> Callable[[Builder], Builder]:

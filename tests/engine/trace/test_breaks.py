@@ -1,0 +1,186 @@
+"""Graph breaks: what Python must run runs in Python, once and in order; the rest is traced before and after."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+
+from engine import errors
+from engine.ir.marks import disable, graph_break
+from engine.options import Options
+from engine.trace.breaks import CATALOGUE
+from tests.engine.trace.harness import Traced, compare, request_for
+
+X = torch.arange(12.0).reshape(3, 4) / 7 - 0.5
+
+
+def prints(x: Any) -> Any:
+    y = x * 2
+    print("sum", y.shape)
+    return y + 1
+
+
+def branches(x: Any) -> Any:
+    y = x * 2 if x.sum() > 0 else x - 1
+    return (y.sum() > 0 and y.mean() > 0) or y.relu()
+
+
+def loops(x: Any) -> Any:
+    seen = []
+    for n, scale in enumerate([1, 2, 3]):
+        y = x * scale
+        print(n)
+        seen.append(y)
+    return seen
+
+
+def keeps_going(x: Any) -> Any:
+    n = 0
+    while x.sum() < 100:
+        x = x.abs() * 2 + 1
+        n += 1
+    return x, n
+
+
+def closes_over(x: Any) -> Any:
+    k = 2
+
+    def grow(y: Any) -> Any:
+        nonlocal k
+        k += 1
+        return y * k
+
+    a = grow(x)
+    print(k)
+    return a, grow(x), k
+
+
+def inner_breaks(x: Any) -> Any:
+    def helper(y: Any) -> Any:
+        print("inner")
+        return y + 1
+
+    return helper(x * 2) * 3
+
+
+def reads_value(x: Any) -> Any:
+    return x * x.sum().item()
+
+
+def aliases(x: Any, items: list[Any]) -> Any:
+    other = items
+    other.append(x + 1)
+    fresh = [x]
+    table = {"fresh": fresh}
+    print(len(items))
+    fresh.append(1)
+    return other is items, table, items
+
+
+@pytest.mark.parametrize(
+    ("program", "kind"),
+    [
+        (prints, "print"),
+        (branches, "tensor-jump"),
+        (loops, "print"),
+        (keeps_going, "tensor-jump"),
+        (closes_over, "print"),
+        (inner_breaks, "print"),
+        (reads_value, "data-dependent"),
+    ],
+    ids=lambda p: p.__name__ if callable(p) else p,
+)
+def test_resumes(program: Callable[..., Any], kind: str) -> None:
+    """The break has its reason, nothing is skipped, and the outcome is Python's."""
+    traced = compare(program, X)
+    assert kind in traced.breaks
+    assert traced.graphs
+    assert not any(b.skipped for f in traced.frames for b in f.record.breaks)
+
+
+def test_identity_survives_a_break() -> None:
+    """Aliases before a break are aliases after it."""
+    assert compare(aliases, X, [1]).breaks == ["print"]
+
+
+def test_long_loops_do_not_nest() -> None:
+    """A loop that breaks in each round runs in constant stack."""
+
+    def many(x: Any) -> Any:
+        for _ in range(400):
+            x = x + 1
+            graph_break()
+        return x
+
+    assert torch.equal(Traced(many)(X), many(X))
+
+
+def test_the_users_exception_is_the_users() -> None:
+    """An exception is Python's own, whether raised by the code or by an operator."""
+
+    def raises(x: Any) -> Any:
+        if x.shape[0] == 3:
+            raise ValueError(f"bad {x.shape[0]}")
+        return x
+
+    def mismatch(x: Any) -> Any:
+        return x @ x
+
+    assert compare(raises, X).breaks == ["raises"]
+    assert compare(mismatch, X).breaks == ["raises"]
+
+
+def test_disabled_functions_run_as_python() -> None:
+    """A disabled function is called by Python, and the graph ends before it."""
+
+    @disable
+    def left(x: Any) -> Any:
+        return x + 1
+
+    def calls(x: Any) -> Any:
+        return left(x * 2) * 3
+
+    assert compare(calls, X).breaks == ["disabled"]
+
+
+def test_generators_are_left_to_python() -> None:
+    """A generator is no frame that can be compiled."""
+
+    def yields(x: Any) -> Any:
+        yield x
+
+    traced = Traced(yields)
+    assert len(list(traced(X))) == 1
+    assert traced.breaks == ["generator-frame"]
+
+
+def test_fullgraph_points_at_the_line() -> None:
+    """Under fullgraph the break is an error with the user's line under a caret."""
+    from engine.trace.driver import trace_frame
+
+    with pytest.raises(errors.GraphBreak) as caught:
+        trace_frame(request_for(prints, (X,), {}), Options(fullgraph=True))  # type: ignore[arg-type]
+    assert 'print("sum", y.shape)' in str(caught.value)
+    assert "^^^^" in str(caught.value)
+    assert caught.value.record.kind == "print"
+
+
+def test_steps_follow_the_code() -> None:
+    """With steps on, each instruction is told: stack, locals, nodes, depth."""
+    traced = Traced(inner_breaks, steps=True)
+    traced(X)
+    steps = traced.frames[0].record.steps
+    assert steps
+    assert any("mul" in s.nodes for s in steps)
+    assert steps[0].depth == 0
+
+
+def test_reasons_are_whole() -> None:
+    """Every entry of the catalogue has a title and an explanation."""
+    for kind, reason in CATALOGUE.items():
+        assert kind == kind.lower()
+        assert reason.title
+        assert reason.why.endswith(".")
