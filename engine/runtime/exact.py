@@ -6,7 +6,8 @@ only at the end. Measured against this, each has an error of its own, and a kern
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+import operator
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -18,14 +19,14 @@ class NotExact(Exception):
 
 
 def exact_values(
-    module: torch.fx.GraphModule, given: Mapping[str, Any], wanted: Iterable[str]
+    module: torch.fx.GraphModule, given: Mapping[str, Any], wanted: Sequence[str]
 ) -> dict[str, torch.Tensor]:
     """Values of the ``wanted`` nodes in float64 (other dtypes as they are), computed from the ``given`` ones.
 
     Raises:
         NotExact: a node in between draws random numbers, writes to its input, or does not run in double precision.
     """
-    nodes = {node.name: node for node in module.graph.nodes}
+    nodes = _by_name(module)
     targets = [nodes[name] for name in wanted if name in nodes]
     values: dict[torch.fx.Node, Any] = {nodes[n]: _double(v) for n, v in given.items() if n in nodes}
     # A node that is both given and wanted (read and written by the kernel) is not computed from anything.
@@ -33,7 +34,17 @@ def exact_values(
     for node in module.graph.nodes:
         if node in between:
             values[node] = _run(module, node, values)
-    return {node.name: values[node] for node in targets if isinstance(values.get(node), torch.Tensor)}
+    found = {name: values.get(nodes[name]) for name in wanted if name in nodes}
+    return {name: value for name, value in found.items() if isinstance(value, torch.Tensor)}
+
+
+def _by_name(module: torch.fx.GraphModule) -> dict[str, torch.fx.Node]:
+    """Nodes by name; one of several results of a call also goes by the call's name and its place."""
+    nodes = {node.name: node for node in module.graph.nodes}
+    for node in module.graph.nodes:
+        if node.target is operator.getitem:
+            nodes.setdefault(f"{node.args[0].name}_{node.args[1]}", node)
+    return nodes
 
 
 def _between(targets: Iterable[torch.fx.Node], known: Mapping[torch.fx.Node, Any]) -> set[torch.fx.Node]:

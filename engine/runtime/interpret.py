@@ -117,8 +117,13 @@ class _Recorder(torch.fx.Interpreter):
     def run_node(self, n: torch.fx.Node) -> Any:
         """Run one node; what is kept is a copy, in case a later node writes to it."""
         value = super().run_node(n)
-        if n.name in self._needed and isinstance(value, torch.Tensor):
-            self.kept[n.name] = value.detach().clone()
+        # One of several results of an ATen call goes by the node's name and its place.
+        results = (
+            {f"{n.name}_{i}": v for i, v in enumerate(value)} if isinstance(value, (tuple, list)) else {n.name: value}
+        )
+        for name, result in results.items():
+            if name in self._needed and isinstance(result, torch.Tensor):
+                self.kept.setdefault(name, result.detach().clone())
         return value
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 import sys
 from dataclasses import replace
 from typing import Any
@@ -11,7 +12,7 @@ import sympy
 import torch
 import torch.fx
 
-from engine.ir.kernel import Buffer, KernelSource, Launch, Program, Ref
+from engine.ir.kernel import Buffer, Extern, KernelSource, Launch, Program, Ref
 from engine.runtime import interpret
 from engine.runtime.interpret import verify
 from tests.engine.kernels import written
@@ -248,3 +249,24 @@ def test_a_small_mistake_shows_in_16_bits_too(factor: str, outcomes: set[str]) -
     )  # fmt: skip
     found = verify(program, None, (X.bfloat16(),))["k0"]
     assert found.outcome in outcomes, found
+
+
+def test_one_of_several_results_of_a_call_is_known_by_its_place() -> None:
+    """sort returns values and indices: a kernel that reads the values is fed ATen's."""
+    graph = torch.fx.Graph()
+    x = graph.placeholder("x")
+    both = graph.call_function(aten.sort.default, (x, 1), name="sort")
+    values = graph.call_function(operator.getitem, (both, 0), name="getitem")
+    out = graph.call_function(aten.gelu.default, (values,), name="out")
+    graph.output((out,))
+    made = (buffer("x", 4, 100, kind="input"), buffer("sort_0", 4, 100), buffer("out", 4, 100, kind="output"))
+    steps = (
+        Extern("aten:sort", aten.sort.default, (Ref("x"), 1), {}, ("sort_0", None)),
+        Launch(written.gelu(400, x="sort_0")),
+    )
+    program = Program(
+        "cuda:90", ("x",), {b.name: b for b in made}, steps, (Ref("out"),), reference=torch.fx.GraphModule({}, graph)
+    )
+    assert verify(program, None, (X.flip(1),))["k0"].outcome in {"equal", "close"}
+    wrong = (steps[0], Launch(changed(written.gelu(400, x="sort_0"), "0.5 * value", "0.50001 * value")))
+    assert verify(replace(program, steps=wrong), None, (X.flip(1),))["k0"].outcome == "different"
