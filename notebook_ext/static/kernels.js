@@ -58,7 +58,7 @@ export class KernelsView {
       h("td", {}, h("b", {}, `${r.compilation} ${r.kernel}`), " ", h("code", {}, r.name), r.launches > 1 ? h("span", { class: "mut" }, ` ×${r.launches}`) : null),
       h("td", {}, r.ordinals.map((/** @type {number} */ o) => [badge(o), " "]), r.nodes.slice(0, 8).join(", "), r.nodes.length > 8 ? ` and ${r.nodes.length - 8} more` : null, r.error ? h("div", { class: "bad" }, r.error) : null),
       [r.grid, r.warps, r.bytes, r.registers, r.spills, r.shared, r.occupancy == null ? "" : Math.round(r.occupancy * 100) + " %"].map((v) => h("td", { class: "num" }, text(v))),
-      h("td", { class: good ? "ok" : r.check === "different" ? "bad" : "mut", title: r.check_note }, (good ? "✓ " : r.check === "different" ? "✗ " : "") + r.check),
+      h("td", { class: "nw " + (good ? "ok" : r.check === "different" ? "bad" : "mut"), title: r.check_note }, (good ? "✓ " : r.check === "different" ? "✗ " : "") + r.check),
     );
   }
 

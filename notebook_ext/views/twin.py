@@ -12,6 +12,7 @@ from notebook_ext.views import places
 from notebook_ext.views.breaks import breaks
 from notebook_ext.views.graph import svg
 from notebook_ext.views.kernels import kernels
+from notebook_ext.views.panes import kernel_lines
 from notebook_ext.views.recompiles import recompiles
 from notebook_ext.views.summary import groups, has_graph, summary
 from notebook_ext.views.text import clean, one_line, plural, seconds, without_paths
@@ -233,21 +234,25 @@ def _triton_sections(session: Session) -> Iterator[Section]:
         for kernel in compilation.kernels:
             if kernel.text not in seen:
                 seen.add(kernel.text)
-                lines = clean(kernel.text).splitlines()
+                lines = [text for _, text in kernel_lines(clean(kernel.text))]
                 body = _highlighted("\n".join(lines[:MAX_LINES])) + _cut(len(lines), "line", MAX_LINES)
                 yield Section(f"Triton of {one_line(kernel.name, 60)} (entry {compilation.id})", body)
 
 
+_COLOURS = {"Keyword": "#007a00", "Literal.String": "#ba2121", "Literal.Number": "#006666", "Comment": "#3a6f6f"}
+
+
 def _highlighted(code: str) -> str:
-    """Python text with inline colours that read on the light ground; plain where Pygments is missing."""
+    """Python text with inline colours that read on the light ground; only what is coloured gets an element. Plain where Pygments is missing."""
     try:
-        from pygments import highlight
-        from pygments.formatters import HtmlFormatter
         from pygments.lexers import PythonLexer
     except ImportError:
         return _code(code)
-    formatter = HtmlFormatter(noclasses=True, nowrap=True, style="xcode")
-    return f'<pre style="{CODE}">{highlight(without_paths(code), PythonLexer(), formatter)}</pre>'
+    parts = []
+    for kind, text in PythonLexer(stripnl=False, ensurenl=False).get_tokens(without_paths(code)):
+        colour = next((c for name, c in _COLOURS.items() if str(kind).removeprefix("Token.").startswith(name)), "")
+        parts.append(f'<span style="color:{colour}">{escape(text)}</span>' if colour else escape(text))
+    return f'<pre style="{CODE}">{"".join(parts)}</pre>'
 
 
 def _text(text: str) -> str:
