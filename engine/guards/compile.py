@@ -11,7 +11,14 @@ from typing import Any
 from engine.guards.admit import Admission
 from engine.guards.names import CELLS, Names, Reads
 from engine.guards.order import exact_type, ordered, tier
-from engine.guards.tensors import HAS_HELPERS, IMPLIED_BY_TENSORS, STATE_GUARDS, batchable, keys_tell_modes
+from engine.guards.tensors import (
+    HAS_HELPERS,
+    IMPLIED_BY_TENSORS,
+    STATE_GUARDS,
+    STATE_WORTH_IT,
+    batchable,
+    keys_tell_modes,
+)
 from engine.ir.guard import GlobalState, Guard
 from engine.ir.origin import Origin
 from engine.ir.tensor_guard import PLAIN_TENSORS, Facet
@@ -151,7 +158,7 @@ def _level(origin: Origin) -> int:
 def _state_lines(early: list[Guard], writer: Writer, admission: Admission, lines: list[str]) -> list[Guard]:
     """Replace the guards on plain global state by one call of the C helper; returns those that remain."""
     states = {g.state for g in early if isinstance(g, GlobalState)}
-    if not states >= STATE_GUARDS:
+    if not states >= STATE_WORTH_IT:
         return early
     name = writer.names.fresh("same_global_state")
     admission.add_state(name)

@@ -25,6 +25,8 @@ STATE_GUARDS = frozenset(
     ("grad_mode", "autocast", "torch_function_enabled", "default_dtype", "deterministic", "deterministic_warn_only")
 )
 """Pieces of global state that the state helper compares."""
+STATE_WORTH_IT = frozenset(("grad_mode", "autocast", "default_dtype", "deterministic"))
+"""With guards on all of these the helper is quicker than reading them one by one."""
 IMPLIED_BY_TENSORS = frozenset((("inference_mode", False), ("dispatch_modes", ()), ("functorch", None)))
 """Global state that shows in the dispatch keys of any tensor that autograd may see, with which the tensor helper compares."""
 

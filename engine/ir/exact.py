@@ -131,14 +131,11 @@ def same_keys(value: Any, keys: tuple[Any, ...]) -> bool:
 
 def instance_dict(value: Any) -> dict[str, Any]:
     """The instance's own ``__dict__`` (empty where it has none), never through a property of that name."""
-    for cls in mro_of(type(value)):
-        holder = class_dict(cls).get("__dict__")
-        if type(holder) is types.GetSetDescriptorType:
-            found = holder.__get__(value, type(value))
-            return found if type(found) is dict else {}
-    if isinstance(value, types.ModuleType) and type(value) is types.ModuleType:
-        return value.__dict__
-    return {}
+    holder = _in_classes(type(value), "__dict__")
+    if type(holder) is types.GetSetDescriptorType:
+        found = holder.__get__(value, type(value))
+        return found if type(found) is dict else {}
+    return value.__dict__ if type(value) is types.ModuleType else {}
 
 
 def static_attribute(value: Any, name: str) -> Any:
@@ -146,22 +143,36 @@ def static_attribute(value: Any, name: str) -> Any:
 
     A property or other descriptor written in Python is returned as it is, not called; slots and C-level attributes are read.
     """
-    if isinstance(value, type) and issubclass(type(value), type):
-        for cls in mro_of(value):
-            if name in class_dict(cls):
-                return class_dict(cls)[name]
+    kind = type(value)
+    if issubclass(kind, type):
+        found = _in_classes(value, name)
+        if found is not MISSING:
+            return found
+    found = _in_classes(kind, name)
+    if type(found) in (types.MemberDescriptorType, types.GetSetDescriptorType):
+        return _read_descriptor(found, value)
     own = instance_dict(value)
-    for cls in mro_of(type(value)):
-        space = class_dict(cls)
-        if name not in space:
-            continue
-        found = space[name]
-        if type(found) in (types.MemberDescriptorType, types.GetSetDescriptorType):
-            return _read_descriptor(found, value)
-        return own.get(name, found)
-    if name in own:
+    if name in own and not hasattr(type(found), "__set__"):
         return own[name]
-    return _module_member(value, own, name)
+    return _module_member(value, own, name) if found is MISSING else found
+
+
+def _in_classes(cls: type, name: str) -> Any:
+    """The first entry of this name in the namespaces of a class's MRO."""
+    # Plain access where the metaclass is known to leave it alone: this is asked often.
+    if type(cls) is type:
+        for base in cls.__mro__:
+            if type(base) is not type:
+                break
+            if name in base.__dict__:
+                return base.__dict__[name]
+        else:
+            return MISSING
+    for base in mro_of(cls):
+        space = class_dict(base)
+        if name in space:
+            return space[name]
+    return MISSING
 
 
 def _read_descriptor(descriptor: Any, value: Any) -> Any:
@@ -174,8 +185,7 @@ def _read_descriptor(descriptor: Any, value: Any) -> Any:
 
 def _module_member(value: Any, own: dict[str, Any], name: str) -> Any:
     """What ``nn.Module.__getattr__`` would find; a class with a ``__getattr__`` of its own is not asked."""
-    found = next((class_dict(c)["__getattr__"] for c in mro_of(type(value)) if "__getattr__" in class_dict(c)), None)
-    if found is not torch.nn.Module.__getattr__:
+    if _in_classes(type(value), "__getattr__") is not torch.nn.Module.__getattr__:
         return MISSING
     for table in ("_parameters", "_buffers", "_modules"):
         members = own.get(table)

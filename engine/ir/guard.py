@@ -19,7 +19,7 @@ import torch
 
 from engine.ir import exact
 from engine.ir.global_state import GLOBAL_STATES, QUICK, same_state
-from engine.ir.origin import Closure, ConstName, Fixed, Global, Local, MaybeGlobal, Origin
+from engine.ir.origin import Closure, ConstName, Fixed, Global, Hooks, Local, MaybeGlobal, Origin
 from engine.ir.relation import relation_text, relation_words
 from engine.records.bytecode import Span
 from engine.records.guards import Fix
@@ -286,11 +286,18 @@ class LengthIs(Guard):
     length: int
 
     def condition(self, expr: str, const: ConstName, others: tuple[str, ...] = (), known: Known = None) -> str:
+        if self._is_no_hooks:
+            return f"not {expr}"
         measure = len if known in (list, tuple, dict, set, frozenset, str, bytes) else exact.length_of
         return f"{const(measure, measure.__name__)}({expr}) == {self.length}"
 
     def test(self, value: Any, others: tuple[Any, ...] = ()) -> bool:
-        return exact.length_of(value) == self.length
+        return not value if self._is_no_hooks else exact.length_of(value) == self.length
+
+    @property
+    def _is_no_hooks(self) -> bool:
+        # Reading the tables of hooks has asked each whether it is empty already.
+        return type(self.origin) is Hooks and self.length == 0
 
     def expected_text(self) -> str:
         return str(self.length)
@@ -336,11 +343,10 @@ class DictKeys(Guard):
         return _keys_text(self.keys)
 
     def actual_text(self, value: Any, others: tuple[Any, ...] = ()) -> str:
-        return (
-            _keys_text(exact.keys_of(value))
-            if exact.builtin_base(type(value), (dict, types.MappingProxyType))
-            else exact.describe(value)
-        )
+        if not exact.builtin_base(type(value), (dict, types.MappingProxyType)):
+            return exact.describe(value)
+        found = _keys_text(exact.keys_of(value))
+        return f"{found} (other objects)" if found == self.expected_text() and not self.test(value) else found
 
     def sentence(self, actual: str) -> str:
         return (

@@ -28,7 +28,7 @@ from engine.ir.guard import (
     TypeIs,
     current_global_state_guards,
 )
-from engine.ir.origin import Attr, Local, Member
+from engine.ir.origin import Attr, Hooks, Local, Member
 from tests.engine.guards.examples import admits, match, scope_of
 
 X, Y = Local("x"), Local("y")
@@ -348,3 +348,25 @@ def test_missing_values_of_parameters_in_place_of_none() -> None:
     guard = IsObject(Member(X, "_parameters", "bias"), None)
     assert admits(guard, x=torch.nn.Linear(2, 2, bias=False))
     assert not admits(guard, x=torch.nn.Linear(2, 2))
+
+
+def test_a_module_without_hooks() -> None:
+    """Code traced without hooks is refused as soon as the module has one of any kind."""
+    guard = LengthIs(Hooks(X), 0)
+    module = torch.nn.Linear(2, 2)
+    assert admits(guard, x=module)
+    handle = module.register_forward_pre_hook(lambda module, args: None)
+    assert not admits(guard, x=module)
+    handle.remove()
+    assert admits(guard, x=module)
+    module.register_full_backward_hook(lambda module, given, made: None)
+    assert not admits(guard, x=module)
+
+
+def test_keys_that_look_alike() -> None:
+    """Objects as keys that print the same are told apart in the message."""
+
+    class Key:
+        pass
+
+    assert refused(DictKeys(X, (Key(),)), x={Key(): 1}).actual == "[Key object] (other objects)"
