@@ -217,6 +217,8 @@ class Builder:
         """A size as a number, symbolic or not."""
         if isinstance(value, int):
             return self.constant(value, dtype)
+        if dtype == torch.int64:  # sizes are whole numbers of any width: they take on their partner's
+            return self._write("index", (), dtype, index=Index({}, value))
         return self.cast(self.position(Index({}, value)), dtype)
 
     def position(self, index: Index) -> Op:

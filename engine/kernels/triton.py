@@ -78,7 +78,8 @@ class Printer:
         self.levels = _levels(kernel.ops)
         pointwise = kernel.r is None
         self.x_name = "at" if pointwise else "row"
-        self.x_masked = not is_divisible(kernel.x.size, self.block.x_block)
+        # A symbolic size is always passed as a whole: a launcher refuses one that does not fit in 32 bits.
+        self.x_masked = not isinstance(kernel.x.size, int) or not is_divisible(kernel.x.size, self.block.x_block)
         self.r_masked = kernel.r is not None and not is_divisible(kernel.r.size, self.block.r_block)
         self.name = _kernel_name(kernel)
         self.taken.add(self.name)
@@ -170,6 +171,7 @@ class Printer:
 
     def _body(self) -> None:
         self._loop_variables()
+        self._extent(X)
         if self.kernel.r is None or not self.block.is_looped:
             for op in self.live:
                 self._write(op)
@@ -212,8 +214,7 @@ class Printer:
                 f"{name} = tl.full({self._shape(op.args[0].space | {R})}, {self._neutral(op)}, {TYPES[op.dtype]})",
                 (op.number,),
             )
-        assert self.kernel.r is not None
-        self._add(f"for start in range(0, {self._size(self.kernel.r.size)}, COLS):")
+        self._add(f"for start in range(0, {self._extent(R)}, COLS):")
         self.indent = "        "
         self._add("col = start + cols")
         for op in self.live:
@@ -272,9 +273,16 @@ class Printer:
 
     def _inside(self, loop: str) -> str:
         if loop == X:
-            return f"{self.x_name} < {self._size(self.kernel.x.size)}"
-        assert self.kernel.r is not None
-        return f"col < {self._size(self.kernel.r.size)}"
+            return f"{self.x_name} < {self._extent(X)}"
+        return f"col < {self._extent(R)}"
+
+    def _extent(self, loop: str) -> str:
+        """The size of a loop; a symbolic one is a parameter of its own."""
+        var = self.kernel.x if loop == X else self.kernel.r
+        assert var is not None
+        if isinstance(var.size, int):
+            return str(var.size)
+        return self._size_name(var.size, "width" if loop == R else "numel" if self.kernel.r is None else "height")
 
     def _write(self, op: Op) -> None:
         """Print an operation's line, unless it is written where it is used."""

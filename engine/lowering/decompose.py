@@ -48,13 +48,32 @@ LIBRARY = frozenset(
 """Operators that stay whole: a vendor library does them best."""
 
 
+EMPTY = frozenset(("empty", "empty_like", "new_empty", "empty_strided", "new_empty_strided", "empty_permuted"))
+
+
 def is_library(target: Any) -> bool:
-    """Whether an operator is left to a library on purpose."""
+    """Whether an operator is left to ATen on purpose: a library does it, or there is nothing to compute."""
     if not isinstance(target, torch._ops.OpOverload):
         return False
-    return target.namespace == "engine" or (
-        target.namespace == "aten" and target._schema.name.split("::")[1] in LIBRARY
-    )
+    return target.namespace == "engine" or (target.namespace == "aten" and _packet(target) in LIBRARY | EMPTY)
+
+
+def reason_for(target: Any) -> str:
+    """Why an operator without a lowering is called in ATen."""
+    if not isinstance(target, torch._ops.OpOverload):
+        return "It has no lowering."
+    if _packet(target) in EMPTY:
+        return "It only allocates: there is nothing to compute."
+    if is_library(target):
+        return "A vendor library does it best."
+    if _is_random(target):
+        return "Random numbers come from ATen, so that a seed gives what it gives in eager."
+    return "It has no lowering."
+
+
+def _packet(target: torch._ops.OpOverload) -> str:
+    name: str = target._schema.name
+    return name.split("::")[1]
 
 
 @functools.cache

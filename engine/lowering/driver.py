@@ -16,7 +16,7 @@ from engine.ir.graph import origin_of
 from engine.ir.index import Size, contiguous_strides, is_same, plain
 from engine.ir.kernel import KernelSource, Program
 from engine.ir.loops import Def, LoopKernel
-from engine.lowering.decompose import decompose, is_library
+from engine.lowering.decompose import decompose, is_library, reason_for
 from engine.lowering.fuse import bases, fuse, probed
 from engine.lowering.memory import layout, strided
 from engine.lowering.ops import lowering_of
@@ -194,7 +194,7 @@ class Walk:
         """Try the table; why it did not work, None if it did."""
         lowering = lowering_of(node.target)
         if lowering is None:
-            return "A vendor library does it best." if is_library(node.target) else "It has no lowering."
+            return reason_for(node.target)
         mark = len(self.low.defs)
         try:
             _check_devices(node)

@@ -30,7 +30,7 @@ from engine.records.lowering import FusionDecision
 MAX_MEMBERS = 48
 MAX_READS = 20
 FEW_ROWS = 64
-LARGE = 1 << 16
+LARGE = 1 << 14
 CHEAP = 10
 """Arithmetic per element that may be done again rather than stored and read back."""
 
@@ -49,6 +49,7 @@ class Group:
     members: set[Def]
     builder: Builder = field(default_factory=Builder)
     has_scan: bool = False
+    demands: dict[Def, list[Demand]] = field(default_factory=dict)
 
     @property
     def outer(self) -> tuple[Var, ...]:
@@ -66,17 +67,18 @@ class Group:
         reduced = flatten([variable(v) for v in inner], _row_major(inner))
         self.builder = Builder(self.members, frozenset(inner), reduced)
         for made, index in self.stored.items():
-            self.builder.evaluate(made, index) if made not in self.members else self.builder.load(made, index)
+            self.builder.load(made, index)
+        self.demands = {}
+        for demand in dict.fromkeys(self.builder.demands):
+            self.demands.setdefault(demand.source, []).append(demand)
 
     def demands_of(self, source: Def) -> list[Demand]:
         """How this kernel reads a Def that it does not compute."""
-        if source in self.members:
-            return []
-        return list(dict.fromkeys(d for d in self.builder.demands if d.source is source))
+        return self.demands.get(source, [])
 
     def sources(self) -> set[Def]:
         """Defs that it reads from memory."""
-        return {d.source for d in self.builder.demands if d.source not in self.members}
+        return set(self.demands)
 
 
 def _row_major(variables: Iterable[Var]) -> tuple[Size, ...]:

@@ -130,12 +130,6 @@ def scalar_tensor(low: Lowering, value: Any, **_: Any) -> Tensor:
     return _filled(low, result_value(low), value)
 
 
-@lowers(aten.empty.memory_format, aten.empty_like.default, aten.new_empty.default)
-def empty(low: Lowering, *_: Any, **__: Any) -> Tensor:
-    check_loopable(result_value(low))
-    return _filled(low, result_value(low), 0)
-
-
 def _arange(low: Lowering, start: Any, step: Any) -> Tensor:
     value = result_value(low)
     check_loopable(value)
