@@ -18,7 +18,7 @@ from engine.records.runtime import Skipped
 from engine.records.session import Session
 from engine.runtime.dispatch import dispatch_of
 from notebook_ext import calls, cellframe
-from notebook_ext.roots import Roots, call_method
+from notebook_ext.roots import Roots, call_method, is_entry
 from notebook_ext.subjects import Subject
 from notebook_ext.tape import Tape
 
@@ -137,6 +137,8 @@ def is_root(value: Any, namespace: dict[str, Any]) -> bool:
     if isinstance(value, torch.nn.Module):
         return True
     if isinstance(value, MethodType):
+        if is_entry(value):
+            return True
         value = value.__func__
     if not isinstance(value, FunctionType):
         call = call_method(value)

@@ -14,7 +14,7 @@ from IPython.display import display
 from engine.records.runtime import Skipped
 from engine.records.session import Session
 from notebook_ext.page import MARK
-from notebook_ext.views.summary import summary
+from notebook_ext.views.summary import MAX_REMEDIES, summary
 from notebook_ext.views.text import one_line
 from notebook_ext.views.twin import static_html, static_text, summary_html
 
@@ -77,7 +77,7 @@ def explore(shell: InteractiveShell, session: Session) -> None:
 def bundle(session: Session, *, static: bool) -> dict[str, str]:
     """The summary as a MIME bundle; all text in it that came from the user is escaped."""
     line = summary(session)
-    left = () if line.remedies else session.skipped
+    left = () if line.remedies else session.skipped[:MAX_REMEDIES]
     head = f'<div style="{STYLE}">{summary_html(session)}{"".join(map(skipped_html, left))}</div>'
     twin = static_html(session) if static else ""
     return {

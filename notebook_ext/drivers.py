@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dis
+import inspect
 from collections.abc import Callable, Iterator, Mapping
 from types import CodeType, FunctionType
 from typing import Any
@@ -17,33 +18,47 @@ WORDS = ("opt", "sched", "scaler")
 """A ``step`` of an object that cannot be looked up yet counts when its name speaks of an optimizer."""
 
 
-def driver_reason(function: FunctionType, is_notebook: Callable[[FunctionType], bool]) -> str:
+IsNotebook = Callable[[FunctionType], bool]
+
+
+def driver_reason(function: FunctionType, is_notebook: IsNotebook, owner: Any = None) -> str:
     """Why a function is a driver, in words ("it calls loss.backward()"); empty when it is none.
 
-    Functions of the notebook that it names are looked into as well: who calls a driver is one.
+    Functions of the notebook that it names are looked into as well, and methods of ``owner`` that it calls on itself: who calls a driver is one.
     """
-    return _reason(function, is_notebook, set())
+    return _reason(function, is_notebook, owner, set())
 
 
-def _reason(function: FunctionType, is_notebook: Callable[[FunctionType], bool], seen: set[CodeType]) -> str:
+def _reason(function: FunctionType, is_notebook: IsNotebook, owner: Any, seen: set[CodeType]) -> str:
     code = function.__code__
     if code in seen:
         return ""
     seen.add(code)
     for part in codes(code):
-        for owner, attribute in attribute_reads(part):
+        for base, attribute in attribute_reads(part):
             if attribute == "backward":
-                return f"it calls {owner or '...'}.backward()"
-            if attribute == "step" and _is_optimizer(owner, function.__globals__):
-                return f"it calls {owner}.step()"
-    for name in sorted({name for part in codes(code) for name in part.co_names}):
-        other = function.__globals__.get(name)
-        if isinstance(other, FunctionType) and other is not function and is_notebook(other):
-            inner = getattr(other, "__wrapped__", other)
-            why = _reason(inner, is_notebook, seen) if isinstance(inner, FunctionType) else ""
+                return f"it calls {base or '...'}.backward()"
+            if attribute == "step" and _is_optimizer(base, function.__globals__):
+                return f"it calls {base}.step()"
+    for name, other in _called(function, owner):
+        inner = getattr(other, "__wrapped__", other)
+        if isinstance(inner, FunctionType) and inner is not function and is_notebook(inner):
+            why = _reason(inner, is_notebook, owner, seen)
             if why:
                 return f"it calls {name}, and {why.replace('it calls', 'that calls', 1)}"
     return ""
+
+
+def _called(function: FunctionType, owner: Any) -> Iterator[tuple[str, Any]]:
+    """Functions that a function names: globals, and methods of its own object."""
+    first = function.__code__.co_varnames[:1]
+    for part in codes(function.__code__):
+        for name in part.co_names:
+            if name in function.__globals__:
+                yield name, function.__globals__[name]
+        for base, attribute in attribute_reads(part):
+            if owner is not None and (base,) == first:
+                yield f"{base}.{attribute}", inspect.getattr_static(type(owner), attribute, None)
 
 
 def codes(code: CodeType) -> Iterator[CodeType]:

@@ -100,7 +100,7 @@ class Roots:
             return called if inner is called.func else functools.partial(inner, *called.args, **called.keywords)
         call = call_method(called)
         if call is not None and self._is_notebook(call):
-            return MethodType(self._function(call), called)
+            return MethodType(self._function(call, called), called)
         return called
 
     def _watched(self, root: Any, target: Any) -> Any:
@@ -121,10 +121,9 @@ class Roots:
         if self._names and not self._is_named(method):
             return method
         if self._is_notebook(function) or self._names:
-            compiled = self._function(function)
+            compiled = self._function(function, owner)
             return method if compiled is function else MethodType(compiled, owner)
-        if isinstance(owner, torch.nn.Module) and not hasattr(torch.nn.Module, function.__name__):
-            # A library model's own entry (``model.generate(...)``): what it calls is the model.
+        if isinstance(owner, torch.nn.Module) and is_entry(method):
             self._module(owner)
         return method
 
@@ -152,13 +151,13 @@ class Roots:
 
     # Functions.
 
-    def _function(self, function: FunctionType) -> Any:
+    def _function(self, function: FunctionType, owner: Any = None) -> Any:
         known = self._functions.get(id(function))
         if known is None:
-            known = self._functions[id(function)] = (function, self._choose(function))
+            known = self._functions[id(function)] = (function, self._choose(function, owner))
         return known[1]
 
-    def _choose(self, function: FunctionType) -> Any:
+    def _choose(self, function: FunctionType, owner: Any) -> Any:
         if any(function is compiled for _, compiled in self._functions.values()):
             return function
         inner = original(function) if function in MADE else function
@@ -182,7 +181,7 @@ class Roots:
                 "Move the tensor code into a plain function that it calls.",
             )
             return function
-        if why := driver_reason(inner, self._is_notebook):
+        if why := driver_reason(inner, self._is_notebook, owner):
             self.drivers.append(name)
             self._skip(name, f"runs as Python because {why}: the modules and losses that it calls are compiled instead")
             return routed(inner, self.callee)
@@ -299,6 +298,11 @@ def look_up(namespace: MutableMapping[str, Any], name: str) -> tuple[bool, Any]:
             return False, None
         value = getattr(value, part)
     return True, value
+
+
+def is_entry(method: MethodType) -> bool:
+    """Whether a method is a model's own way in (``model.generate(...)``), rather than one that every module has: what it calls is the model."""
+    return isinstance(method.__self__, torch.nn.Module) and not hasattr(torch.nn.Module, method.__func__.__name__)
 
 
 def call_method(value: Any) -> FunctionType | None:

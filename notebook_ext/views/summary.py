@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -12,6 +12,9 @@ from engine.records.session import CompilationRecord, FrameRecord, Session
 from engine.records.trace import BreakRecord
 from notebook_ext.views import places
 from notebook_ext.views.text import changed, clean, one_line, plural, seconds
+
+MAX_REMEDIES = 6
+"""Lines of remedies below the headline; the rest is counted."""
 
 Kind = Literal["text", "name", "link", "action"]
 
@@ -71,7 +74,7 @@ def summary(session: Session) -> Summary:
     notes = tuple(one_line(n, 300) for n in session.notes)
     progress = one_line(session.stage)
     if not any(has_graph(c) for c in session.compilations):
-        return Summary(tuple(_nothing(session)), tuple(_remedies(session)), progress, notes)
+        return Summary(tuple(_nothing(session)), _few(dict.fromkeys(_remedies(session))), progress, notes)
     items: list[Item] = []
     if session.subject == "torch":
         items.append(Item("stock torch.compile · "))
@@ -301,6 +304,12 @@ def _nothing(session: Session) -> Iterator[Item]:
 
 def _where(record: BreakRecord) -> str:
     return f"line {record.span.line}: " if record.span else ""
+
+
+def _few(lines: Iterable[str]) -> tuple[str, ...]:
+    """The first lines, and how many more there are."""
+    found = tuple(lines)
+    return found if len(found) <= MAX_REMEDIES else (*found[:MAX_REMEDIES], f"… and {len(found) - MAX_REMEDIES} more.")
 
 
 def _remedies(session: Session) -> Iterator[str]:

@@ -15,6 +15,7 @@ from notebook_ext.cellframe import cell_function, judge, setup_length
 def namespace() -> dict[str, Any]:
     """Names as a notebook has them."""
     names: dict[str, Any] = {"torch": torch, "a": torch.ones(2), "m": torch.nn.Linear(2, 2), "n": 3}
+    names["t"] = torch.nn.MultiheadAttention(2, 1)
     exec("def f(x):\n    return x", names)
     return names
 
@@ -62,7 +63,10 @@ def test_a_doubt_means_python(source: str, why: str) -> None:
     assert why in told.why
 
 
-@pytest.mark.parametrize("source", ["m(a)", "f(a)", "l = torch.nn.Linear(2, 2)\nl(a)", "b = [f(x) for x in a]"])
+@pytest.mark.parametrize(
+    "source",
+    ["m(a)", "f(a)", "t.merge_masks(None, None, a)", "l = torch.nn.Linear(2, 2)\nl(a)", "b = [f(x) for x in a]"],
+)
 def test_calls_of_roots_are_seen(source: str) -> None:
     """Then roots are compiled, not the cell."""
     assert verdict(source).has_roots

@@ -55,6 +55,22 @@ def test_computations_are_not_drivers(source: str) -> None:
     assert reason(source) == ""
 
 
+def test_a_method_that_calls_a_driving_method_is_a_driver() -> None:
+    """Methods of the same object are looked into."""
+    namespace: dict[str, Any] = {}
+    exec(
+        "class T:\n    def one(self, l):\n        l.backward()\n    def fit(self, l):\n        self.one(l)\n    def show(self):\n        self.name",
+        namespace,
+    )
+    made = namespace["T"]()
+
+    def is_notebook(function: FunctionType) -> bool:
+        return function.__globals__ is namespace
+
+    assert driver_reason(made.fit.__func__, is_notebook, made) == "it calls self.one, and that calls l.backward()"
+    assert driver_reason(made.show.__func__, is_notebook, made) == ""
+
+
 def test_a_routed_driver_asks_for_each_call_and_does_the_same() -> None:
     """Calls in loops, closures and comprehensions go through the hook; defaults and keywords stay."""
     asked: list[str] = []
