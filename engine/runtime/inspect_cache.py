@@ -13,7 +13,6 @@ from engine.runtime.dispatch import Dispatch, dispatch_of, reset
 from engine.runtime.modules import compiled_forward
 from engine.runtime.signature import bind
 
-
 __all__ = ["explain_call", "guards_of", "reset"]
 
 

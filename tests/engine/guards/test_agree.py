@@ -191,10 +191,8 @@ def guard_on(origin: Origin, value: Any, other: Origin) -> st.SearchStrategy[Gua
 @st.composite
 def guard_sets(draw: st.DrawFn) -> tuple[Guard, ...]:
     """Some guards, often on the same values."""
-    found: list[Guard] = []
-    for _ in range(draw(st.integers(1, 6))):
-        found.append(draw(guard_on(draw(origins), draw(values), draw(roots))))
-    return tuple(found)
+    count = draw(st.integers(1, 6))
+    return tuple(draw(guard_on(draw(origins), draw(values), draw(roots))) for _ in range(count))
 
 
 def run_in(state: str, body: Callable[[], None]) -> None:

@@ -207,7 +207,7 @@ def test_tensors_of_one_storage_are_refused() -> None:
 
 FACETS = {
     "type": lambda x: torch.nn.Parameter(x, requires_grad=False),
-    "dispatch keys": lambda x: torch._neg_view(x),
+    "dispatch keys": torch._neg_view,
     "dtype": lambda x: x.double(),
     "device": lambda x: x.to("meta"),
     "requires_grad": lambda x: x.clone().requires_grad_(),

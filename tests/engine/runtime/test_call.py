@@ -41,10 +41,9 @@ class Thing:
 
 
 @pytest.fixture
-def compiler() -> Iterator[FakeCompiler]:
+def compiler() -> FakeCompiler:
     """A compiler, kept alive for the length of a test."""
-    made = FakeCompiler()
-    yield made
+    return FakeCompiler()
 
 
 def test_functions_become_their_dispatchers(compiler: FakeCompiler) -> None:

@@ -9,7 +9,7 @@ import inspect
 import io
 import pickle
 import weakref
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 import torch
@@ -24,7 +24,7 @@ from tests.engine.runtime.fake import FakeCompiler
 class Net(torch.nn.Module):
     """A small module with a parameter, a buffer and state that its forward writes."""
 
-    registered: list[type] = []
+    registered: ClassVar[list[type]] = []
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         Net.registered.append(cls)
@@ -66,7 +66,6 @@ def test_it_is_a_module_of_the_same_class() -> None:
     twin = compiled_module(net, FakeCompiler())
     assert isinstance(twin, Net)
     assert (type(twin).__name__, type(twin).__module__) == ("Net", __name__)
-    assert [p for p in twin.parameters()] == [p for p in net.parameters()]
     assert all(a is b for a, b in zip(twin.parameters(), net.parameters(), strict=True))
     assert list(twin.state_dict()) == list(net.state_dict())
     assert inspect.signature(twin.forward) == inspect.signature(net.forward)
