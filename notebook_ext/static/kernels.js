@@ -34,7 +34,7 @@ export class KernelsView {
     this.part = part;
     if (!part) return put(this.body, h("p", { class: "mut pad" }, "Loading …"));
     this.at = Math.max(0, Math.min(part.rows.length - 1, this.at));
-    put(this.context, h("b", {}, plural(part.rows.length, "kernel")), h("span", { class: "mut" }, `target ${part.target || "unknown"}`), part.is_run ? null : h("span", {}, h("b", {}, "Not run here"), ": no GPU. Registers, spills and shared memory are exact, from the compiled binary; bytes are counted from the loops."));
+    put(this.context, h("b", {}, plural(part.rows.length, "kernel")), h("span", { class: "mut" }, `target ${part.target || "unknown"}`), part.is_run ? null : h("span", { class: "mut" }, h("b", {}, "Not run here"), ": no GPU. Registers, spills and shared memory are exact, from the compiled binary; bytes are counted from the loops."));
     const heads = [["Kernel", ""], ["Lines and fused nodes", ""], ["Grid", "num"], ["Warps", "num"], ["Bytes", "num"], ["Regs", "num"], ["Spills", "num"], ["Shared", "num"], ["Occup.", "num"], ["Check", ""]];
     put(
       this.body,

@@ -261,7 +261,7 @@ export class LinkedView {
     const entries = this.frame.overview.entries;
     const options = entries.map((/** @type {any} */ e) => [e.id, `${e.name} entry ${e.entry}${e.inputs ? ": " + e.inputs : ""}`]);
     const kernels = [[ALL, this.part.kernels.length === 1 ? "1 kernel" : `all ${this.part.kernels.length} kernels`], ...this.part.kernels.map((/** @type {any} */ k) => [k.id, `${k.id}  ${k.name}`])];
-    const run = this.frame.overview.device.startsWith("cuda") ? "" : " (compiled, not run here)";
+    const run = this.frame.overview.device.startsWith("cuda") ? "" : ", not run here";
     put(
       this.context,
       choice("Function and cache entry", options, this.entry, (v) => this.frame.open("linked", v)),

@@ -148,7 +148,7 @@ def inputs_of(session: Session, compilation: CompilationRecord) -> str:
     """What a compilation was made for, in short: its own record of it, else that of the call that caused it."""
     calls = (c.inputs for c in session.calls if c.entry == compilation.id and c.outcome == "compiled")
     found = compilation.inputs or next(calls, None) or {}
-    return ", ".join(f"{clean(name)} {clean(value)}" for name, value in found.items())
+    return ", ".join(f"{clean(name)} {clean(value)}" for name, value in found.items() if name != "self")
 
 
 def break_words(session: Session, record: BreakRecord) -> str:
