@@ -17,6 +17,7 @@ from engine.bytecode.opcodes import VERSION
 from engine.ir.frame import GraphSlot, Slot
 from engine.ir.origin import Attr, CellOf, Closure, Fixed, Global, Item, Key, Local, Member, Namespace, Origin, TypeOf
 from engine.trace.signals import Unsupported
+from engine.trace.support import call_restoring
 from engine.trace.values.base import Const, Lazy, Value
 from engine.trace.values.functions import CellValue
 
@@ -24,6 +25,12 @@ if TYPE_CHECKING:
     from engine.trace.state import Tracer
 
 _EMBEDDED = (int, float, complex, bool, str, bytes, type(None), type(Ellipsis))
+
+
+def _switches_state(graph: torch.fx.GraphModule) -> bool:
+    """Whether a graph switches grad mode or autocast while it runs."""
+    switches = (torch._C._set_grad_enabled, torch.amp.autocast_mode._enter_autocast)
+    return any(node.op == "call_function" and node.target in switches for node in graph.graph.nodes)
 
 
 class Codegen:
@@ -216,10 +223,13 @@ class Codegen:
         inputs = () if graph is None else graph.inputs
         self._load_inputs([i.origin for i in inputs])
         if graph is not None:
-            self.head.callable_const(graph.slot)
+            switches = _switches_state(graph.graph)
+            self.head.callable_const(self.embed(call_restoring) if switches else graph.slot)
+            if switches:
+                self.head.const(graph.slot)
             for graph_input in inputs:
                 self._head_load(graph_input.origin)
-            self.head.call(len(inputs))
+            self.head.call(len(inputs) + switches)
             self._unpack_outputs()
         return self._assemble(), graph
 

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable, Iterator
 from itertools import islice
 from typing import Any
 
+import torch
 
 class TailCall:
     """What a resume function returns instead of calling the next one: the root's code calls it, so that loops do not nest frames."""
@@ -26,6 +27,20 @@ def finish(result: Any) -> Any:
         result = None
         result = function(*arguments)
     return result
+
+
+def call_restoring(graph: Callable[..., Any], *inputs: Any) -> Any:
+    """Call a graph that switches grad mode or autocast; if it raises half-way, they are as before."""
+    grad = torch.is_grad_enabled()
+    autocast = [(d, torch.is_autocast_enabled(d), torch.get_autocast_dtype(d)) for d in ("cpu", "cuda")]
+    try:
+        return graph(*inputs)
+    except BaseException:
+        torch._C._set_grad_enabled(grad)
+        for device, enabled, dtype in autocast:
+            torch.set_autocast_enabled(device, enabled)
+            torch.set_autocast_dtype(device, dtype)
+        raise
 
 
 def refill_deque(deque: Any, items: list[Any]) -> None:

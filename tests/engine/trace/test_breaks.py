@@ -184,3 +184,17 @@ def test_reasons_are_whole() -> None:
         assert kind == kind.lower()
         assert reason.title
         assert reason.why.endswith(".")
+
+
+def test_grad_mode_survives_an_error_in_the_graph() -> None:
+    """An operator that raises on real values inside no_grad leaves grad mode as it was."""
+
+    def looks_up(table: Any, where: Any) -> Any:
+        with torch.no_grad():
+            return torch.nn.functional.embedding(where, table) + 1
+
+    traced = Traced(looks_up)
+    with pytest.raises(IndexError):
+        traced(X, torch.tensor([7]))
+    assert traced.graphs == 1
+    assert torch.is_grad_enabled()
