@@ -5,7 +5,7 @@ from __future__ import annotations
 import dis
 import inspect
 from collections.abc import Callable, Iterator, Mapping
-from types import CodeType, FunctionType
+from types import CodeType, FunctionType, MethodType
 from typing import Any
 
 from engine.bytecode.route import route_calls
@@ -111,5 +111,20 @@ def routed(function: FunctionType, callee: Callable[[Any], Any]) -> FunctionType
 
 def _routed_code(code: CodeType, callee: Callable[[Any], Any]) -> CodeType:
     code = route_calls(code, callee)
-    constants = tuple(_routed_code(c, callee) if isinstance(c, CodeType) else c for c in code.co_consts)
+    constants = tuple(_routed_code(c, callee) if isinstance(c, CodeType) and _belongs(c) else c for c in code.co_consts)
     return code.replace(co_consts=constants)
+
+
+def _belongs(code: CodeType) -> bool:
+    """Whether a nested code object is part of driving: comprehensions, and closures that call ``backward()``. Others may be roots."""
+    return is_comprehension(code) or any(a == "backward" for part in codes(code) for _, a in attribute_reads(part))
+
+
+def is_comprehension(code: CodeType) -> bool:
+    """Whether the code is a comprehension's, which is a function only to Python."""
+    return code.co_name.startswith("<") and code.co_name not in {"<lambda>", "<module>"}
+
+
+def is_routed(function: FunctionType, callee: Callable[[Any], Any]) -> bool:
+    """Whether a function's calls ask ``callee`` already."""
+    return any(c is callee or (isinstance(c, MethodType) and c == callee) for c in function.__code__.co_consts)

@@ -20,7 +20,7 @@ from engine.records.runtime import Skipped
 from engine.records.session import Session
 from engine.runtime.dispatch import dispatch_of
 from engine.runtime.modules import compiled_forward
-from notebook_ext.drivers import driver_reason, routed
+from notebook_ext.drivers import driver_reason, is_comprehension, is_routed, routed
 from notebook_ext.subjects import Subject, Undo
 from notebook_ext.tape import Tape
 
@@ -92,6 +92,8 @@ class Roots:
             watched = self._watched(called, called)  # a tape copies the module before it is attached
             self._module(called)
             return watched
+        if isinstance(called, FunctionType) and is_comprehension(called.__code__):
+            return called
         if isinstance(called, FunctionType):
             compiled = self._function(called)
             return self._watched(original(compiled), compiled)
@@ -158,7 +160,7 @@ class Roots:
         return known[1]
 
     def _choose(self, function: FunctionType, owner: Any) -> Any:
-        if any(function is compiled for _, compiled in self._functions.values()):
+        if any(function is compiled for _, compiled in self._functions.values()) or is_routed(function, self.callee):
             return function
         inner = original(function) if function in MADE else function
         name = inner.__qualname__

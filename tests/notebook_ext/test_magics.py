@@ -109,6 +109,21 @@ def test_a_driver_runs_as_python_and_its_modules_are_compiled(shell: Shell) -> N
     assert any("train" in s.name and "backward" in s.reason for s in shell.ns["_compile"].skipped)
 
 
+def test_methods_comprehensions_and_closures_of_a_driver_are_not_roots(shell: Shell) -> None:
+    """Only the modules, losses and plain inner functions that it calls are; the optimizer's closure is part of it."""
+    ran = shell.run(
+        "%%compile\nclass Trainer:\n    def __init__(self, m):\n        self.m, self.opt = m, torch.optim.SGD(m.parameters(), 0.1)\n"
+        "    def one(self, x):\n        def penalty(y):\n            return y.abs().sum()\n"
+        "        def closure():\n            self.opt.zero_grad()\n            loss = self.m(x).pow(2).mean() + 0 * penalty(x)\n"
+        "            loss.backward()\n            return loss\n        return self.opt.step(closure).item()\n"
+        "    def fit(self, n):\n        return [self.one(torch.ones(2, 4)) for _ in range(n)]\n"
+        "losses = Trainer(nn.Linear(4, 1)).fit(4)"
+    )
+    assert ran.succeeded, ran.text
+    assert shell.ns["losses"][-1] < shell.ns["losses"][0]
+    assert {n.rpartition(".")[2] for n in names(shell)} == {"forward", "penalty"}
+
+
 def test_a_cell_without_roots_is_itself_the_frame(shell: Shell) -> None:
     """Tensor code at the top level is compiled as one frame; what it assigns lands in the namespace."""
     shell.run("a = torch.arange(4.0)")
