@@ -1,1 +1,1 @@
-"""From the traced graph, which mutates and aliases, to a functional ATen graph and the wrappers that make up the difference."""
+"""Makes traced graphs functional, and wraps them so that mutation and aliasing are the user's again."""

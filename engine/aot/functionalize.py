@@ -1,10 +1,11 @@
-"""The functional ATen graph of a traced graph, with what it mutated and what its outputs are.
+"""Traces a graph to functional ATen operators, and finds what it writes to and what its outputs alias.
 
 The idea of wrapping every tensor in a functional one while tracing is torch's (functorch's functionalisation, ``FunctionalTensorMode``).
 """
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -12,18 +13,19 @@ from typing import Any
 import torch
 import torch.fx
 import torch.fx.traceback
+from torch._dispatch.python import enable_python_dispatcher
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch._subclasses.functional_tensor import FunctionalTensor, FunctionalTensorMode
 from torch.fx.experimental.proxy_tensor import make_fx
 
-from engine.graph.composites import keep_composites
+from engine.aot.analyse import GRAD_MODE, output_args
+from engine.aot.outputs import NotFunctional, OutputPlanner
+from engine.graph.composites import whole
+from engine.graph.passes.drop_dead import drop_dead
+from engine.graph.rules import FUNCTIONAL, check
 from engine.ir.frame import GraphInput
 from engine.ir.graph import node_id, origin_of, set_origin
-from engine.ir.plan import OutputPlan, Plan
-
-
-class NotFunctional(Exception):
-    """The graph cannot be made functional without changing what a person could notice; the text says why."""
+from engine.ir.plan import InputPlan, Plan
 
 
 @dataclass(frozen=True)
@@ -36,52 +38,59 @@ class Functional:
 
 
 def functionalize(graph: torch.fx.GraphModule, inputs: Sequence[GraphInput], compilation: str) -> Functional:
-    """Trace ``graph`` to functional ATen under its own fake mode, without gradients.
+    """Trace ``graph`` to functional ATen under the fake mode of its inputs, without gradients. Symbolic sizes stay symbolic.
 
     Raises:
         NotFunctional: an input's metadata is mutated, outputs alias in a way that cannot be rebuilt, or a value is of an unknown kind.
+        IllegalGraph: the outcome would break a rule, for instance by an operator that writes to its argument.
     """
-    mode = fake_mode_of(inputs)
+    mode = fake_mode_of(graph, inputs)
     with mode, torch.no_grad():
-        fakes = tuple(_fresh(i) for i in inputs)
-    tracing = _Tracing(_labelled(graph, compilation), fakes)
-    with torch.no_grad(), mode, torch.fx.traceback.preserve_node_meta():
+        fakes = tuple(i.fake.detach() if isinstance(i.fake, torch.Tensor) else i.fake for i in inputs)
+    _check_followed(fakes, inputs)
+    tracing = _Tracing(_labelled(graph, compilation), inputs)
+    symbolic = enable_python_dispatcher() if _is_symbolic(fakes) else contextlib.nullcontext()
+    with torch.no_grad(), mode, torch.fx.traceback.preserve_node_meta(), symbolic:
         module = make_fx(tracing.run, tracing_mode="real", record_module_stack=False)(*fakes)
     _name_inputs(module, inputs)
-    _drop_dead(module.graph)
+    drop_dead(module)
     module.recompile()
-    plan = Plan(tuple(i.name for i in inputs), tuple(tracing.mutated), tuple(tracing.outputs))
-    _check_layouts(graph, plan, module)
-    return Functional(module, fakes, plan)
+    check(module, FUNCTIONAL, f"functional graph of {compilation}")
+    return Functional(module, fakes, replace(tracing.plan(), symbols=_symbols(fakes)))
 
 
-def fake_mode_of(inputs: Sequence[GraphInput]) -> FakeTensorMode:
-    """The fake mode that the graph was traced under; a new one when no input is a tensor."""
-    for i in inputs:
-        if isinstance(i.fake, FakeTensor):
-            return i.fake.fake_mode
+def fake_mode_of(graph: torch.fx.GraphModule, inputs: Sequence[GraphInput]) -> FakeTensorMode:
+    """The fake mode that the graph was traced under; a new one when there is no tensor anywhere."""
+    for value in (*(i.fake for i in inputs), *(n.meta.get("example_value") for n in graph.graph.nodes)):
+        if isinstance(value, FakeTensor):
+            return value.fake_mode
     from torch.fx.experimental.symbolic_shapes import ShapeEnv
 
     return FakeTensorMode(shape_env=ShapeEnv())
 
 
-def _fresh(i: GraphInput) -> Any:
-    if not isinstance(i.fake, torch.Tensor):
-        return i.fake
-    if not isinstance(i.fake, FakeTensor) or i.fake.layout != torch.strided or i.fake.is_quantized:
-        raise NotFunctional(f"{i.name} is not a plain strided tensor")
-    fresh = i.fake.detach()
-    if isinstance(i.real, torch.Tensor) and _changed_metadata(i.fake, i.real):
-        raise NotFunctional(f"the shape or layout of {i.name} is changed in place")
-    return fresh
+def _check_followed(fakes: Sequence[Any], inputs: Sequence[GraphInput]) -> None:
+    for fake, i in zip(fakes, inputs, strict=True):
+        if isinstance(fake, torch.Tensor) and not isinstance(fake, FakeTensor):
+            raise NotFunctional(f"{i.name} has no fake value")
 
 
-def _changed_metadata(fake: torch.Tensor, real: torch.Tensor) -> bool:
-    """Whether tracing changed an input's sizes, strides or offset (``t_``, ``resize_``, ``set_``): static dimensions tell."""
-    if fake.ndim != real.ndim:
-        return True
-    pairs = [*zip(fake.shape, real.shape, strict=True), *zip(fake.stride(), real.stride(), strict=True)]
-    return any(isinstance(a, int) and a != b for a, b in pairs)
+def _is_symbolic(fakes: Sequence[Any]) -> bool:
+    """Whether any size is a symbol: only then are torch's Python forms of operators needed, which keep symbols, but may compute otherwise."""
+    return any(
+        isinstance(f, (torch.SymInt, torch.SymFloat)) or (isinstance(f, torch.Tensor) and f._has_symbolic_sizes_strides)
+        for f in fakes
+    )
+
+
+def _symbols(fakes: Sequence[Any]) -> tuple[tuple[str, int, int], ...]:
+    found: dict[str, tuple[str, int, int]] = {}
+    for n, fake in enumerate(fakes):
+        sizes = [(-1, fake)] if not isinstance(fake, torch.Tensor) else list(enumerate(fake.shape))
+        for dim, size in sizes:
+            if isinstance(size, torch.SymInt) and size.node.expr.is_Symbol:
+                found.setdefault(str(size.node.expr), (str(size.node.expr), n, dim))
+    return tuple(found.values())
 
 
 def _labelled(graph: torch.fx.GraphModule, compilation: str) -> torch.fx.GraphModule:
@@ -90,188 +99,99 @@ def _labelled(graph: torch.fx.GraphModule, compilation: str) -> torch.fx.GraphMo
     values: dict[torch.fx.Node, Any] = {}
     result = copied.graph_copy(graph.graph, values)
     for old, new in values.items():
-        if isinstance(new, torch.fx.Node):
-            set_origin(new, replace(origin_of(old), nodes=(node_id("fx", compilation, old),)))
+        set_origin(new, replace(origin_of(old), nodes=(node_id("fx", compilation, old),)))
     copied.output(result)
-    keep_composites(copied)
     return torch.fx.GraphModule(graph, copied)
 
 
 class _Interpreter(torch.fx.Interpreter):
-    """Runs the traced graph so that ATen nodes made meanwhile inherit the running node's origin."""
+    """Runs the traced graph so that ATen nodes made meanwhile get the running node's origin."""
+
+    def __init__(self, graph: torch.fx.GraphModule) -> None:
+        super().__init__(graph, garbage_collect_values=False)
+        self.by_fake: dict[int, Any] = {}
+        """Functional values by the identity of the traced fake value that they stand for."""
 
     def run_node(self, n: torch.fx.Node) -> Any:
+        if n.target in GRAD_MODE:  # nothing here requires grad
+            return None
         with torch.fx.traceback.set_current_meta(n):
-            return super().run_node(n)
+            result = super().run_node(n)
+        self.by_fake[id(n.meta.get("example_value"))] = result
+        return result
+
+    def call_function(self, target: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        return super().call_function(whole(target), args, kwargs)
 
 
 class _Tracing:
-    """One run of the graph over functional tensors; fills ``mutated`` and ``outputs``."""
+    """One run of the graph over functional tensors."""
 
-    def __init__(self, graph: torch.fx.GraphModule, fakes: tuple[Any, ...]) -> None:
+    def __init__(self, graph: torch.fx.GraphModule, inputs: Sequence[GraphInput]) -> None:
         self._graph = graph
-        self._fakes = fakes
-        self.mutated: list[int] = []
-        self.outputs: list[OutputPlan] = []
+        self._inputs = inputs
+        self._written: dict[int, int] = {}
+        self._outputs: OutputPlanner | None = None
 
     def run(self, *args: Any) -> tuple[Any, ...]:
-        """The functional graph's results: new values of mutated inputs, then fresh outputs."""
-        self.mutated, self.outputs = [], []
+        """The functional graph's results: those that outputs come from, then the new contents of written inputs."""
+        interpreter = _Interpreter(self._graph)
         with FunctionalTensorMode():
             wrapped = [FunctionalTensor.to_functional(a) if isinstance(a, torch.Tensor) else a for a in args]
-            results = _Interpreter(self._graph).run(*wrapped)
-        new = self._mutations(args, wrapped)
-        return (*new, *self._plan_outputs(results, wrapped))
+            returned = interpreter.run(*wrapped)
+        if not isinstance(returned, (tuple, list)):
+            raise NotFunctional("the graph does not return a tuple")
+        for i, w in zip(self._inputs, wrapped, strict=True):
+            interpreter.by_fake[id(i.fake)] = w
+        outputs = OutputPlanner(self._inputs, args, interpreter.by_fake, output_args(self._graph.graph))
+        for node, value in zip(output_args(self._graph.graph), returned, strict=True):
+            outputs.add(node, value)
+        new = self._new_contents(args, wrapped, len(outputs.results))
+        self._outputs = outputs
+        return (*outputs.results, *new)
 
-    def _mutations(self, args: Sequence[Any], wrapped: Sequence[Any]) -> list[Any]:
-        new = []
+    def _new_contents(self, args: Sequence[Any], wrapped: Sequence[Any], first: int) -> list[Any]:
+        self._written = {}
+        new: list[Any] = []
         for n, (arg, wrapper) in enumerate(zip(args, wrapped, strict=True)):
             if not isinstance(arg, torch.Tensor):
                 continue
             value = unwrap(wrapper)
             if value is arg:
                 continue
-            if value.shape != arg.shape or value.stride() != arg.stride() or value.dtype != arg.dtype:
-                raise NotFunctional(f"the shape or layout of {self._name(n)} is changed in place")
-            self.mutated.append(n)
+            same = value.dtype == arg.dtype and value.dim() == arg.dim() and tuple(value.shape) == tuple(arg.shape)
+            if not same or tuple(wrapper.stride()) != tuple(arg.stride()):
+                raise NotFunctional(f"the shape or layout of {self._inputs[n].name} is changed in place")
+            self._written[n] = first + len(new)
             new.append(value)
         return new
 
-    def _name(self, n: int) -> str:
-        return str([p.name for p in self._graph.graph.nodes if p.op == "placeholder"][n])
-
-    def _plan_outputs(self, results: Any, wrapped: Sequence[Any]) -> list[Any]:
-        fresh: list[Any] = []
-        known = {id(w): n for n, w in enumerate(wrapped) if isinstance(w, torch.Tensor)}
-        storages = {storage_key(w): n for n, w in reversed(list(enumerate(wrapped))) if isinstance(w, torch.Tensor)}
-        first: dict[int, int] = {}
-        for position, result in enumerate(results):
-            self.outputs.append(self._plan_output(position, result, known, storages, first, fresh))
-        return fresh
-
-    def _plan_output(
-        self,
-        position: int,
-        result: Any,
-        known: dict[int, int],
-        storages: dict[int, int],
-        first: dict[int, int],
-        fresh: list[Any],
-    ) -> OutputPlan:
-        if not isinstance(result, FunctionalTensor):
-            if isinstance(result, torch.Tensor):
-                raise NotFunctional("an output is a tensor that tracing did not follow")
-            if isinstance(result, (torch.SymInt, torch.SymFloat, torch.SymBool)):
-                fresh.append(result)
-                return OutputPlan("fresh", len(fresh) - 1)
-            return OutputPlan("constant", value=result)
-        if id(result) in known:
-            return OutputPlan("input", known[id(result)])
-        if id(result) in first:
-            return OutputPlan("same", first[id(result)])
-        first[id(result)] = position
-        base = storages.get(storage_key(result))
-        if base is None:
-            fresh.append(unwrap(result))
-            return OutputPlan("fresh", len(fresh) - 1)
-        if self._fakes[base].dtype != result.dtype or result.is_conj() or result.is_neg():
-            raise NotFunctional("an output views an input under another dtype")
-        return OutputPlan(
-            "view",
-            base,
-            tuple(result.shape),
-            tuple(result.stride()),
-            result.storage_offset(),
-            self._is_detached(position),
+    def plan(self) -> Plan:
+        """The calling convention found by the run."""
+        assert self._outputs is not None
+        inputs = tuple(
+            InputPlan(i.name, isinstance(i.fake, torch.Tensor), n in self._written, self._written.get(n, -1))
+            for n, i in enumerate(self._inputs)
         )
-
-    def _is_detached(self, position: int) -> bool:
-        """Whether eager's result is no view to autograd (``detach``), told by the traced fake value."""
-        node = output_args(self._graph.graph)[position]
-        value = node.meta.get("example_value") if isinstance(node, torch.fx.Node) else None
-        return isinstance(value, torch.Tensor) and not value._is_view()
-
-
-def storage_key(t: Any) -> int:
-    """Functional tensors that are views of one another share this."""
-    return int(t.elem.untyped_storage()._cdata)
+        devices = tuple(d for d in ("cpu", "cuda") if torch.is_autocast_enabled(d))
+        return Plan(
+            inputs, tuple(self._outputs.plans), len(self._outputs.results) + len(self._written), autocast=devices
+        )
 
 
 def unwrap(t: FunctionalTensor) -> torch.Tensor:
-    """The plain (traced) value of a functional tensor, with pending mutations applied."""
+    """The traced value of a functional tensor, with pending mutations applied."""
     torch._sync(t)  # type: ignore[attr-defined, no-untyped-call]
     return torch._from_functional_tensor(t.elem)
 
 
-def output_args(graph: torch.fx.Graph) -> tuple[Any, ...]:
-    """What the output node returns, as a flat tuple."""
-    returned = next(n for n in reversed(graph.nodes) if n.op == "output").args[0]
-    return tuple(returned) if isinstance(returned, (tuple, list)) else (returned,)
-
-
 def _name_inputs(module: torch.fx.GraphModule, inputs: Sequence[GraphInput]) -> None:
     placeholders = [n for n in module.graph.nodes if n.op == "placeholder"]
-    taken = {n.name for n in module.graph.nodes}
+    taken = {n.name: n for n in module.graph.nodes}
     for node, i in zip(placeholders, inputs, strict=True):
-        if node.name != i.name and i.name in taken:
-            clash = next(n for n in module.graph.nodes if n.name == i.name)
-            clash._rename(f"{i.name}_value")
-        node._rename(i.name)
+        if node.name != i.name:
+            if i.name in taken:
+                taken[i.name]._rename(f"{i.name}_value")
+            node._rename(i.name)
         node.target = node.name
         set_origin(node, replace(origin_of(node), note=i.origin.expr))
-
-
-def _drop_dead(graph: torch.fx.Graph) -> None:
-    """Remove what nothing reads; random operators stay, since they move the generator's state."""
-    for node in reversed(list(graph.nodes)):
-        if node.op in ("placeholder", "output") or node.users:
-            continue
-        target = node.target
-        if isinstance(target, torch._ops.OpOverload):
-            if (
-                torch.Tag.nondeterministic_seeded in target.tags
-                or target._schema.is_mutable
-                or not target._schema.returns
-            ):
-                continue
-        elif node.is_impure():
-            continue
-        graph.erase_node(node)
-
-
-def _check_layouts(graph: torch.fx.GraphModule, plan: Plan, module: torch.fx.GraphModule) -> None:
-    """Fresh outputs must have eager's strides, and alias one another as eager's do."""
-    returned = output_args(module.graph)[len(plan.mutated) :]
-    expected = output_args(graph.graph)
-    eager: dict[int, int] = {}
-    functional: dict[int, int] = {}
-    for o, node in zip(plan.outputs, expected, strict=True):
-        if o.kind != "fresh" or not isinstance(node, torch.fx.Node):
-            continue
-        want = node.meta.get("example_value")
-        have = returned[o.index].meta.get("val") if isinstance(returned[o.index], torch.fx.Node) else None
-        if not isinstance(want, torch.Tensor) or not isinstance(have, torch.Tensor):
-            continue
-        if is_view(returned[o.index]) and not want._is_view():
-            raise NotFunctional(f"the result {node.name} would be a view, which in eager mode it is not")
-        if not _same_layout(want, have):
-            raise NotFunctional(f"the result {node.name} would have another layout")
-        one = eager.setdefault(want.untyped_storage()._cdata, o.index)
-        other = functional.setdefault(have.untyped_storage()._cdata, o.index)
-        if one != other:
-            raise NotFunctional(
-                f"the result {node.name} shares memory with another result in a way that cannot be rebuilt"
-            )
-
-
-def is_view(node: torch.fx.Node) -> bool:
-    """Whether the operator at a node returns a view of its argument."""
-    return isinstance(node.target, torch._ops.OpOverload) and node.target.is_view
-
-
-def _same_layout(want: torch.Tensor, have: torch.Tensor) -> bool:
-    if want.dtype != have.dtype or len(want.shape) != len(have.shape):
-        return False
-    sizes = tuple(want.shape)
-    pairs = list(zip(want.stride(), have.stride(), strict=True))
-    return all(str(a) == str(b) or (isinstance(s, int) and s <= 1) for s, (a, b) in zip(sizes, pairs, strict=True))

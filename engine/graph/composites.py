@@ -1,63 +1,117 @@
 """Operators of ours that keep device-dependent composites whole, so that one graph serves every target.
 
-Traced on a CPU, ``scaled_dot_product_attention`` would become a CPU-only operator. It is exchanged for ``engine::attention`` before ATen, which
-runs what torch would run on the device at hand. Random operators need no exchange: they reach ATen as ``bernoulli`` and the like.
+Traced on a CPU, attention would become a CPU-only operator and an LSTM one of a CPU library. They are exchanged for ``engine::...`` before
+ATen, which run what torch would run on the device at hand. Random operators need no exchange: they reach ATen as ``bernoulli`` and the
+like, and draw the same numbers.
 """
 
 from __future__ import annotations
 
 import functools
+import types
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
-import torch.fx
 import torch.nn.functional as F
+
+Function = Callable[..., Any]
+
+_RNN = (
+    "(Tensor input, Tensor{hidden} hx, Tensor[] params, bool has_biases, int num_layers, float dropout, bool train, "
+    "bool bidirectional, bool batch_first) -> {results}"
+)
+_ATTENTION = (
+    "(Tensor query, Tensor key, Tensor value, Tensor? attn_mask=None, float dropout_p=0.0, bool is_causal=False, *, "
+    "float? scale=None, bool enable_gqa=False) -> Tensor"
+)
+
+
+def _attention(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, *args: Any, **kwargs: Any) -> torch.Tensor:
+    found = F.scaled_dot_product_attention(query, key, value, *args, **kwargs)
+    # An operator may not return a view of an argument.
+    return found.clone() if any(found is t or found._base is t for t in (query, key, value)) else found
+
+
+def _recurrent(name: str) -> Function:
+    def run(x: torch.Tensor, hx: Any, params: Sequence[torch.Tensor], *args: Any) -> tuple[torch.Tensor, ...]:
+        found: tuple[torch.Tensor, ...] = tuple(getattr(torch, name)(x, hx, params, *args))
+        return found
+
+    return run
+
+
+_OPERATORS: dict[str, tuple[str, Function]] = {
+    "attention": (_ATTENTION, _attention),
+    "lstm": (_RNN.format(hidden="[]", results="(Tensor, Tensor, Tensor)"), _recurrent("lstm")),
+    **{
+        name: (_RNN.format(hidden="", results="(Tensor, Tensor)"), _recurrent(name))
+        for name in ("gru", "rnn_tanh", "rnn_relu")
+    },
+}
 
 
 @functools.cache
 def _library() -> torch.library.Library:
     library = torch.library.Library("engine", "FRAGMENT")
-    library.define(
-        "attention(Tensor query, Tensor key, Tensor value, Tensor? attn_mask=None, float dropout_p=0.0, bool is_causal=False, *, "
-        "float? scale=None, bool enable_gqa=False) -> Tensor",
-        tags=(torch.Tag.nondeterministic_seeded, torch.Tag.needs_exact_strides),
-    )
-    library.impl("attention", _attention, "CompositeExplicitAutograd")
-    torch.library.register_fake("engine::attention", _attention, lib=library)
+    for name, (schema, run) in _OPERATORS.items():
+        library.define(f"{name}{schema}", tags=(torch.Tag.nondeterministic_seeded, torch.Tag.needs_exact_strides))
+        library.impl(name, run, "CompositeExplicitAutograd")
+        torch.library.register_fake(f"engine::{name}", run, lib=library)
     return library
 
 
-def _attention(
-    query: torch.Tensor,
-    key: torch.Tensor,
-    value: torch.Tensor,
-    attn_mask: torch.Tensor | None = None,
-    dropout_p: float = 0.0,
-    is_causal: bool = False,
-    *,
-    scale: float | None = None,
-    enable_gqa: bool = False,
-) -> torch.Tensor:
-    found = F.scaled_dot_product_attention(
-        query, key, value, attn_mask, dropout_p, is_causal, scale=scale, enable_gqa=enable_gqa
-    )
-    # An operator may not return a view of an argument.
-    return found.clone() if any(found is t or found._base is t for t in (query, key, value)) else found
-
-
-def attention(*args: Any, **kwargs: Any) -> torch.Tensor:
-    """``torch.nn.functional.scaled_dot_product_attention`` as one operator."""
+def _operator(name: str) -> Any:
     _library()
-    found: torch.Tensor = torch.ops.engine.attention(*args, **kwargs)
-    return found
+    return getattr(torch.ops.engine, name).default
 
 
-WHOLE = {F.scaled_dot_product_attention: attention}
+def _exchanged(name: str, original: Function, admits: Callable[..., bool]) -> Function:
+    @functools.wraps(original)
+    def call(*args: Any, **kwargs: Any) -> Any:
+        return _operator(name)(*args, **kwargs) if admits(*args, **kwargs) else original(*args, **kwargs)
+
+    return call
+
+
+def _is_padded(*args: Any, **kwargs: Any) -> bool:
+    """The form of an RNN whose input is one tensor; packed sequences have batch sizes in second place, and no flag in last."""
+    return len(args) == 9 and not kwargs and isinstance(args[-1], bool) and isinstance(args[2], (list, tuple))
+
+
+def _always(*args: Any, **kwargs: Any) -> bool:
+    return True
+
+
+WHOLE: dict[Any, Function] = {
+    F.scaled_dot_product_attention: _exchanged("attention", F.scaled_dot_product_attention, _always),
+    **{
+        getattr(torch, name): _exchanged(name, getattr(torch, name), _is_padded)
+        for name in ("lstm", "gru", "rnn_tanh", "rnn_relu")
+    },
+}
 """What is exchanged, and for what."""
 
 
-def keep_composites(graph: torch.fx.Graph) -> None:
-    """Exchange composites for operators of ours, in place."""
-    for node in graph.nodes:
-        if node.op == "call_function" and node.target in WHOLE:
-            node.target = WHOLE[node.target]
+@functools.cache
+def _with_whole_parts(function: types.FunctionType) -> types.FunctionType:
+    """A copy of one of torch's Python functions that finds composites of ours where it names torch's."""
+    found = {**function.__globals__, **{n: WHOLE[v] for n, v in function.__globals__.items() if _is_whole(v)}}
+    copy = types.FunctionType(function.__code__, found, function.__name__, function.__defaults__, function.__closure__)
+    copy.__kwdefaults__ = function.__kwdefaults__
+    return copy
+
+
+def _is_whole(value: Any) -> bool:
+    return isinstance(value, (types.BuiltinFunctionType, types.FunctionType)) and value in WHOLE
+
+
+def whole(target: Any) -> Any:
+    """What to call for ``target`` so that composites stay whole: an operator of ours, a copy that calls one, or the target itself."""
+    if not callable(target) or isinstance(target, torch._ops.OpOverload):
+        return target
+    if _is_whole(target):
+        return WHOLE[target]
+    if target is F.multi_head_attention_forward:
+        return _with_whole_parts(target)
+    return target

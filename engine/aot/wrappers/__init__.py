@@ -1,1 +1,1 @@
-"""The layers around a functional graph, one file each; ``WRAPPERS`` in ``engine.aot.driver`` is their order."""
+"""The layers around a functional graph, one file each; ``driver.WRAPPERS`` has their order."""

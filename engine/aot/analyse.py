@@ -1,0 +1,174 @@
+"""What can be told from a traced graph before anything is run: whether it may be functional, needs gradients, and what its values are."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+import torch.fx
+
+from engine.ir.frame import GraphInput
+from engine.ir.plan import OutputPlan, Plan
+from engine.records.aot import ValueFacts
+
+GRAD_MODE = (torch._C._set_grad_enabled, torch.set_grad_enabled)
+"""Calls that switch gradients on or off from inside a graph."""
+
+_CHANGES_MORE_THAN_DATA = frozenset(
+    (
+        "requires_grad_",
+        "retain_grad",
+        "detach_",
+        "set_",
+        "resize_",
+        "resize_as_",
+        "backward",
+        "register_hook",
+        "share_memory_",
+        "data",
+        "grad",
+        "rename_",
+        "_coalesced_",
+        "apply_",
+        "map_",
+    )
+)
+"""Methods and attributes whose effect a functional graph cannot carry."""
+
+
+def output_args(graph: torch.fx.Graph) -> tuple[Any, ...]:
+    """What the output node returns, as a flat tuple."""
+    returned = next(n for n in reversed(graph.nodes) if n.op == "output").args[0]
+    return tuple(returned) if isinstance(returned, (tuple, list)) else (returned,)
+
+
+def needs_gradients(graph: torch.fx.GraphModule, inputs: Sequence[GraphInput]) -> bool:
+    """Whether autograd must see this call: under grad mode an input requires grad, or something made inside does."""
+    if any(isinstance(i.real, torch.Tensor) and i.real.requires_grad for i in inputs):
+        switched_on = any(n.target in GRAD_MODE and n.args[:1] != (False,) for n in graph.graph.nodes)
+        if torch.is_grad_enabled() or switched_on:
+            return True
+    given = {id(i.fake) for i in inputs}
+    values = (n.meta.get("example_value") for n in graph.graph.nodes if n.op not in ("placeholder", "output"))
+    return any(
+        isinstance(v, torch.Tensor) and v.requires_grad and id(v) not in given
+        for value in values
+        for v in (value if isinstance(value, (tuple, list)) else (value,))
+    )
+
+
+def refusal(graph: torch.fx.GraphModule, inputs: Sequence[GraphInput]) -> str:
+    """Why this graph must run as traced; empty when nothing stands against making it functional."""
+    for i in inputs:
+        if isinstance(i.real, torch.Tensor) and (reason := _strange(i.real)):
+            return f"{i.name} is {reason}"
+        if isinstance(i.fake, torch.Tensor) and isinstance(i.real, torch.Tensor) and _is_reshaped(i.fake, i.real):
+            return f"the shape or layout of {i.name} is changed in place"
+    if shared := _shared(inputs):
+        mutating = next((n for n in graph.graph.nodes if is_mutating(n)), None)
+        if mutating is not None:
+            return f"{shared[0]} and {shared[1]} share memory, and {mutating.name} may write to it"
+    for node in graph.graph.nodes:
+        if reason := _unfit(node):
+            return f"{node.name} {reason}"
+    modes = [n.args[0] for n in graph.graph.nodes if n.target in GRAD_MODE and n.args]
+    if modes and modes[-1] is not torch.is_grad_enabled():
+        return "it leaves another grad mode behind than it found"
+    return ""
+
+
+def _strange(real: torch.Tensor) -> str:
+    if type(real) not in (torch.Tensor, torch.nn.Parameter, torch.nn.Buffer):
+        return f"a {type(real).__name__}, a tensor subclass"
+    if real.layout != torch.strided or real.is_quantized or real.is_meta or real.is_mkldnn:
+        return "not a plain strided tensor"
+    if real.is_inference():
+        return "an inference tensor"
+    if real.is_conj() or real.is_neg():
+        return "a lazily conjugated or negated view"
+    return ""
+
+
+def _is_reshaped(fake: torch.Tensor, real: torch.Tensor) -> bool:
+    """Whether tracing changed an input's sizes, strides or offset (``t_``, ``unsqueeze_``): static dimensions tell."""
+    if fake.layout != real.layout or fake.ndim != real.ndim:
+        return True
+    pairs = [
+        *zip(fake.shape, real.shape, strict=True),
+        *zip(fake.stride(), real.stride(), strict=True),
+        (fake.storage_offset(), real.storage_offset()),
+    ]
+    return any(isinstance(a, int) and a != b for a, b in pairs)
+
+
+def _shared(inputs: Sequence[GraphInput]) -> tuple[str, str] | None:
+    storages: dict[int, str] = {}
+    for i in inputs:
+        if isinstance(i.real, torch.Tensor) and i.real.layout == torch.strided:
+            other = storages.setdefault(i.real.untyped_storage()._cdata, i.name)
+            if other != i.name:
+                return other, i.name
+    return None
+
+
+def _unfit(node: torch.fx.Node) -> str:
+    if node.op == "get_attr":
+        return "is held by the graph, not passed to it"
+    if node.op == "call_module":
+        return "calls a module"
+    name = str(node.target) if node.op == "call_method" else ""
+    if node.op == "call_function" and node.target in (getattr, setattr) and len(node.args) > 1:
+        name = str(node.args[1])
+    if name in _CHANGES_MORE_THAN_DATA:
+        return f"uses .{name}, which changes more than data"
+    if node.op == "call_function" and getattr(node.target, "__module__", "") == "torch.autograd":
+        return "computes gradients inside the graph"
+    value = node.meta.get("example_value")
+    for v in value if isinstance(value, (tuple, list)) else (value,):
+        if isinstance(v, torch.Tensor) and (v.layout != torch.strided or v.is_quantized):
+            return "makes a sparse or quantised tensor"
+    return ""
+
+
+def is_mutating(node: torch.fx.Node) -> bool:
+    """Whether a traced node may write to a tensor that it is given. Errs towards yes."""
+    if "out" in node.kwargs or node.kwargs.get("inplace") is True:
+        return True
+    if node.op == "call_method":
+        name = str(node.target)
+        return name == "__setitem__" or (name.endswith("_") and not name.endswith("__"))
+    if node.op != "call_function":
+        return False
+    if isinstance(node.target, torch._ops.OpOverload):
+        return bool(node.target._schema.is_mutable)
+    name = getattr(node.target, "__name__", "")
+    if getattr(node.target, "__module__", "") == "_operator":
+        return name in ("setitem", "delitem") or (
+            name[:1] == "i" and name not in ("invert", "inv", "index", "is_", "is_not", "itemgetter", "indexOf")
+        )
+    if any(a is True for a in node.args) and "inplace" in getattr(
+        getattr(node.target, "__code__", None), "co_varnames", ()
+    ):
+        return True
+    return (name.endswith("_") and not name.endswith("__")) or name in ("batch_norm", "instance_norm")
+
+
+def facts(plan: Plan) -> tuple[ValueFacts, ...]:
+    """The analysis in words, inputs first."""
+    rows = [ValueFacts(i.name, "input", ("data mutated",) if i.written else ()) for i in plan.inputs]
+    return (*rows, *(ValueFacts(f"output {n}", "output", (_fact(plan, o),)) for n, o in enumerate(plan.outputs)))
+
+
+def _fact(plan: Plan, output: OutputPlan) -> str:
+    match output.kind:
+        case "input":
+            return f"is input {plan.inputs[output.index].name} itself"
+        case "alias of input":
+            return f"alias of input {plan.inputs[output.index].name}"
+        case "alias of result":
+            return f"alias of {output.name}, an intermediate"
+        case "constant":
+            return "constant"
+        case "result":
+            return "fresh"

@@ -1,0 +1,24 @@
+"""Switches autocast off while the functional graph runs: the casts that it asked for are operators of the graph already."""
+
+from __future__ import annotations
+
+import torch
+
+from engine.aot.wrappers.layer import Layer
+from engine.ir.plan import Plan
+from engine.records.aot import WrapperAction
+
+NAME = "autocast off"
+
+
+def pre_compile(plan: Plan) -> tuple[WrapperAction, ...]:
+    """One action a device type whose autocast was on."""
+    why = "its casts are operators of the functional graph; casting twice could change results"
+    return tuple(WrapperAction(device, "autocast switched off", why) for device in plan.autocast)
+
+
+def post_compile(plan: Plan) -> Layer:
+    """A guard around the run."""
+    if not plan.autocast:
+        return Layer()
+    return Layer(holding="without_autocast()", names={"without_autocast": torch._C._DisableAutocast})

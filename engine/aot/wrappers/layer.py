@@ -1,0 +1,65 @@
+"""What a wrapper is, and how the wrappers of one graph become one flat function."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+import torch
+
+from engine.ir.plan import Plan, is_identity
+from engine.records.aot import WrapperAction
+
+Run = Callable[..., Any]
+
+
+@dataclass(frozen=True)
+class Layer:
+    """One wrapper's part of the call, as lines of Python: ``before`` the graph runs, ``after`` it, innermost part closest to the graph.
+
+    Lines see the inputs as ``i0, i1, ...``, after the graph its results as ``r0, r1, ...``, and ``names``. ``holding`` is an
+    expression for a context manager around the graph's run; ``outputs`` the expressions that the call returns.
+    """
+
+    before: tuple[str, ...] = ()
+    after: tuple[str, ...] = ()
+    names: Mapping[str, Any] = field(default_factory=dict)
+    holding: str = ""
+    outputs: tuple[str, ...] | None = None
+
+
+class Wrapper(Protocol):
+    """A module with these names. Both halves are pure functions of the plan."""
+
+    NAME: str
+
+    def pre_compile(self, plan: Plan) -> tuple[WrapperAction, ...]:
+        """What it will do to which argument, and why; empty when it has nothing to do."""
+        ...
+
+    def post_compile(self, plan: Plan) -> Layer:
+        """Its part of the call."""
+        ...
+
+
+def weave(run: Run, plan: Plan, layers: tuple[Layer, ...]) -> Run:
+    """The functional graph's ``run`` inside its layers, outermost first, as one function; ``run`` itself where nothing is to be done."""
+    if is_identity(plan):
+        return run
+    scope: dict[str, Any] = {"run": run, "as_strided": torch.as_strided}
+    for layer in layers:
+        scope.update(layer.names)
+    inputs = ", ".join(f"i{n}" for n in range(len(plan.inputs)))
+    results = "".join(f"r{n}, " for n in range(plan.results))
+    lines = [line for layer in layers for line in layer.before]
+    call = f"{results}= run({inputs})" if results else f"run({inputs})"
+    holding = [layer.holding for layer in layers if layer.holding]
+    lines += [f"with {', '.join(holding)}:", f"    {call}"] if holding else [call]
+    lines += [line for layer in reversed(layers) for line in layer.after]
+    outputs = next((layer.outputs for layer in layers if layer.outputs is not None), ())
+    lines.append(f"return ({''.join(f'{o}, ' for o in outputs)})")
+    text = "\n".join([f"def call({inputs}):", *(f"    {line}" for line in lines)])
+    exec(compile(text, "<engine aot wrappers>", "exec"), scope)
+    made: Run = scope["call"]
+    return made
