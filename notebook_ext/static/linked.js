@@ -1,131 +1,18 @@
 // The linked view: a row chosen in one pane lights up what it came from and what came of it in all others.
 
-import { History, LINKED, Links, SAME_LINE, placeOf, rowOf } from "./links.js";
+import { History, LINKED, Links, placeOf, rowOf } from "./links.js";
+import { ALL, PaneView } from "./pane.js";
 import { badge, button, choice, h, hue, plural, put } from "./shared/dom.js";
 import { key } from "./shared/keys.js";
-import { nextHit, rulerMarks } from "./shared/layout.js";
-import { Rows } from "./shared/rows.js";
-import { marked, tokens } from "./shared/tokens.js";
+import { nextHit } from "./shared/layout.js";
 
 /** @typedef {import("./links.js").Pane} Pane */
 /** @typedef {import("./explorer.js").Frame} Frame */
 
 const SLOTS = ["A", "B", "C", "D"];
-const ALL = "";
 const MACHINE = ["loop", "triton", "ttir", "ttgir", "llir", "ptx", "sass", "amdgcn"];
 /** Panes that the sentence leaves out: the rail counts them. */
 const UNTOLD = ["bytecode", "ttir", "ttgir", "llir"];
-
-class PaneView {
-  /** @param {LinkedView} view @param {string} slot */
-  constructor(view, slot) {
-    this.view = view;
-    this.slot = slot;
-    this.title = h("b");
-    this.facts = h("span", { class: "mut" });
-    this.count = h("span", { class: "sp mut" });
-    this.rows = new Rows((i) => this.#row(i), { role: "list" });
-    this.empty = h("div", { class: "empty" });
-    this.ruler = h("div", { class: "rul", "aria-hidden": "true" });
-    this.el = h("section", { class: "pane " + slot, role: "tabpanel" }, h("div", { class: "hd" }, this.title, this.facts, this.count), this.rows.el, this.empty, this.ruler);
-    /** @type {string[]} */
-    this.texts = [];
-    this.from = 0;
-    this.end = 0;
-    this.shown = "";
-  }
-
-  get pane() {
-    return /** @type {Pane} */ (this.view.pane(this.view.slots[this.slot]));
-  }
-
-  /** Take the pane's text and the rows that the chosen kernel leaves. */
-  load() {
-    const { view, pane } = this;
-    const texts = view.text(pane);
-    const segment = pane.segments.find(([kernel]) => kernel === view.kernel);
-    this.texts = texts || [];
-    [this.from, this.end] = segment ? [segment[1], segment[2]] : [0, pane.rows];
-    if (view.kernel !== ALL && !segment && pane.segments.length) this.end = 0;
-    const empty = pane.empty || (texts ? "" : "Loading …");
-    this.empty.textContent = empty;
-    this.empty.hidden = !empty && this.end > this.from;
-    this.rows.el.hidden = !this.empty.hidden;
-    let longest = 0;
-    for (let i = this.from; i < this.end; i++) longest = Math.max(longest, (this.texts[i] || "").length);
-    this.title.textContent = pane.title;
-    this.el.id = view.frame.id + "-pane-" + this.slot;
-    this.el.dataset.pane = pane.id;
-    this.rows.el.setAttribute("aria-label", pane.title + " lines");
-    this.el.setAttribute("aria-label", pane.title);
-    this.rows.reset(texts ? this.end - this.from : 0, `calc(${Math.min(longest, 4000)}ch + 76px)`);
-    this.shown = pane.id;
-  }
-
-  /** What a row looks like, as its classes; two equal answers mean the same look. @param {number} at row of the pane */
-  #look(at) {
-    const { view, pane } = this;
-    const r = pane.first + at, links = /** @type {Links} */ (view.links);
-    const ordinal = links.ordinal[r], level = view.level[r], mark = this.#mark();
-    let look = "r " + hue(level && view.ordinal > 0 ? view.ordinal : ordinal);
-    if (pane.heads.includes(at)) look += " head";
-    if (ordinal >= 0) look += " own";
-    if (level >= SAME_LINE) look += " hit";
-    if (level === LINKED && view.isNarrow) look += " exact";
-    if (view.cursor.slot === this.slot && view.cursor.row === at) look += " at";
-    if (view.library) look += " with-library";
-    if (mark && mark[0] === at) look += ` marked m${mark[1]}-${mark[2]}`;
-    return look;
-  }
-
-  /** The piece of source that the selection stands for: [row, from, to]. */
-  #mark() {
-    const { view } = this;
-    return view.slots[this.slot] === "source" && view.cursor.slot !== this.slot ? view.part.marks[view.selected] : null;
-  }
-
-  /** @param {number} i row number within what the pane shows */
-  #row(i) {
-    const { view, pane } = this;
-    const at = this.from + i, r = pane.first + at;
-    const { links, part } = /** @type {{links: Links, part: any}} */ (view);
-    const look = this.#look(at), me = look.includes(" at"), ordinal = links.ordinal[r];
-    const before = at > this.from && !pane.heads.includes(at - 1) ? links.ordinal[r - 1] : -2;
-    const text = this.texts[at] || "";
-    const library = view.library && part.library[r] !== undefined ? h("span", { class: "lib" }, "   ‹ " + part.strings[part.library[r]]) : null;
-    const broken = pane.id === "source" && part.breaks[at] ? h("span", { class: "lib bad" }, "   ✗ graph break: " + part.breaks[at]) : null;
-    return h(
-      "div",
-      { class: look, role: "listitem", "data-row": at, "aria-current": me ? "true" : null, title: text.length > 40 ? text.trim().slice(0, 400) : null, onclick: () => view.choose(this.slot, at) },
-      h("span", { class: "g" }, ordinal >= 0 && (ordinal !== before || me) ? badge(ordinal) : null),
-      h("span", { class: "n" }, pane.numbers ? pane.numbers[at] : String(at + 1)),
-      h("span", { class: "x" }, pane.heads.includes(at) ? text : this.#code(text, at), library, broken),
-    );
-  }
-
-  /** @param {string} text @param {number} at */
-  #code(text, at) {
-    const runs = tokens(text, this.pane.language), mark = this.#mark();
-    const cut = mark && mark[0] === at ? marked(runs, mark[1], mark[2]) : runs.map(([c, t]) => /** @type {[string, string, boolean]} */ ([c, t, false]));
-    return cut.map(([kind, t, on]) => (on ? h("mark", { class: kind }, t) : kind ? h("span", { class: kind }, t) : t));
-  }
-
-  /** Show the present selection. */
-  update() {
-    const { view, pane } = this;
-    const hits = view.hits(pane).filter((i) => i >= this.from && i < this.end).map((i) => i - this.from);
-    const lines = pane.segments.length && view.kernel !== ALL ? this.end - this.from : pane.lines;
-    const kernel = view.part.kernels.find((/** @type {any} */ k) => k.id === view.kernel) || (view.part.kernels.length === 1 ? view.part.kernels[0] : null);
-    put(this.facts, pane.id === "triton" && kernel ? kernel.facts : null);
-    this.count.className = "sp " + (hits.length || view.ordinal < 1 ? "mut" : "none");
-    this.count.textContent = !pane.rows ? "" : hits.length ? `${hits.length} of ${lines}` : view.selected < 0 ? plural(lines, "line") : view.whyNone(pane) || "no match";
-    this.el.classList.toggle("cur", view.cursor.slot === this.slot);
-    put(this.ruler, rulerMarks(hits, this.end - this.from).map(([top, height]) => h("i", { class: hue(view.ordinal), style: `top:${top * 100}%;height:${height * 100}%` })));
-    this.rows.refresh((i, row) => row.className !== this.#look(this.from + i));
-    if (view.cursor.slot === this.slot) this.rows.show(view.cursor.row - this.from, 100);
-    else this.rows.show(hits.length ? hits[0] : -1, 54);
-  }
-}
 
 export class LinkedView {
   /** @param {Frame} frame */

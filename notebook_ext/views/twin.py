@@ -12,7 +12,7 @@ from notebook_ext.views import places
 from notebook_ext.views.breaks import breaks
 from notebook_ext.views.graph import svg
 from notebook_ext.views.kernels import kernels
-from notebook_ext.views.panes import kernel_lines
+from notebook_ext.views.listings import kernel_lines
 from notebook_ext.views.recompiles import recompiles
 from notebook_ext.views.summary import groups, has_graph, summary
 from notebook_ext.views.text import clean, one_line, plural, seconds, without_paths

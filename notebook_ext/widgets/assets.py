@@ -14,6 +14,7 @@ MODULES = (
     "shared/keys.js",
     "shared/rows.js",
     "links.js",
+    "pane.js",
     "linked.js",
     "guards.js",
     "recompiles.js",

@@ -15,7 +15,7 @@ from engine.records.lowering import LoweringRecord
 from engine.records.session import CompilationRecord, Session
 from engine.records.trace import BreakRecord, TraceRecord
 from notebook_ext.views.linked import linked, pane_text
-from notebook_ext.views.panes import readable
+from notebook_ext.views.listings import readable
 from tests.notebook_ext.sessions import head_session, hostile_session, large_session
 
 
