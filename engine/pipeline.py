@@ -40,6 +40,7 @@ from engine.records.trace import TraceRecord
 from engine.runtime.call import make_callee
 from engine.runtime.dispatch import dispatcher
 from engine.runtime.reference import reference
+from engine.runtime.worker import warm
 from engine.trace.driver import trace_frame
 
 Run = Callable[..., Any]
@@ -251,6 +252,8 @@ class Pipeline:
         def lower(graph: AotGraph) -> Run:
             return self._lower(graph, slot, work)
 
+        if self.options.backend == "triton" and work.session is not None:
+            warm()
         with work.timings.stage("aot"):
             result = compile_graph(slot.graph, slot.inputs, compilation=work.compilation, lower=lower)
         work.tell(aot=result.record, graphs=result.graphs)
