@@ -51,7 +51,7 @@ def _parts(outputs: Size, count: Size, *, is_columns: bool) -> int:
 
 
 def _dims(a: Tensor, dim: Any) -> tuple[int, ...]:
-    if dim is None or (isinstance(dim, (list, tuple)) and not dim):
+    if not a.shape or dim is None or (isinstance(dim, (list, tuple)) and not dim):
         return tuple(range(len(a.shape)))
     return tuple(sorted({positive_dim(d, len(a.shape)) for d in ((dim,) if isinstance(dim, int) else dim)}))
 

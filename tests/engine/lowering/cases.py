@@ -386,3 +386,9 @@ def norm_of_heads(x: Any, w: Any) -> Any:
 def few_long_columns(x: Any) -> Any:
     """Reductions across memory in two steps, with a ragged last part."""
     return x.sum(0), x.amax(0), x.mean(0, keepdim=True) * 2, x.argmin(0)
+
+
+@case(normal())
+def reductions_of_scalars(x: Any) -> Any:
+    """A scalar has one dimension for the purpose of reducing it."""
+    return x.max(0), x.sum(-1), x.argmax(0, True), x.amin(0), x.logsumexp(0)
