@@ -19,6 +19,8 @@ from notebook_ext.views.text import one_line
 from notebook_ext.views.twin import static_html, static_text, summary_html
 
 STYLE = "font-family:var(--jp-ui-font-family,system-ui,sans-serif);font-size:13px;line-height:18px;margin:4px 0"
+TWIN_KB = 92
+"""What the twin may take of the 100 kB that a cell may add to a notebook; the rest is for the summary."""
 REPORT = "COMPILE_EXPLORER_REPORT"
 """Set in the environment of a kernel that runs for a report."""
 _reported: list[Session] = []
@@ -79,7 +81,7 @@ def bundle(session: Session, *, static: bool) -> dict[str, str]:
     line = summary(session)
     left = () if line.remedies else session.skipped[:MAX_REMEDIES]
     head = f'<div style="{STYLE}">{summary_html(session)}{"".join(map(skipped_html, left))}</div>'
-    twin = static_html(session) if static else ""
+    twin = static_html(session, TWIN_KB) if static else ""
     return {
         "text/html": f"{head}{twin}",
         "text/plain": "\n".join([line.text, *(f"  {skipped_text(s)}" for s in left)]),

@@ -71,7 +71,10 @@ class Kernel:
 
         search = os.pathsep.join(p for p in (str(ROOT), os.environ.get("PYTHONPATH", "")) if p)
         self.manager, self.client = start_new_kernel(
-            kernel_name="python3", cwd=str(folder), env={**os.environ, "PYTHONPATH": search}
+            kernel_name="python3",
+            cwd=str(folder),
+            env={**os.environ, "PYTHONPATH": search},
+            extra_arguments=["--IPKernelApp.log_level=40"],
         )
 
     def subshell(self) -> str:
@@ -91,7 +94,7 @@ class Kernel:
     def run(self, cell: str, *, while_running: Callable[[float], None] | None = None, seconds: float = 120) -> Ran:
         """Run a cell; ``while_running`` is called now and then with the seconds since the start."""
         self.buttons: dict[str, str] = {}
-        message = self.client.execute(cell)
+        message = self.client.execute(cell, stop_on_error=False)  # else a cell sent right after an error is dropped
         ran = Ran(True, "")
         start = time.monotonic()
         while True:
@@ -122,7 +125,7 @@ class Kernel:
         elif told["msg_type"] == "error":
             ran.text += ANSI.sub("", "\n".join(content["traceback"])) + "\n"
             ran.shown.append({"error": content["ename"]})
-        elif "data" in content and told["msg_type"] != "comm_open":
+        elif told["msg_type"] in {"execute_result", "display_data", "update_display_data"}:
             ran.shown.append({"kind": told["msg_type"], **content["data"]})
 
     def close(self) -> None:
