@@ -19,7 +19,7 @@ from engine.guards.tensors import (
     batchable,
     keys_tell_modes,
 )
-from engine.ir.guard import GlobalState, Guard
+from engine.ir.guard import Equals, GlobalState, Guard
 from engine.ir.origin import Origin
 from engine.ir.tensor_guard import PLAIN_TENSORS, Facet
 
@@ -93,7 +93,9 @@ class Writer:
 
     def __init__(self, guards: Sequence[Guard], names: Names) -> None:
         self.names = names
-        self.reads = Reads(names, (o for g in guards if not isinstance(g, GlobalState) for o in g.origins))
+        self.reads = Reads(
+            names, (o for g in guards if not isinstance(g, GlobalState) for o in (*g.origins, *_read_again(g)))
+        )
         self._known: dict[Origin, type] = {}
         self._no_modes = False
 
@@ -122,6 +124,11 @@ class Writer:
     def settle(self, origin: Origin, kind: type) -> None:
         """Note that an origin's exact type has been checked by other means."""
         self._known[origin] = kind
+
+
+def _read_again(guard: Guard) -> tuple[Origin, ...]:
+    """The origin, where the guard's condition mentions it twice."""
+    return (guard.origin,) if isinstance(guard, Equals) and type(guard.value) in (int, float, str, bytes) else ()
 
 
 def _quick_lines(in_order: Sequence[Guard], names: Names, admission: Admission) -> Body:

@@ -7,7 +7,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-from engine.ir.origin import Local, Origin
+from engine.ir.origin import MISSING, Hooks, Local, Maybe, Member, Origin
 
 CELLS = "__cells__"
 """The check's first parameter: the closure cells of the function being called."""
@@ -50,6 +50,7 @@ class Reads:
         self._names = names
         self._texts: dict[Origin, str] = {}
         self._uses: Counter[Origin] = Counter()
+        self._dicts: dict[Origin, str] = {}
         self._local_names = (f"_{i}" for i in range(1, 10_000_000))
         seen: set[Origin] = set()
         for origin in origins:
@@ -71,13 +72,29 @@ class Reads:
     def _read(self, origin: Origin, lines: list[str]) -> str:
         if isinstance(origin, Local):
             return self._names.parameters[origin.variable]
-        base = "" if origin.parent is None else self._texts[origin.parent]
-        text = origin.code(base, self._names.const)
+        text = self._through_dict(origin, lines)
+        if not text:
+            base = "" if origin.parent is None else self._texts[origin.parent]
+            text = origin.code(base, self._names.const)
         if self._uses[origin] < 2 or text.isidentifier():
             return text
         local = self._names.fresh(next(self._local_names))
         lines.append(f"{local} = {text}")
         return local
+
+    def _through_dict(self, origin: Origin, lines: list[str]) -> str:
+        """Reads of a module's tables go through its ``__dict__``, read once: attribute access is slow on a class that has ``__getattr__``."""
+        if not isinstance(origin, (Member, Hooks, Maybe)):
+            return ""
+        space = self._dicts.get(origin.base)
+        if space is None:
+            space = self._dicts[origin.base] = self._names.fresh(f"{next(self._local_names)}_dict")
+            lines.append(f"{space} = {self._texts[origin.base]}.__dict__")
+        if isinstance(origin, Member):
+            return f"{space}[{origin.table!r}][{origin.member!r}]"
+        if isinstance(origin, Maybe):
+            return f"{space}.get({origin.attribute!r}, {self._names.const(MISSING, 'MISSING')})"
+        return "(" + " or ".join(f"{space}[{table!r}]" for table in Hooks.TABLES) + ")"
 
 
 def _count_parents(origin: Origin, seen: set[Origin], uses: Counter[Origin]) -> None:
