@@ -17,7 +17,7 @@ from typing import Any
 
 import torch
 
-from engine.ir.index import ZERO, Index, Picked, Size, Var, flatten, is_nonnegative, lower, text_of, unflatten, variable
+from engine.ir.index import ZERO, Index, Picked, Size, Var, flatten, is_nonnegative, lower, text_of, unflatten
 from engine.ir.kernel import Buffer
 
 X = "x"
@@ -383,8 +383,3 @@ class LoopKernel:
     is_wide: bool = False
     bytes_moved: int | None = None
     flops: int | None = None
-
-
-def flat_coordinates(x: Var, sizes: tuple[Size, ...]) -> Coordinates:
-    """The loop variables of nested loops, from one flat loop over all of them."""
-    return unflatten(variable(x), sizes)

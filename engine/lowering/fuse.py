@@ -24,7 +24,7 @@ from engine.ir.index import (
     variable,
 )
 from engine.ir.loops import Builder, Coordinates, Def, Demand
-from engine.lowering.table import ExternNode
+from engine.lowering.table import ExternNode, Tensor
 from engine.records.lowering import FusionDecision
 
 MAX_MEMBERS = 48
@@ -383,7 +383,6 @@ class Scheduler:
 
 def bases(extern: ExternNode) -> Iterable[Def]:
     """The Defs that an ATen call reads."""
-    from engine.lowering.table import Tensor
 
     def walk(value: object) -> Iterable[Def]:
         if isinstance(value, Tensor):

@@ -9,6 +9,7 @@ import torch
 
 from engine.ir.index import Index, Size, plain
 from engine.ir.loops import Builder, Coordinates, Op
+from engine.lowering.ops.reductions import reduce
 from engine.lowering.ops.views import broadcast_to
 from engine.lowering.table import (
     Lowering,
@@ -180,8 +181,6 @@ def nll_loss_forward(
     low: Lowering, a: Tensor, target: Tensor, weight: Tensor | None, reduction: int, ignore_index: int
 ) -> tuple[Tensor, Tensor]:
     """Negative log-likelihood of class indices; the second result is the total weight."""
-    from engine.lowering.ops.reductions import reduce
-
     check_loopable(a)
     held = torch.float32 if a.dtype in (torch.float16, torch.bfloat16) else a.dtype
     classes = a.shape[-1]

@@ -16,6 +16,7 @@ from engine.lowering.table import (
     NotLowered,
     Tensor,
     check_loopable,
+    dense_stride,
     lowers,
     positive_dim,
     result_value,
@@ -497,8 +498,6 @@ def native_layer_norm(
 
 
 def _stride_like(low: Lowering) -> tuple[Size, ...]:
-    from engine.lowering.table import dense_stride
-
     return dense_stride(result_value(low)[0])
 
 
