@@ -10,36 +10,33 @@ SUPPORTED_VERSIONS = ((3, 11), (3, 12), (3, 13))
 
 FAMILIES: dict[str, frozenset[str]] = {
     "stack": frozenset(
-        "CACHE NOP RESUME PRECALL EXTENDED_ARG RESERVED POP_TOP PUSH_NULL COPY SWAP KW_NAMES END_FOR INTERPRETER_EXIT "
-        "ENTER_EXECUTOR MAKE_CELL COPY_FREE_VARS RETURN_VALUE RETURN_CONST SETUP_FINALLY SETUP_CLEANUP SETUP_WITH POP_BLOCK "
-        "EXIT_INIT_CHECK".split()
+        "CACHE NOP RESUME PRECALL EXTENDED_ARG POP_TOP PUSH_NULL COPY SWAP KW_NAMES END_FOR "
+        "MAKE_CELL COPY_FREE_VARS RETURN_VALUE RETURN_CONST ".split()
     ),
     "names": frozenset(
         "LOAD_CONST LOAD_FAST LOAD_FAST_CHECK LOAD_FAST_AND_CLEAR LOAD_FAST_LOAD_FAST STORE_FAST STORE_FAST_LOAD_FAST "
-        "STORE_FAST_STORE_FAST STORE_FAST_MAYBE_NULL DELETE_FAST LOAD_GLOBAL STORE_GLOBAL DELETE_GLOBAL LOAD_NAME STORE_NAME "
-        "DELETE_NAME LOAD_CLOSURE LOAD_DEREF STORE_DEREF DELETE_DEREF LOAD_CLASSDEREF LOAD_FROM_DICT_OR_DEREF "
-        "LOAD_FROM_DICT_OR_GLOBALS LOAD_LOCALS LOAD_ASSERTION_ERROR LOAD_BUILD_CLASS SETUP_ANNOTATIONS".split()
+        "STORE_FAST_STORE_FAST STORE_FAST_MAYBE_NULL DELETE_FAST LOAD_GLOBAL STORE_GLOBAL DELETE_GLOBAL "
+        "LOAD_CLOSURE LOAD_DEREF STORE_DEREF DELETE_DEREF LOAD_CLASSDEREF "
+        "LOAD_ASSERTION_ERROR ".split()
     ),
     "operators": frozenset(
         "BINARY_OP BINARY_SUBSCR STORE_SUBSCR DELETE_SUBSCR BINARY_SLICE STORE_SLICE COMPARE_OP IS_OP CONTAINS_OP UNARY_POSITIVE "
         "UNARY_NEGATIVE UNARY_NOT UNARY_INVERT TO_BOOL CALL_INTRINSIC_1 CALL_INTRINSIC_2".split()
     ),
-    "attributes": frozenset(
-        "LOAD_ATTR STORE_ATTR DELETE_ATTR LOAD_METHOD LOAD_SUPER_ATTR LOAD_SUPER_METHOD LOAD_ZERO_SUPER_ATTR LOAD_ZERO_SUPER_METHOD".split()
-    ),
+    "attributes": frozenset("LOAD_ATTR STORE_ATTR DELETE_ATTR LOAD_METHOD LOAD_SUPER_ATTR ".split()),
     "containers": frozenset(
         "BUILD_TUPLE BUILD_LIST BUILD_SET BUILD_MAP BUILD_CONST_KEY_MAP BUILD_SLICE BUILD_STRING LIST_APPEND LIST_EXTEND LIST_TO_TUPLE "
         "SET_ADD SET_UPDATE MAP_ADD DICT_UPDATE DICT_MERGE UNPACK_SEQUENCE UNPACK_EX FORMAT_VALUE FORMAT_SIMPLE FORMAT_WITH_SPEC "
         "CONVERT_VALUE GET_LEN".split()
     ),
     "jumps": frozenset(
-        "JUMP JUMP_FORWARD JUMP_BACKWARD JUMP_BACKWARD_NO_INTERRUPT JUMP_NO_INTERRUPT POP_JUMP_FORWARD_IF_FALSE POP_JUMP_FORWARD_IF_TRUE "
+        "JUMP_FORWARD JUMP_BACKWARD JUMP_BACKWARD_NO_INTERRUPT POP_JUMP_FORWARD_IF_FALSE POP_JUMP_FORWARD_IF_TRUE "
         "POP_JUMP_FORWARD_IF_NONE POP_JUMP_FORWARD_IF_NOT_NONE POP_JUMP_BACKWARD_IF_FALSE POP_JUMP_BACKWARD_IF_TRUE "
         "POP_JUMP_BACKWARD_IF_NONE POP_JUMP_BACKWARD_IF_NOT_NONE POP_JUMP_IF_FALSE POP_JUMP_IF_TRUE POP_JUMP_IF_NONE "
         "POP_JUMP_IF_NOT_NONE JUMP_IF_FALSE_OR_POP JUMP_IF_TRUE_OR_POP GET_ITER FOR_ITER".split()
     ),
     "calls": frozenset("CALL CALL_KW CALL_FUNCTION_EX MAKE_FUNCTION SET_FUNCTION_ATTRIBUTE".split()),
-    "generators": frozenset("RETURN_GENERATOR YIELD_VALUE SEND END_SEND GET_YIELD_FROM_ITER ASYNC_GEN_WRAP".split()),
+    "generators": frozenset("RETURN_GENERATOR YIELD_VALUE SEND END_SEND GET_YIELD_FROM_ITER ".split()),
     "exceptions": frozenset(
         "RAISE_VARARGS RERAISE PUSH_EXC_INFO POP_EXCEPT CHECK_EXC_MATCH BEFORE_WITH WITH_EXCEPT_START CLEANUP_THROW".split()
     ),
@@ -58,6 +55,38 @@ UNSUPPORTED: dict[str, str] = {
     "PREP_RERAISE_STAR": "exception groups are left to Python",
     "IMPORT_STAR": "a star import happens at module level only",
     "PRINT_EXPR": "it occurs at an interactive prompt only",
+    "ASYNC_GEN_WRAP": "an asynchronous generator is run by an event loop",
+    "LOAD_BUILD_CLASS": "a class is made inside the function, which runs code that a graph cannot hold",
+    **dict.fromkeys(
+        (
+            "LOAD_NAME",
+            "STORE_NAME",
+            "DELETE_NAME",
+            "LOAD_LOCALS",
+            "SETUP_ANNOTATIONS",
+            "LOAD_FROM_DICT_OR_DEREF",
+            "LOAD_FROM_DICT_OR_GLOBALS",
+        ),
+        "it occurs in the bodies of classes and modules, which are run once",
+    ),
+    **dict.fromkeys(
+        (
+            "SETUP_FINALLY",
+            "SETUP_CLEANUP",
+            "SETUP_WITH",
+            "POP_BLOCK",
+            "JUMP",
+            "JUMP_NO_INTERRUPT",
+            "LOAD_SUPER_METHOD",
+            "LOAD_ZERO_SUPER_METHOD",
+            "LOAD_ZERO_SUPER_ATTR",
+        ),
+        "it is CPython's own note while compiling and does not occur in finished code",
+    ),
+    **dict.fromkeys(
+        ("INTERPRETER_EXIT", "RESERVED", "ENTER_EXECUTOR", "EXIT_INIT_CHECK"),
+        "it belongs to the interpreter and does not occur in a function's code",
+    ),
 }
 """Opcodes that no handler traces, each with the reason that a person reads."""
 

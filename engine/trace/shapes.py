@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import sympy
 
-from engine.ir.guard import ShapeRelation
+from engine.ir.guard import Equals, ShapeRelation
 from engine.ir.origin import Origin, Stride
 
 if TYPE_CHECKING:
@@ -26,7 +26,7 @@ def shape_guards(tx: Tracer) -> None:
     relations: list[Any] = [g.expr for g in env.guards]
     for symbol in first:
         bounds = env.var_to_range.get(symbol)
-        if bounds is not None and bounds.lower.is_finite:
+        if bounds is not None and isinstance(bounds.lower, sympy.Integer):
             relations.append(sympy.Ge(symbol, bounds.lower))
     for relation in relations:
         _relation(tx, relation, first, why)
@@ -63,6 +63,12 @@ def _places(tx: Tracer) -> dict[sympy.Symbol, list[Place]]:
                 expression = size.node.expr
                 if isinstance(expression, sympy.Symbol):
                     found.setdefault(expression, []).append((value.origin, dim))
+    for number in tx.input_ints:
+        expression = number.sym.node.expr
+        if isinstance(expression, sympy.Symbol):
+            found.setdefault(expression, []).append((number.origin, -1))
+        elif number.origin is not None and expression.is_number:
+            tx.guard(Equals(number.origin, int(expression), cause=tx.cause("its value decided what was traced")))
     return found
 
 

@@ -187,6 +187,8 @@ class Tracer:
         self.journal: list[Callable[[], None]] = []
         """Undoes mutations, latest last; kept only while speculating."""
         self.speculating = 0
+        self.input_ints: list[Any] = []
+        """Ints read from origins that are symbols."""
         self.input_tensors: list[tuple[Any, int]] = []
         """Tensors read from origins, with the version of their fakes at that time."""
         self.watch: Any = None

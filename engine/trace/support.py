@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 
+
 class TailCall:
     """What a resume function returns instead of calling the next one: the root's code calls it, so that loops do not nest frames."""
 

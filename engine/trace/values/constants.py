@@ -10,6 +10,7 @@ import torch
 from engine.ir.guard import Equals
 from engine.ir.origin import Origin
 from engine.trace.values.base import Const, Value
+from engine.trace.values.symbolic import symbolic_int
 from engine.trace.values.wrap import wraps, wraps_if
 
 if TYPE_CHECKING:
@@ -39,11 +40,16 @@ def is_enum_member(value: Any) -> bool:
     return isinstance(value, enum.Enum)
 
 
-@wraps(int, float, complex, str, bytes, bool, torch.dtype, torch.device, torch.layout, torch.memory_format)
+@wraps(float, complex, str, bytes, bool, torch.dtype, torch.device, torch.layout, torch.memory_format)
 def _literal(tx: Tracer, real: Any, origin: Origin) -> Value:
     why = f"its value ({_short(real)}) decided what was traced"
     tx.guard(Equals(origin, real, cause=tx.cause(why)))
     return Const(real, origin)
+
+
+@wraps(int)
+def _int(tx: Tracer, real: int, origin: Origin) -> Value:
+    return symbolic_int(tx, real, origin) or _literal(tx, real, origin)
 
 
 @wraps(type(None), type(Ellipsis), type(NotImplemented))

@@ -25,7 +25,7 @@ class SymValue(Value):
     def __init__(self, node: torch.fx.Node, sym: Any) -> None:
         self.node = node
         self.sym = sym
-        self.origin = None
+        self.origin: Origin | None = None
 
     def type(self) -> type:
         if isinstance(self.sym, torch.SymInt):
@@ -52,6 +52,23 @@ class SymValue(Value):
 
     def reconstruct(self, cg: Codegen) -> None:
         cg.graph_output(self.node)
+
+
+def symbolic_int(tx: Tracer, real: int, origin: Origin) -> Value | None:
+    """A symbol for an int seen to change; None where it stays a constant. 0 and 1 always do."""
+    wanted = -1 in tx.request.dynamic.get(origin.expr, frozenset()) and tx.options.dynamic is not False
+    if not wanted or real in (0, 1):
+        return None
+    env = tx.shape_env
+    symbol = env.create_unspecified_symbol(real, source=origin, dynamic_dim=DimDynamic.DYNAMIC)
+    size = env.create_symintnode(symbol, hint=real, source=origin)
+    if not isinstance(size, torch.SymInt):
+        return None
+    tx.guard_type(real, origin, "it is an int whose value was seen to change")
+    value = SymValue(tx.graph.placeholder(origin, size, real), size)
+    value.origin = origin
+    tx.input_ints.append(value)
+    return value
 
 
 def symbolic_context(tx: Tracer, tensor: torch.Tensor, origin: Origin) -> StatelessSymbolicContext[Any, Any] | None:

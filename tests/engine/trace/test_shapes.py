@@ -1,0 +1,60 @@
+"""Sizes and ints as symbols."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from engine.ir.frame import FrameRequest, TracedFrame
+from engine.ir.guard import Equals, ShapeRelation, TensorMatch
+from engine.options import Options
+from engine.trace.driver import trace_frame
+
+
+def trace(function: Any, dynamic: dict[str, frozenset[int]], options: Options, **arguments: Any) -> TracedFrame:
+    return trace_frame(FrameRequest(function, arguments, "0", 0, "first call", dynamic), options)
+
+
+def halves(x: Any) -> Any:
+    rows, columns = x.shape
+    y = x.view(rows * columns)
+    return (y * 2 if columns > 3 else y), columns // 2
+
+
+def test_sizes_become_symbols_on_request() -> None:
+    """With dynamic=True sizes are symbols, and each comparison leaves a relation."""
+    traced = trace(halves, {}, Options(dynamic=True), x=torch.randn(4, 6))
+    assert traced.graph is not None
+    match = next(g for g in traced.guards if isinstance(g, TensorMatch))
+    assert match.sizes == (None, None)
+    relations = [str(g.relation) for g in traced.guards if isinstance(g, ShapeRelation)]
+    assert any("> 3" in r or ">= 4" in r for r in relations)
+
+
+def test_only_the_dimension_seen_to_change_becomes_a_symbol() -> None:
+    """Automatic dynamic names origin and dimension; the other stays a number."""
+    traced = trace(halves, {"L['x']": frozenset({0})}, Options(), x=torch.randn(4, 6))
+    match = next(g for g in traced.guards if isinstance(g, TensorMatch))
+    assert match.sizes == (None, 6)
+
+
+def test_ints_seen_to_change_become_inputs() -> None:
+    """Such an int is an input of the graph and is not guarded by its value."""
+
+    def scaled(x: Any, n: int) -> Any:
+        return x * n + n
+
+    traced = trace(scaled, {"L['n']": frozenset({-1})}, Options(), x=torch.randn(3), n=5)
+    assert traced.graph is not None
+    assert [i.name for i in traced.graph.inputs] == ["x", "n"] or [i.name for i in traced.graph.inputs] == ["n", "x"]
+    assert not any(isinstance(g, Equals) for g in traced.guards)
+
+
+def test_marked_dimensions_are_symbols() -> None:
+    """mark_dynamic's attribute on a tensor is heard, ours and torch's."""
+    for attribute, value in (("_engine_dynamic", {1: (None, None)}), ("_dynamo_dynamic_indices", {1})):
+        x = torch.randn(4, 6)
+        setattr(x, attribute, value)
+        match = next(g for g in trace(halves, {}, Options(), x=x).guards if isinstance(g, TensorMatch))
+        assert match.sizes == (4, None)
