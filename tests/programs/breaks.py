@@ -61,7 +61,7 @@ def noisy(x):
     return y.cos()
 
 
-@program(lambda: (torch.randn(3),), breaks=1)
+@program(lambda: (torch.randn(3),), breaks=2)
 def break_in_helper(x):
     """A helper that breaks is compiled as a frame of its own."""
     y = x + 1
@@ -110,7 +110,7 @@ def break_in_for(x):
     return x
 
 
-@program(lambda: (torch.randn(3),), breaks=1)
+@program(lambda: (torch.randn(3),), breaks=2)
 def break_before_mutation(x):
     """In-place changes happen on the right side of the break."""
     x.add_(1)
@@ -141,7 +141,7 @@ def labelled(name):
     print("leave", name)
 
 
-@program(lambda: (torch.randn(3),))
+@program(lambda: (torch.randn(3),), breaks=1)
 def generator_context_manager(x):
     """A context manager made from a generator function."""
     with labelled("block") as upper:

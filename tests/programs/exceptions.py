@@ -13,7 +13,7 @@ class TooWide(ValueError):
         self.width = width
 
 
-@program(lambda: (torch.randn(3), 2), lambda: (torch.randn(3), 20))
+@program(lambda: (torch.randn(3), 2), lambda: (torch.randn(3), 20), breaks=1)
 def raises_own(x, width):
     """A user's exception with its message."""
     if width > 10:
@@ -21,13 +21,13 @@ def raises_own(x, width):
     return x * width
 
 
-@program(lambda: (torch.randn(3), torch.randn(4)))
+@program(lambda: (torch.randn(3), torch.randn(4)), breaks=1)
 def shape_mismatch(x, y):
     """PyTorch's own error, as plain PyTorch words it."""
     return x + y
 
 
-@program(lambda: (torch.randn(3, 4), torch.randn(3, 4)))
+@program(lambda: (torch.randn(3, 4), torch.randn(3, 4)), breaks=1)
 def matmul_mismatch(x, y):
     """A product that does not fit."""
     z = x + 1
@@ -62,7 +62,7 @@ def try_else_finally(x):
     return x * found, missing, table
 
 
-@program(lambda: (torch.randn(3),))
+@program(lambda: (torch.randn(3),), breaks=1)
 def raise_from(x):
     """An exception with a cause reaches the caller."""
     try:
@@ -72,7 +72,7 @@ def raise_from(x):
     return x
 
 
-@program(lambda: (torch.randn(3),), lambda: (torch.randn(4),))
+@program(lambda: (torch.randn(3),), lambda: (torch.randn(4),), breaks=1)
 def assertion(x):
     """A failing assertion on a shape reaches the caller."""
     assert x.shape[0] == 3, f"expected 3, got {x.shape[0]}"
@@ -96,13 +96,13 @@ def nested_handlers(x):
     return x, trail
 
 
-@program(lambda: (torch.randn(3), [1, 2]))
+@program(lambda: (torch.randn(3), [1, 2]), breaks=1)
 def index_error(x, items):
     """A builtin exception from plain Python."""
     return x * items[5]
 
 
-@program(lambda: (torch.randn(3),))
+@program(lambda: (torch.randn(3),), breaks=1)
 def type_error(x):
     """A call with wrong arguments."""
 
@@ -112,19 +112,19 @@ def type_error(x):
     return needs_two(x)
 
 
-@program(lambda: (torch.randn(3),))
+@program(lambda: (torch.randn(3),), breaks=1)
 def attribute_error(x):
     """An attribute that is not there."""
     return x.no_such_method()
 
 
-@program(lambda: (torch.randn(3), 0))
+@program(lambda: (torch.randn(3), 0), breaks=1)
 def zero_division(x, n):
     """Division of plain numbers by zero."""
     return x * (1 / n)
 
 
-@program(lambda: (torch.randn(3),))
+@program(lambda: (torch.randn(3),), breaks=2)
 def raises_after_mutation(x):
     """What happened before the exception stays."""
     x.add_(1)
@@ -132,7 +132,7 @@ def raises_after_mutation(x):
     raise RuntimeError("stop")
 
 
-@program(lambda: (torch.randn(3),), lambda: (torch.randn(3) * float("nan"),), breaks=1)
+@program(lambda: (torch.randn(3),), lambda: (torch.randn(3) * float("nan"),), breaks=2)
 def raises_on_data(x):
     """An exception that depends on data."""
     if torch.isnan(x).any():
@@ -140,7 +140,7 @@ def raises_on_data(x):
     return x * 2
 
 
-@program(lambda: (torch.randn(3),))
+@program(lambda: (torch.randn(3),), breaks=1)
 def unbound_local(x):
     """A name read before it is assigned."""
     if x.shape[0] == 99:

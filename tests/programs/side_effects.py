@@ -130,7 +130,7 @@ def prints_tensor(x):
     return y * 2
 
 
-@program(lambda: (torch.randn(3), 4))
+@program(lambda: (torch.randn(3), 4), breaks=2)
 def prints_text(x, n):
     """Printing plain text, formatted numbers and shapes."""
     print("start")

@@ -82,7 +82,7 @@ def cross_entropy_gradient(logits, labels):
     return F.cross_entropy(logits, labels)
 
 
-@program(lambda: (leaf(3),), breaks=1)
+@program(lambda: (leaf(3),), breaks=2)
 def gradient_across_break(x):
     """Gradients flow through a graph break."""
     y = x.sin()
