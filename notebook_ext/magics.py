@@ -87,9 +87,14 @@ class CompileMagics(Magics):
                     cell.run(self.shell, parsed, subject, session, names, tape)
                 except BaseException as error:
                     failure = error
-                else:
+        if failure is None:
+            # After the recording: its time is the cell's, not that of checks.
+            with Progress(self.shell, session):
+                try:
                     self._verify(given, session)
                     compared = self._compare(tape, session)
+                except BaseException as error:
+                    failure = error
         owns = self._owns_cell()
         if failure is not None:
             self._tell_error(failure, parsed, session, shown=owns)
