@@ -189,10 +189,7 @@ class Resumption:
 
     def _call(self, replay: Callable[[], None]) -> None:
         cg, op = self.cg, self.op
-        if op.opname == "CALL_FUNCTION_EX":
-            count = 1 + (op.arg & 1)
-        else:
-            count = op.arg + (1 if op.opname == "CALL_KW" else 0)
+        count = 1 + (op.arg & 1) if op.opname == "CALL_FUNCTION_EX" else op.arg + (1 if op.opname == "CALL_KW" else 0)
         below, operands_ = self.stack[: -count - 2], self.stack[len(self.stack) - count - 2 :]
         self._load_all(below)
         self._drop(len(below))

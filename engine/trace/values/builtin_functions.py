@@ -16,7 +16,7 @@ from engine.trace.signals import Unsupported, UserException
 from engine.trace.values import iterators
 from engine.trace.values.base import NONE, Const, NotConstant, Value, force
 from engine.trace.values.classes import ClassValue, SuperValue, find_in_class
-from engine.trace.values.functions import BuiltinValue, CellValue, FunctionValue, PartialValue, special
+from engine.trace.values.functions import BY_NAME, BuiltinValue, CellValue, FunctionValue, PartialValue, special
 from engine.trace.values.mappings import DictValue, SetValue, entries_of
 from engine.trace.values.objects import ObjectValue
 from engine.trace.values.sequences import ListValue, RangeValue, SliceValue, TupleValue, sequence_items
@@ -222,12 +222,14 @@ def _dict(tx: Tracer, args: Args, kwargs: Words) -> Value:
     return _new_dict(tx, dict, args, kwargs)
 
 
-@special(dict.fromkeys)
 def _fromkeys(tx: Tracer, args: Args, kwargs: Words) -> Value:
     made = DictValue({})
     for key in sequence_items(tx, args[0]):
         made.set_item(tx, force(tx, key), args[1] if len(args) > 1 else NONE)
     return made
+
+
+BY_NAME["dict", "fromkeys"] = _fromkeys
 
 
 @special(collections.OrderedDict)

@@ -105,7 +105,7 @@ def _descriptor(tx: Tracer, cls: builtins.type, found: Any, instance: Value | No
         value = tx.wrap(found.func, Attr(origin, "func")).call(tx, [instance], {})
         instance.set_attr(tx, name, value)
         return value
-    if isinstance(found, (property, functools.cached_property)) or isinstance(found, types.MemberDescriptorType):
+    if isinstance(found, (property, functools.cached_property, types.MemberDescriptorType)):
         return tx.wrap(found, origin)
     getter = find_in_class(type(found), "__get__")
     if getter is not None and isinstance(getter[1], types.FunctionType):

@@ -26,7 +26,7 @@ SPECIAL: dict[int, tuple[Any, Special]] = {}
 
 
 BY_NAME: dict[tuple[str, str], Special] = {}
-"""Rules for functions of modules that must not be imported for their sake: by module and name."""
+"""Rules for functions of modules that must not be imported for their sake, and for class methods from C: by module or class, and name."""
 
 
 def special(*callables: Any) -> Callable[[Special], Special]:
@@ -45,6 +45,9 @@ def special_of(fn: Any) -> Special | None:
     known = SPECIAL.get(id(fn))
     if known is not None and known[0] is fn:
         return known[1]
+    if type(fn) is types.BuiltinFunctionType and isinstance(fn.__self__, type):
+        # Class methods from C are bound anew at each access.
+        return BY_NAME.get((fn.__self__.__name__, fn.__name__))
     if type(fn) is types.FunctionType and fn.__module__ and fn.__module__.startswith("torch._dynamo"):
         return BY_NAME.get((fn.__module__, fn.__name__))
     return None

@@ -15,7 +15,7 @@ def compiled() -> dict[str, object]:
     """The text as a module whose source Python can find."""
     linecache.cache["<spans>"] = (len(TEXT), None, TEXT.splitlines(keepends=True), "<spans>")
     space: dict[str, object] = {}
-    exec(compile(TEXT, "<spans>", "exec"), space)  # noqa: S102
+    exec(compile(TEXT, "<spans>", "exec"), space)
     return space
 
 

@@ -20,7 +20,7 @@ from torch import nn
 from tests.engine.trace.harness import compare
 
 X = torch.arange(12.0).reshape(3, 4) / 7 - 0.5
-Pair = collections.namedtuple("Pair", "u v")  # noqa: PYI024
+Pair = collections.namedtuple("Pair", "u v")
 LOG: list[int] = []
 COUNT = 0
 
@@ -111,13 +111,13 @@ def containers(x: Any) -> Any:
     items = [x]
     alias = items
     alias.append(x + 1)
-    table = {"a": items, **{"b": 2}}
+    table = {"a": items, "b": 2}
     table["c"] = x
     first, *rest = (1, 2, 3)
     return (
         items,
         table,
-        {k: 1 for k in table},
+        dict.fromkeys(table, 1),
         {1, 2},
         first,
         rest,
@@ -139,7 +139,7 @@ def closures(x: Any) -> Any:
 
 def exceptions(x: Any) -> Any:
     try:
-        {}["missing"]  # noqa: B018
+        {}["missing"]
     except KeyError as error:
         x = x + len(error.args)
     else:
@@ -177,7 +177,7 @@ def objects(x: Any) -> Any:
 
 
 def text(x: Any) -> Any:
-    return f"{x.shape[0]}-{x.dtype}-{'a'.upper():>3}", ",".join(str(i) for i in range(3)), "%s" % 1, repr((1, "a"))  # noqa: UP031
+    return f"{x.shape[0]}-{x.dtype}-{'a'.upper():>3}", ",".join(str(i) for i in range(3)), "%s" % 1, repr((1, "a"))
 
 
 def library(x: Any) -> Any:
