@@ -51,6 +51,10 @@ class Explorer(anywidget.AnyWidget):
         self.on_msg(_receive)
         self._stop = session.on_change(_follower(self))
 
+    def __repr__(self) -> str:
+        # Saved beside the view, and all that a reader without a kernel sees of it.
+        return "Explorer: shown while the kernel runs; the static copy above stays"
+
     def close(self) -> None:
         """End the comm and stop following the session."""
         self._stop()
