@@ -26,6 +26,7 @@ from engine.guards.reasons import rejection
 from engine.guards.tell import guards_record
 from engine.ir.aot import AotGraph
 from engine.ir.context import current_session
+from engine.ir.exact import describe
 from engine.ir.frame import CALLEE, CompiledFrame, FrameRequest, GraphSlot, ResumeSlot, Slot, TracedFrame
 from engine.ir.kernel import Program
 from engine.ir.origin import Scope
@@ -148,7 +149,9 @@ class Pipeline:
         """
         session = self.session()
         id = f"{request.frame}/{request.entry}"
-        work = _Work(id, session, _Timings(session, id), [], CompilationRecord(id, request.frame, request.cause))
+        inputs = {name: describe(value) for name, value in request.arguments.items()} if session is not None else None
+        record = CompilationRecord(id, request.frame, request.cause, inputs)
+        work = _Work(id, session, _Timings(session, id), [], record)
         try:
             with work.timings.stage("compile"):
                 return self._compile(request, work)
