@@ -137,7 +137,11 @@ def is_mutating(node: torch.fx.Node) -> bool:
         return True
     if node.op == "call_method":
         name = str(node.target)
-        return name == "__setitem__" or (name.endswith("_") and not name.endswith("__"))
+        if name.endswith("__"):
+            return name == "__setitem__" or (
+                name.startswith("__i") and name not in ("__invert__", "__index__", "__int__")
+            )
+        return name.endswith("_")
     if node.op != "call_function":
         return False
     if isinstance(node.target, torch._ops.OpOverload):

@@ -93,6 +93,14 @@ WHOLE: dict[Any, Function] = {
 """What is exchanged, and for what."""
 
 
+def eager_of(target: Any) -> Function | None:
+    """What an operator of ours runs, to be called without the dispatcher in between; None for all others. Gradients must be off."""
+    if not isinstance(target, torch._ops.OpOverload) or target.namespace != "engine":
+        return None
+    known = _OPERATORS.get(target._schema.name.removeprefix("engine::"))
+    return None if known is None else known[1]
+
+
 @functools.cache
 def _with_whole_parts(function: types.FunctionType) -> types.FunctionType:
     """A copy of one of torch's Python functions that finds composites of ours where it names torch's."""

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 import torch.fx
 
+from engine.graph.composites import eager_of
 from engine.ir.aot import AotGraph
 
 Run = Callable[..., Any]
@@ -43,6 +44,7 @@ def _bindings() -> dict[str, Any]:
     """
     found = {name: getattr(torch, name) for name in _SAME_NAME.split()}
     found.update({name: getattr(torch.Tensor, name) for name in _METHODS})
+    found["split"] = torch._VF.split  # type: ignore[attr-defined]
     found["gelu"] = torch._C._nn.gelu
     found["silu"] = torch._C._nn.silu
     return found
@@ -67,7 +69,7 @@ _KEPT_OVERLOADS = (
 def callable_of(target: Any) -> Any:
     """The cheapest callable that does what an operator does, with the same arguments."""
     if not isinstance(target, torch._ops.OpOverload) or target.namespace != "aten":
-        return target
+        return eager_of(target) or target
     name = target._schema.name.removeprefix("aten::")
     if target._overloadname in _KEPT_OVERLOADS and name in _BINDINGS:
         return _BINDINGS[name]
