@@ -84,24 +84,15 @@ def overhead_rows(rounds: int) -> list[Row]:
     for subject, found in overhead.measure(rounds=rounds).items():
         floor = 0.5 if subject == "two tensors" else None
         plain = found["plain"]
+        plain = found["plain"]
         print(f"{subject}: the plain call takes {plain:.1f} us")
-        rows += [
-            Row(
-                f"warm overhead, {subject}, backend eager",
-                found["engine eager"],
-                found["torch eager"],
-                "us",
-                'backend="eager"',
-                floor,
-            ),
-            Row(
-                f"warm overhead, {subject}, backend triton",
-                found["engine triton"],
-                found["torch inductor"],
-                "us",
-                "inductor",
-            ),
-        ]
+        for backend, other in (("eager", "eager"), ("triton", "inductor")):
+            ours, theirs = found[f"engine {backend}"], found[f"torch {other}"]
+            wanted = floor if backend == "eager" else None
+            rows += [
+                Row(f"warm overhead, {subject}, backend {backend}", ours, theirs, "us", f"torch {other}", wanted),
+                Row("  the whole call", plain + ours, plain + theirs, "us", f"torch {other}"),
+            ]
     return rows
 
 
