@@ -74,7 +74,7 @@ def make_options(
     if dynamic not in (None, True, False):
         raise errors.BadArgument(f"dynamic must be True, False or None, not {dynamic!r}.")
     if options:
-        raise errors.BadArgument(f"engine.compile knows no option {sorted(options)[0]!r}: leave it out.")
+        raise errors.BadArgument(f"engine.compile knows no option {min(options)!r}: leave it out.")
     if target is not None:
         parse_target(target)
     return Options(backend, bool(fullgraph), dynamic, target)
@@ -124,7 +124,7 @@ def _compile(subject: Any, pipeline: Pipeline) -> Any:
         return dispatcher(cast("types.FunctionType", original(subject)), pipeline)
     if isinstance(subject, functools.partial):
         return functools.partial(_compile(subject.func, pipeline), *subject.args, **subject.keywords)
-    call = getattr(type(subject), "__call__", None)
+    call = getattr(type(subject), "__call__", None)  # noqa: B004  looked up on the class, as Python does for a call
     if not isinstance(subject, type) and isinstance(call, types.FunctionType):
         return types.MethodType(_compile(call, pipeline), subject)
     raise errors.BadArgument(

@@ -21,8 +21,6 @@ from engine.graph.tell import graph_record
 from engine.guards.compile import compile_check
 from engine.guards.explain import explain
 from engine.guards.reasons import rejection
-from engine.guards.explain import explain
-from engine.guards.reasons import rejection
 from engine.guards.tell import guards_record
 from engine.ir.aot import AotGraph
 from engine.ir.context import current_session
@@ -30,9 +28,8 @@ from engine.ir.exact import describe
 from engine.ir.frame import CALLEE, CompiledFrame, FrameRequest, GraphSlot, ResumeSlot, Slot, TracedFrame
 from engine.ir.kernel import Program
 from engine.ir.origin import Scope
-from engine.ir.origin import Scope
 from engine.options import Options
-from engine.records.guards import GuardResult, GuardsRecord, Rejection
+from engine.records.bytecode import Span
 from engine.records.guards import GuardResult, GuardsRecord, Rejection
 from engine.records.lowering import LoweringRecord
 from engine.records.runtime import Failure, Timing
@@ -128,18 +125,6 @@ class Pipeline:
         """An entry's guards as records."""
         return guards_record(entry.guards, entry.check_text)
 
-    def explain(self, entry: CompiledFrame, scope: Scope) -> tuple[GuardResult, ...]:
-        """All guards of an entry evaluated against one call."""
-        return explain(entry.guards, scope)
-
-    def rejection(self, entry: CompiledFrame, scope: Scope) -> Rejection | None:
-        """Why an entry does not serve a call."""
-        return rejection(entry.id, entry.guards, scope)
-
-    def guards_record(self, entry: CompiledFrame) -> GuardsRecord:
-        """An entry's guards as records."""
-        return guards_record(entry.guards, entry.check_text)
-
     def compile_frame(self, request: FrameRequest) -> CompiledFrame:
         """Trace, compile and link one frame; anything that goes wrong in our stages leaves the frame to Python, and is recorded.
 
@@ -214,10 +199,10 @@ class Pipeline:
 
     def _resume(self, resume: ResumeSlot, request: FrameRequest) -> Any:
         name = resume.code.co_name
-        details = {"role": "resume", "parent": request.frame, "after": resume.after}
+        make = ResumeClosure(self, request.frame, resume.after)
         if resume.makes_closure:
-            return ResumeClosure(resume.code, self, details)
-        return dispatcher(types.FunctionType(resume.code, resume.globals, name), self, **details)
+            return make
+        return make(types.FunctionType(resume.code, resume.globals, name))
 
     # One graph, by backend.
 
@@ -245,7 +230,8 @@ class Pipeline:
         assert run is not None
         self._tell_fx(slot, work)
         with work.timings.stage(backend_name(backend)):
-            return run(slot.graph, [i.real for i in slot.inputs])
+            compiled: Run = run(slot.graph, [i.real for i in slot.inputs])
+            return compiled
 
     def _tell_fx(self, slot: GraphSlot, work: _Work) -> None:
         if work.session is not None and not work.record.graphs:
@@ -294,17 +280,19 @@ class Pipeline:
         return program
 
 
+@dataclass(frozen=True)
 class ResumeClosure:
     """Makes the dispatcher of a resume function around the cells of the frame that broke. One per resume point, called once per break."""
 
-    def __init__(self, code: types.CodeType, compiler: Pipeline, details: dict[str, Any]) -> None:
-        self._code = code
-        self._compiler = compiler
-        self._details = details
+    compiler: Pipeline
+    parent: str
+    """The frame that broke."""
+    after: Span | None
+    """What it resumes after."""
 
     def __call__(self, function: types.FunctionType) -> Any:
         """The dispatcher for ``function``, whose code is this resume point's."""
-        return dispatcher(function, self._compiler, **self._details)
+        return dispatcher(function, self.compiler, role="resume", parent=self.parent, after=self.after)
 
 
 def parameters_of(code: types.CodeType) -> tuple[str, ...]:
@@ -332,8 +320,9 @@ def inductor_run(slot: GraphSlot) -> Run:
     """The graph compiled by torch's own AOTAutograd and Inductor."""
     from torch._inductor.compile_fx import compile_fx
 
-    run: Run = compile_fx(slot.graph, [i.real for i in slot.inputs])
-    return run
+    run: Any = compile_fx(slot.graph, [i.real for i in slot.inputs])
+    compiled: Run = run
+    return compiled
 
 
 def backend_name(backend: str | Run) -> str:

@@ -78,11 +78,11 @@ class Origin(Source):
 
     # torch._guards.Source: what ShapeEnv asks of us.
     @property
-    def guard_source(self) -> GuardSource:  # type: ignore[override]
+    def guard_source(self) -> GuardSource:
         return GuardSource.LOCAL
 
     @property
-    def name(self) -> str:  # type: ignore[override]
+    def name(self) -> str:
         return self.expr
 
     @property
@@ -322,7 +322,12 @@ class Hooks(Origin):
 
     base: Origin
 
-    TABLES: ClassVar[tuple[str, ...]] = ("_forward_pre_hooks", "_forward_hooks", "_backward_hooks", "_backward_pre_hooks")
+    TABLES: ClassVar[tuple[str, ...]] = (
+        "_forward_pre_hooks",
+        "_forward_hooks",
+        "_backward_hooks",
+        "_backward_pre_hooks",
+    )
 
     @property
     def expr(self) -> str:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import functools
 import json
 import math
 import types
@@ -59,9 +58,13 @@ def to_plain(value: Any) -> Any:
     return value
 
 
-@functools.cache
+_hints: dict[type, dict[str, Any]] = {}
+
+
 def _field_types(cls: type) -> dict[str, Any]:
-    return typing.get_type_hints(cls)
+    if cls not in _hints:
+        _hints[cls] = typing.get_type_hints(cls)
+    return _hints[cls]
 
 
 def from_plain(expected: Any, data: Any, where: str) -> Any:

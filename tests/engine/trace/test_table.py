@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-import engine.trace.driver  # fills the table
+import engine.trace.driver  # noqa: F401  fills the table
 from engine.bytecode.opcodes import FAMILIES
 from engine.trace.table import HANDLERS, handles
 
