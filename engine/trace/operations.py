@@ -62,16 +62,22 @@ def _is_graph_value(value: Value) -> bool:
     return isinstance(value, (TensorValue, SymValue))
 
 
+def _for_graph(left: Value, right: Value) -> bool:
+    """Whether an operator on these two becomes a node: one is a graph's value, the other that or a constant."""
+    if not (_is_graph_value(left) or _is_graph_value(right)):
+        return False
+    return all(_is_graph_value(v) or isinstance(v, Const) for v in (left, right))
+
+
 def binary(tx: Tracer, symbol: str, left: Value, right: Value) -> Value:
     """``left symbol right``; ``symbol`` may be in-place (``+=``)."""
     left, right = force(tx, left), force(tx, right)
     in_place = symbol in INPLACE
     function, name = INPLACE[symbol] if in_place else BINARY[symbol]
-    if _is_graph_value(left) or _is_graph_value(right):
-        if (isinstance(left, Const) or _is_graph_value(left)) and (isinstance(right, Const) or _is_graph_value(right)):
-            if in_place and not _mutates(left):
-                function = BINARY[symbol[:-1]][0]
-            return emit(tx, "call_function", function, [left, right])
+    if _for_graph(left, right):
+        if in_place and not _mutates(left):
+            function = BINARY[symbol[:-1]][0]
+        return emit(tx, "call_function", function, [left, right])
     if isinstance(left, Const) and isinstance(right, Const):
         return tx.fold(function, left.value, right.value)
     by_kind = _containers(tx, symbol, left, right)
@@ -191,11 +197,10 @@ def compare(tx: Tracer, symbol: str, left: Value, right: Value) -> Value:
     function, name, reflected = COMPARE[symbol]
     if isinstance(left, Const) and isinstance(right, Const):
         return tx.fold(function, left.value, right.value)
-    if _is_graph_value(left) or _is_graph_value(right):
-        if all(_is_graph_value(v) or isinstance(v, Const) for v in (left, right)):
-            if any(isinstance(v, Const) and not _is_number(v.value) for v in (left, right)) and symbol in ("==", "!="):
-                return Const(symbol == "!=")
-            return emit(tx, "call_function", function, [left, right])
+    if _for_graph(left, right):
+        if any(isinstance(v, Const) and not _is_number(v.value) for v in (left, right)) and symbol in ("==", "!="):
+            return Const(symbol == "!=")
+        return emit(tx, "call_function", function, [left, right])
     for of, method_name, other in ((left, name, right), (right, reflected, left)):
         if isinstance(of, ObjectValue) and (method := of.method(tx, method_name)) is not None:
             result = force(tx, method.call(tx, [other], {}))
