@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import torch
@@ -45,17 +45,21 @@ def output_args(graph: torch.fx.Graph) -> tuple[Any, ...]:
 
 def needs_gradients(graph: torch.fx.GraphModule, inputs: Sequence[GraphInput]) -> bool:
     """Whether autograd must see this call: under grad mode an input requires grad, or something made inside does."""
-    if any(isinstance(i.real, torch.Tensor) and i.real.requires_grad for i in inputs):
-        switched_on = any(n.target in GRAD_MODE and n.args[:1] != (False,) for n in graph.graph.nodes)
-        if torch.is_grad_enabled() or switched_on:
-            return True
-    given = {id(i.fake) for i in inputs}
-    values = (n.meta.get("example_value") for n in graph.graph.nodes if n.op not in ("placeholder", "output"))
-    return any(
-        isinstance(v, torch.Tensor) and v.requires_grad and id(v) not in given
-        for value in values
-        for v in (value if isinstance(value, (tuple, list)) else (value,))
+    if any(n.kwargs.get("requires_grad") is True for n in graph.graph.nodes):
+        return True
+    switched_on = any(n.target in GRAD_MODE and n.args[:1] != (False,) for n in graph.graph.nodes)
+    # Without grad mode nothing made from an input requires grad, though fake views may say so.
+    if not torch.is_grad_enabled() and not switched_on:
+        return False
+    return any(isinstance(i.real, torch.Tensor) and i.real.requires_grad for i in inputs) or any(
+        isinstance(v, torch.Tensor) and v.requires_grad for v in _values(graph)
     )
+
+
+def _values(graph: torch.fx.GraphModule) -> Iterator[Any]:
+    for node in graph.graph.nodes:
+        value = node.meta.get("example_value")
+        yield from value if isinstance(value, (tuple, list)) else (value,)
 
 
 def refusal(graph: torch.fx.GraphModule, inputs: Sequence[GraphInput]) -> str:

@@ -79,6 +79,10 @@ def _is_padded(*args: Any, **kwargs: Any) -> bool:
     return len(args) == 9 and not kwargs and isinstance(args[-1], bool) and isinstance(args[2], (list, tuple))
 
 
+def _never(*args: Any) -> bool:
+    return False
+
+
 def _always(*args: Any, **kwargs: Any) -> bool:
     return True
 
@@ -104,7 +108,10 @@ def eager_of(target: Any) -> Function | None:
 @functools.cache
 def _with_whole_parts(function: types.FunctionType) -> types.FunctionType:
     """A copy of one of torch's Python functions that finds composites of ours where it names torch's."""
-    found = {**function.__globals__, **{n: WHOLE[v] for n, v in function.__globals__.items() if _is_whole(v)}}
+    found = dict(function.__globals__)
+    found.update({name: WHOLE[value] for name, value in found.items() if _is_whole(value)})
+    # Else the function would hand itself, not this copy, to whatever mode traces it.
+    found.update(dict.fromkeys([n for n in found if n.startswith("has_torch_function")], _never))
     copy = types.FunctionType(function.__code__, found, function.__name__, function.__defaults__, function.__closure__)
     copy.__kwdefaults__ = function.__kwdefaults__
     return copy

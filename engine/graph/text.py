@@ -68,6 +68,8 @@ def line_of(node: torch.fx.Node) -> str:
         return f"return {argument(node.args[0])}"
     if node.op == "get_attr":
         return f"{node.name} = self.{node.target}"
+    if node.target is operator.setitem:
+        return f"{_operand(node.args[0])}[{_subscript(node.args[1])}] = {argument(node.args[2])}"
     return f"{node.name} = {_call(node)}"
 
 
@@ -112,7 +114,10 @@ def _call(node: torch.fx.Node) -> str:
         special = _operator(target, args)
         if special is not None:
             return special
-    return f"{_qualified(target)}({_arguments(args, node.kwargs)})"
+    qualified = _qualified(target)
+    if qualified.startswith("Tensor.") and args:
+        return f"{_operand(args[0])}.{qualified.removeprefix('Tensor.')}({_arguments(args[1:], node.kwargs)})"
+    return f"{qualified}({_arguments(args, node.kwargs)})"
 
 
 def _operator(target: Any, args: tuple[Any, ...]) -> str | None:
@@ -160,6 +165,8 @@ def _qualified(target: Any) -> str:
     if isinstance(target, str):
         return target
     name = getattr(target, "__qualname__", None) or getattr(target, "__name__", None) or type(target).__name__
+    if name.startswith("TensorBase."):
+        return f"Tensor.{name.removeprefix('TensorBase.')}"
     owner = getattr(target, "__module__", None)
     if owner is None:
         head, _, last = name.rpartition(".")

@@ -1,0 +1,257 @@
+"""What AOT decides for a graph: which mode, which wrappers, what the records say, and that origins travel."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+from engine.graph.rules import FUNCTIONAL, check
+from tests.engine.aot.compare import assert_same
+from tests.engine.aot.tracing import compiled
+
+X, W, B = torch.randn(3, 4), torch.randn(4, 4), torch.randn(4)
+
+
+def targets(result: Any) -> list[str]:
+    """What the functional graph calls."""
+    return [n.target for n in result.graphs[-1].nodes if n.op == "call_function"]
+
+
+def test_run_is_the_lowered_callable_where_nothing_is_to_be_done() -> None:
+    """A pure function costs no wrapper: the lowered callable itself is what runs."""
+    from engine.aot.driver import compile_graph
+    from tests.engine.aot.tracing import traced
+
+    def lowered(*inputs: Any) -> tuple[Any, ...]:
+        return inputs
+
+    graph, inputs = traced(lambda x: (x.sin(), x.cos()), (X,))
+    result = compile_graph(graph, inputs, compilation="0/0", lower=lambda graph: lowered)
+    assert result.run is lowered
+    assert [w.actions for w in result.record.wrappers] == [(), (), ()]
+
+
+def test_every_aten_node_names_the_traced_node_and_line_it_came_from() -> None:
+    """ATen nodes have the ids of their traced nodes, the span and the module path."""
+    result, _ = compiled(lambda x, w, b: (F.layer_norm(F.linear(x, w, b).add_(1), (4,)),), (X, W, B))
+    fx = {n.id: n for n in result.graphs[0].nodes}
+    aten = [n for n in result.graphs[1].nodes if n.op == "call_function"]
+    assert {n.target for n in aten} >= {"aten.addmm", "aten.add.Tensor", "aten.native_layer_norm"}
+    for node in aten:
+        (origin,) = node.origins
+        assert (node.span, node.module) == (fx[origin].span, "block")
+    assert next(fx[n.origins[0]].name for n in aten if n.target == "aten.addmm") == "linear"
+
+
+def test_placeholders_are_named_and_noted_after_their_origin() -> None:
+    """An input keeps its name in the functional graph and tells where it is read."""
+    result, _ = compiled(lambda x, w: (x @ w,), (X, W))
+    assert [(n.name, n.note) for n in result.graphs[1].nodes[:2]] == [("x", "L['x']"), ("w", "L['w']")]
+
+
+def test_wrappers_tell_what_they_do() -> None:
+    """A written input, an output that is an input, and a view are each told by the wrapper that sees to them."""
+
+    def fn(x: Any) -> Any:
+        x.add_(1)
+        return x, x[0], x * 2
+
+    result, _ = compiled(fn, (X,))
+    told = {w.name: [(a.argument, a.action) for a in w.actions] for w in result.record.wrappers}
+    assert told["input mutation"] == [("x", "copied back")]
+    assert told["output aliasing"] == [("output 0", "is x itself"), ("output 1", "made again as a view of x")]
+    assert [v.facts for v in result.record.values][:2] == [("data mutated",), ("is input x itself",)]
+
+
+@pytest.mark.parametrize(
+    ("args", "reason"),
+    [
+        ((torch.randn(3, 4).to_sparse(),), "not a plain strided tensor"),
+        ((torch.randn(3, dtype=torch.complex64).conj(),), "lazily conjugated"),
+    ],
+    ids=["sparse", "conjugated"],
+)
+def test_unusual_inputs_run_as_traced(args: tuple[Any, ...], reason: str) -> None:
+    """What functionalising does not cover runs as traced, and the record says why."""
+    result, lowered = compiled(lambda x: (x * 2,), args)
+    assert (result.record.mode, lowered) == ("eager", [])
+    assert reason in result.record.note
+    eager, ours = args[0] * 2, result.run(*args)[0]
+    assert torch.equal(eager.to_dense() if eager.is_sparse else eager, ours.to_dense() if ours.is_sparse else ours)
+
+
+def test_layout_changed_in_place_runs_as_traced() -> None:
+    """``t_`` on an input is left to eager."""
+
+    def fn(x: Any) -> Any:
+        x.t_()
+        return (x + 1,)
+
+    result, _ = compiled(fn, (X.clone(),))
+    assert result.record.mode == "eager"
+    assert "shape or layout of x" in result.record.note
+    assert_same(fn, result.run, (X,))
+
+
+def test_inputs_over_one_storage_run_as_traced_when_written() -> None:
+    """Two inputs that share memory are left to eager where one is written, and only there."""
+    both = torch.randn(12)
+    args = (both[:8], both[4:])
+
+    def writes(x: Any, y: Any) -> Any:
+        x.add_(1)
+        return (y * 2,)
+
+    result, _ = compiled(writes, args)
+    assert result.record.mode == "eager"
+    assert "share memory" in result.record.note
+    assert_same(writes, result.run, args)
+    reads, _ = compiled(lambda x, y: (x + y,), args)
+    assert reads.record.mode == "inference"
+
+
+def test_views_of_inputs_follow_the_offset_of_the_call() -> None:
+    """A compiled view is right for an input that starts elsewhere in its storage than the traced one."""
+
+    def fn(x: Any) -> Any:
+        return x[1:], x.t()
+
+    result, _ = compiled(fn, (torch.randn(3, 4),))
+    assert_same(fn, result.run, (torch.randn(6, 4)[2:5],))
+
+
+def test_symbolic_sizes_serve_other_sizes() -> None:
+    """A graph over symbols computes, writes and makes views for sizes it was not traced with."""
+
+    def fn(x: Any, w: Any) -> Any:
+        x.mul_(2)
+        h = F.softmax(F.linear(x, w), -1)
+        return h, x.view(-1), x[1:], h.t(), h
+
+    result, (graph,) = compiled(fn, (torch.randn(3, 4), torch.randn(5, 4)), dynamic=True)
+    check(graph.module, FUNCTIONAL, "test")
+    assert result.record.mode == "inference"
+    assert any("s" in s for n in result.graphs[1].nodes if n.op == "call_function" for s in n.shape or ())
+    for rows, inner, columns in ((3, 4, 5), (7, 6, 2), (2, 9, 4)):
+        assert_same(fn, result.run, (torch.randn(rows, inner), torch.randn(columns, inner)))
+
+
+def test_training_runs_under_autograd_and_still_shows_the_functional_graph() -> None:
+    """Gradients are eager's; the functional forward is made and lowered, to be looked at."""
+    w = W.clone().requires_grad_()
+    result, lowered = compiled(lambda x, w: (F.gelu(x @ w),), (X, w))
+    assert (result.record.mode, len(lowered), len(result.graphs)) == ("training", 1, 2)
+    result.run(X, w)[0].sum().backward()
+    assert w.grad is not None
+    expected = W.clone().requires_grad_()
+    F.gelu(X @ expected).sum().backward()
+    assert torch.equal(w.grad, expected.grad)
+
+
+def test_parameters_under_no_grad_are_inference() -> None:
+    """Without grad mode an input that requires grad needs no autograd."""
+    w = W.clone().requires_grad_()
+    with torch.no_grad():
+        result, _ = compiled(lambda x, w: (x @ w, w.t(), w), (X, w))
+        assert result.record.mode == "inference"
+        assert_same(lambda x, w: (x @ w, w.t(), w), result.run, (X, w))
+
+
+def test_grad_switched_on_inside_is_training() -> None:
+    """``enable_grad`` inside a ``no_grad`` call keeps its gradients."""
+    w = W.clone().requires_grad_()
+
+    def fn(x: Any, w: Any) -> Any:
+        with torch.enable_grad():
+            return (x @ w,)
+
+    with torch.no_grad():
+        result, _ = compiled(fn, (X, w))
+        assert result.record.mode == "training"
+
+
+def test_autocast_around_a_call_casts_once() -> None:
+    """Under autocast the casts are in the graph, and running it casts no further."""
+
+    def fn(x: Any, w: Any) -> Any:
+        return x @ w, F.softmax(x @ w, -1), (x @ w).sum()
+
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        result, _ = compiled(fn, (X, W))
+        assert [a.argument for w in result.record.wrappers for a in w.actions] == ["cpu"]
+        assert_same(fn, result.run, (X, W))
+        assert torch.is_autocast_enabled("cpu")
+
+
+def test_attention_stays_one_operator() -> None:
+    """Attention is the engine's operator, also inside torch's own multi-head attention."""
+    q = torch.randn(2, 2, 5, 8)
+    plain, _ = compiled(lambda q: (F.scaled_dot_product_attention(q, q, q),), (q,))
+    assert targets(plain) == ["engine.attention"]
+    heads = torch.nn.MultiheadAttention(8, 2).train()
+    x = torch.randn(5, 1, 8)
+
+    def fn(x: Any, w: Any, b: Any, out: Any, bias: Any) -> Any:
+        made, _ = F.multi_head_attention_forward(
+            x, x, x, 8, 2, w, b, None, None, False, 0.0, out, bias, need_weights=False
+        )
+        return (made,)
+
+    args = (x, heads.in_proj_weight, heads.in_proj_bias, heads.out_proj.weight, heads.out_proj.bias)
+    with torch.no_grad():
+        result, _ = compiled(fn, args)
+        assert "engine.attention" in targets(result)
+        assert not [t for t in targets(result) if "_for_cpu" in t]
+        assert_same(fn, result.run, args)
+
+
+@pytest.mark.parametrize("kind", [torch.nn.LSTM, torch.nn.GRU, torch.nn.RNN])
+def test_recurrent_layers_stay_one_operator(kind: type[torch.nn.RNNBase]) -> None:
+    """An RNN is one operator for every target, with eager's numbers."""
+    layer = kind(4, 6, num_layers=2, batch_first=True, bidirectional=True)
+    names = {torch.nn.LSTM: "lstm", torch.nn.GRU: "gru", torch.nn.RNN: "rnn_tanh"}
+    function = getattr(torch, names[kind])
+    state = torch.zeros(4, 2, 6)
+    weights = tuple(layer._flat_weights)
+
+    def fn(x: Any, h: Any, *w: Any) -> Any:
+        hidden = (h, h) if kind is torch.nn.LSTM else h
+        return tuple(function(x, hidden, list(w), True, 2, 0.0, False, True, True))
+
+    namespace: dict[str, Any] = {"fn": fn}
+    names_of_weights = ", ".join(f"w{n}" for n in range(len(weights)))
+    exec(f"def call(x, h, {names_of_weights}): return fn(x, h, {names_of_weights})", namespace)
+    with torch.no_grad():
+        args = (torch.randn(2, 5, 4), state, *(w.detach() for w in weights))
+        result, _ = compiled(namespace["call"], args)
+        assert [t for t in targets(result) if t.startswith("engine.")] == [f"engine.{names[kind]}"]
+        assert_same(namespace["call"], result.run, args)
+
+
+def test_dead_random_operators_still_draw() -> None:
+    """A random tensor that nobody reads moves the generator on, as in eager."""
+
+    def fn(x: Any) -> Any:
+        torch.randn(3)
+        x * 5
+        return (x + torch.rand(3, 4),)
+
+    result, _ = compiled(fn, (X,))
+    assert "aten.mul.Tensor" not in targets(result)
+    assert_same(fn, result.run, (X,))
+
+
+def test_failures_of_lower_are_the_callers() -> None:
+    """What ``lower`` raises is not swallowed."""
+    from engine.aot.driver import compile_graph
+    from tests.engine.aot.tracing import traced
+
+    def lower(graph: Any) -> Any:
+        raise ZeroDivisionError
+
+    graph, inputs = traced(lambda x: (x + 1,), (X,))
+    with pytest.raises(ZeroDivisionError):
+        compile_graph(graph, inputs, compilation="0/0", lower=lower)
