@@ -30,7 +30,12 @@ class BreakRecord(Record):
 
 @dataclass(frozen=True, slots=True)
 class StepRecord(Record):
-    """One instruction as the tracer executed it (level "steps" only). Stack and locals are short descriptions, top of stack last."""
+    """One instruction as the tracer executed it (level "steps" only). Stack and locals are short descriptions, top of stack last.
+
+    ``stack`` is the executing frame's, once the instruction is done: for one that inlined a call, after the call returned. Nodes, guards and effects
+    are each told once, by the last instruction that had started when they appeared. A frame's first step has all its locals, later ones what changed;
+    a local that was deleted is empty.
+    """
 
     index: int
     depth: int
@@ -45,7 +50,13 @@ class StepRecord(Record):
     guards: tuple[str, ...] = ()
     effects: tuple[str, ...] = ()
     event: str = ""
-    """"inline", "return", "break" or nothing."""
+    """"inline", "return", "raise" (caught by the traced code), "break" or nothing."""
+    frame: int = 0
+    """Number of the activation that executed it, in the order in which they were entered."""
+    stack_nodes: tuple[str, ...] = ()
+    """For each value of ``stack`` the graph node that computes it, empty where there is none; or nothing at all."""
+    locals_nodes: dict[str, str] | None = None
+    """The same for those of ``locals_changed`` that are computed by a node."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,18 +2,34 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import dataclasses
+from collections.abc import Callable, Iterator
+from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 from engine.bytecode.spans import span_of
 from engine.records.trace import StepRecord
+from engine.trace.signals import UserException
 from engine.trace.table import RETURN
+from engine.trace.values.functions import CellValue
+from engine.trace.values.objects import ObjectValue
+from engine.trace.values.tensor import TensorValue
 
 if TYPE_CHECKING:
     from engine.bytecode.decode import Op
     from engine.trace.state import Frame, Tracer
+    from engine.trace.values.base import Value
 
 _MAX_STEPS = 20_000
+
+
+@dataclasses.dataclass
+class _Activation:
+    """A frame being traced: its number, and its variables as last told: value, words, node."""
+
+    frame: Frame
+    number: int
+    told: dict[str, tuple[Value, str, str]]
 
 
 class StepLog:
@@ -22,58 +38,137 @@ class StepLog:
     def __init__(self, tx: Tracer) -> None:
         self._tx = tx
         self._steps: list[StepRecord] = []
-        self._count = 0
+        self._active: list[_Activation] = []
+        self._numbers: dict[int, tuple[Frame, int]] = {}
+        self._nodes: set[str] = set()
+        self._guards = 0
+        self._effects: set[str] = set()
+        self._changes = 0
 
     def watch(self, frame: Frame, op: Op, run: Callable[[], Any]) -> Any:
         """Run one instruction and note what it did."""
-        if self._count >= _MAX_STEPS:
+        if len(self._steps) >= _MAX_STEPS:
             return run()
-        index = self._count
-        self._count += 1
-        self._steps.append(self._step(index, frame, op))
-        nodes, guards, effects = self._marks()
-        before = dict(frame.locals)
-        inner = self._count
+        self._flush()
+        active = self._activation(frame)
+        index = len(self._steps)
+        self._steps.append(self._step(index, active, op))
         event = ""
         try:
             outcome = run()
-            event = "return" if outcome is RETURN else "inline" if self._count > inner else ""
+            event = "return" if outcome is RETURN else "inline" if len(self._steps) > index + 1 else ""
+        except UserException:
+            event = "raise"
+            raise
         except Exception:
             event = "break"
             raise
         finally:
-            self._complete(index, frame, before, (nodes, guards, effects), event)
+            self._flush()
+            self._complete(index, active, event)
         return outcome
 
-    def _step(self, index: int, frame: Frame, op: Op) -> StepRecord:
-        span = span_of(frame.code, op.offset)
+    def _activation(self, frame: Frame) -> _Activation:
+        """The frame's activation; a frame that was left and is entered again, as a generator is, tells all its locals again."""
+        depth = len(self._tx.frames) - 1
+        if depth < len(self._active) and self._active[depth].frame is frame:
+            del self._active[depth + 1 :]
+            return self._active[depth]
+        del self._active[depth:]
+        _, number = self._numbers.setdefault(id(frame), (frame, len(self._numbers)))
+        active = _Activation(frame, number, {})
+        self._active.append(active)
+        return active
+
+    def _step(self, index: int, active: _Activation, op: Op) -> StepRecord:
+        code = active.frame.code
+        span = span_of(code, op.offset)
+        depth = len(self._tx.frames) - 1
         return StepRecord(
-            index, len(self._tx.frames) - 1, frame.code.co_qualname, op.offset, op.opname, op.argrepr, span, (), {}
+            index, depth, code.co_qualname, op.offset, op.opname, op.argrepr, span, (), {}, frame=active.number
         )
 
-    def _marks(self) -> tuple[int, int, int]:
-        return len(self._tx.graph.graph.nodes), len(self._tx.guards), len(self._tx.mutated)
+    def _flush(self) -> None:
+        """Give what appeared since the last time to the step that started last."""
+        nodes, guards, effects = tuple(self._new_nodes()), tuple(self._new_guards()), tuple(self._new_effects())
+        if not self._steps or not (nodes or guards or effects):
+            return
+        last = self._steps[-1]
+        self._steps[-1] = dataclasses.replace(
+            last, nodes=last.nodes + nodes, guards=last.guards + guards, effects=last.effects + effects
+        )
 
-    def _complete(
-        self, index: int, frame: Frame, before: dict[str, Any], marks: tuple[int, int, int], event: str
-    ) -> None:
-        import dataclasses
+    def _new_nodes(self) -> list[str]:
+        nodes = self._tx.graph.graph.nodes
+        count = len(nodes)
+        if count < len(self._nodes):  # some were taken back
+            self._nodes &= {n.name for n in nodes}
+        # Most are at the end; placeholders stand before the others.
+        unseen = (n.name for n in reversed(nodes) if n.name not in self._nodes)
+        found = list(islice(unseen, max(0, count - len(self._nodes))))[::-1]
+        self._nodes.update(found)
+        return found
 
-        tx = self._tx
-        changed = {n: v.describe() for n, v in frame.locals.items() if before.get(n) is not v}
-        nodes = [n.name for n in list(tx.graph.graph.nodes)[marks[0] :]] if len(tx.graph.graph.nodes) > marks[0] else []
-        guards = [f"{g.origin.expr}: {g.kind or type(g).__name__}" for g in tx.guards.since(marks[1])]
-        effects = [v.describe() for v in list(tx.mutated.values())[marks[2] :]]
+    def _new_guards(self) -> Iterator[str]:
+        guards = self._tx.guards
+        if len(guards) != self._guards:
+            for guard in guards.since(self._guards):
+                yield f"{guard.origin.expr}: {guard.kind or type(guard).__name__}"
+            self._guards = len(guards)
+
+    def _new_effects(self) -> list[str]:
+        if self._tx.changes == self._changes:
+            return []
+        self._changes = self._tx.changes
+        found = [e for e in dict.fromkeys(self._pending()) if e not in self._effects]
+        self._effects.update(found)
+        return found
+
+    def _pending(self) -> Iterator[str]:
+        """What is to be replayed after the graph, in words."""
+        for value in self._tx.mutated.values():
+            name = value.origin.expr if value.origin is not None else value.describe()
+            if isinstance(value, ObjectValue):
+                yield from (f"{name}: {attribute} is set" for attribute in value.written)
+            elif isinstance(value, CellValue):
+                yield f"{name}: the closure variable is set"
+            else:
+                yield f"{name}: contents of the {value.type().__name__} are replaced"
+        for (_, name), written in self._tx.globals_written.items():
+            yield f"the global {name} is {'deleted' if written is None else 'set'}"
+
+    def _complete(self, index: int, active: _Activation, event: str) -> None:
+        frame = active.frame
+        now = {name: (value, value.describe(), _node_name(value)) for name, value in _variables(frame)}
+        changed = {name: told for name, told in now.items() if not _is_same(active.told.get(name), told)}
+        gone = dict.fromkeys(active.told.keys() - now.keys(), "")
+        active.told = now
         self._steps[index] = dataclasses.replace(
             self._steps[index],
             stack=tuple(v.describe() for v in frame.stack),
-            locals_changed=changed,
-            nodes=tuple(nodes),
-            guards=tuple(guards),
-            effects=tuple(effects),
+            locals_changed={name: words for name, (_, words, _) in changed.items()} | gone,
             event=event,
+            stack_nodes=tuple(map(_node_name, frame.stack)),
+            locals_nodes={name: node for name, (_, _, node) in changed.items() if node} or None,
         )
 
     def steps(self) -> tuple[StepRecord, ...]:
         """All steps, in order."""
         return tuple(self._steps)
+
+
+def _variables(frame: Frame) -> Iterator[tuple[str, Value]]:
+    """Locals, and what its cells hold."""
+    yield from frame.locals.items()
+    for name, cell in frame.cells.items():
+        if isinstance(cell, CellValue) and cell.content is not None:
+            yield name, cell.content
+
+
+def _is_same(before: tuple[Value, str, str] | None, now: tuple[Value, str, str]) -> bool:
+    return before is not None and before[0] is now[0] and before[1:] == now[1:]
+
+
+def _node_name(value: Value) -> str:
+    node = value.made_by if isinstance(value, TensorValue) else None
+    return node.name if node is not None else ""

@@ -178,6 +178,49 @@ def test_steps_follow_the_code() -> None:
     assert steps[0].depth == 0
 
 
+def test_each_node_and_guard_is_told_by_one_step() -> None:
+    """Nodes, guards and effects appear once, at the instruction that made them, also where a placeholder is put before other nodes."""
+
+    def scaled(x: Any, k: Any) -> Any:
+        return x * k
+
+    def uses(x: Any, y: Any, out: list[Any]) -> Any:
+        a = scaled(x, 2)
+        a = a + y
+        out.append(a)
+        return a
+
+    traced = Traced(uses, steps=True)
+    traced(X, X + 1, [])
+    record = traced.frames[0].record
+    told = [name for s in record.steps for name in s.nodes]
+    assert sorted(told) == ["add", "mul", "x", "y"]
+    assert next(s for s in record.steps if "mul" in s.nodes).depth == 1
+    assert next(s for s in record.steps if "add" in s.nodes).nodes == ("y", "add")
+    guards = [g for s in record.steps for g in s.guards]
+    assert len(guards) == len(set(guards)) > 0
+    assert [e for s in record.steps for e in s.effects] == ["L['out']: contents of the list are replaced"]
+
+
+def test_steps_tell_locals_so_that_any_moment_can_be_rebuilt() -> None:
+    """A frame's first step has its parameters; a variable bound anew is told although it reads the same; values name their nodes."""
+
+    def rebinds(x: Any) -> Any:
+        h = x * 2
+        h = h * 3
+        del x
+        return h
+
+    traced = Traced(rebinds, steps=True)
+    traced(X)
+    steps = traced.frames[0].record.steps
+    assert list(steps[0].locals_changed) == ["x"]
+    bound = [(s.locals_nodes or {}).get("h") for s in steps if "h" in s.locals_changed]
+    assert bound == ["mul", "mul_1"]
+    assert any(s.locals_changed.get("x") == "" for s in steps)
+    assert steps[-2].stack_nodes == ("mul_1",)
+
+
 def test_reasons_are_whole() -> None:
     """Every entry of the catalogue has a title and an explanation."""
     for kind, reason in CATALOGUE.items():
