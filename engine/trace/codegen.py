@@ -100,7 +100,7 @@ class Codegen:
         if temp is not None:
             self.out.load(temp)
             return
-        if value.origin is not None and not isinstance(value, CellValue):
+        if value.origin is not None and not isinstance(value, CellValue) and not value.is_made:
             self.load_origin(value.origin)
             return
         value.reconstruct(self)

@@ -266,9 +266,10 @@ class Resumption:
     # Pieces.
 
     def _load_all(self, values: list[Value]) -> None:
-        self.cg.load_all(v for v in values if v is not NULL)
+        # The last value must end on top: what stands for NULL goes below all others.
         for _ in [v for v in values if v is NULL]:
             self.cg.const(None)
+        self.cg.load_all(v for v in values if v is not NULL)
         self.cg.flush()
 
     def _materialize(self) -> None:

@@ -21,6 +21,8 @@ class Value:
 
     origin: Origin | None = None
     is_mutable = False
+    is_made = False
+    """Whether it was made while tracing although it has an origin: each call makes its own."""
 
     def type(self) -> type:
         """The Python type that ``type(x)`` gives."""

@@ -218,7 +218,9 @@ def construct(tx: Tracer, of: ClassValue, args: list[Value], kwargs: dict[str, V
     if issubclass(cls, tuple) and hasattr(cls, "_fields") and hasattr(cls, "_make"):
         return named_tuple(tx, cls, args, kwargs)
     if issubclass(cls, torch.nn.Module):
-        raise Unsupported("unknown-call", f"the module {cls.__name__} is created")
+        from engine.trace.values.made_modules import made_module
+
+        return made_module(tx, cls, args, kwargs)
     if type(cls).__call__ is not type.__call__ and type(cls).__module__ not in ("abc", "typing"):
         meta = find_in_class(type(cls), "__call__")
         if meta is None or not isinstance(meta[1], types.FunctionType):

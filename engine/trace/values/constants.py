@@ -31,6 +31,8 @@ LITERALS = frozenset(
         torch.device,
         torch.layout,
         torch.memory_format,
+        torch.finfo,
+        torch.iinfo,
     )
 )
 
@@ -40,7 +42,19 @@ def is_enum_member(value: Any) -> bool:
     return isinstance(value, enum.Enum)
 
 
-@wraps(float, complex, str, bytes, bool, torch.dtype, torch.device, torch.layout, torch.memory_format)
+@wraps(
+    float,
+    complex,
+    str,
+    bytes,
+    bool,
+    torch.dtype,
+    torch.device,
+    torch.layout,
+    torch.memory_format,
+    torch.finfo,
+    torch.iinfo,
+)
 def _literal(tx: Tracer, real: Any, origin: Origin) -> Value:
     why = f"its value ({_short(real)}) decided what was traced"
     tx.guard(Equals(origin, real, cause=tx.cause(why)))

@@ -19,8 +19,10 @@ from engine.ir.origin import MISSING, Entry, Fixed, Origin
 from engine.trace.signals import Unsupported
 from engine.trace.values import iterators
 from engine.trace.values.base import NONE, Const, Value, force
+from engine.trace.values.classes import find_in_class, is_plain_class
 from engine.trace.values.functions import BoundMethod, FunctionValue, MethodOf, RealFunction, special
 from engine.trace.values.mappings import DictValue, SetValue
+from engine.trace.values.objects import ObjectValue
 from engine.trace.values.sequences import ListValue, TupleValue, sequence_items
 from engine.trace.values.tensor import TensorValue
 from engine.trace.values.wrap import wraps
@@ -147,10 +149,23 @@ def _deep(tx: Tracer, of: Value, memo: dict[int, Value]) -> Value:
         )
     elif isinstance(of, TensorValue) and not of.fake.requires_grad:
         made = of.call_method(tx, "clone", [], {})
+    elif type(of) is ObjectValue and _copies_attributes(of.cls):
+        made = memo[id(of)] = ObjectValue(of.cls, None, NotImplemented)
+        attributes: Any = of.get_attr(tx, "__dict__")
+        for name, (_, value) in attributes.entries.items():
+            made.written[name] = _deep(tx, force(tx, value), memo)
     else:
         raise Unsupported("unknown-call", f"copy.deepcopy() of {of.describe()}")
     memo[id(of)] = made
     return made
+
+
+def _copies_attributes(cls: type) -> bool:
+    """Whether copying an instance means copying its ``__dict__``."""
+    own = "__deepcopy__ __reduce__ __reduce_ex__ __getstate__ __setstate__ __getnewargs__ __getnewargs_ex__ __new__".split()
+    found = (find_in_class(cls, name) for name in own)
+    slots = any(type(entry) is types.MemberDescriptorType for base in cls.__mro__ for entry in vars(base).values())
+    return is_plain_class(cls) and not slots and all(f is None or f[0] is object for f in found)
 
 
 # itertools

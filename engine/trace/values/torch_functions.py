@@ -223,7 +223,7 @@ def _is_available(tx: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Va
 @special(torch.finfo, torch.iinfo)
 def _type_info(tx: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
     dtype = tx.constants(args)[0] if args else torch.get_default_dtype()
-    return tx.fixed(torch.finfo(dtype) if dtype.is_floating_point or dtype.is_complex else torch.iinfo(dtype))
+    return Const(torch.finfo(dtype) if dtype.is_floating_point or dtype.is_complex else torch.iinfo(dtype))
 
 
 @special(torch.device)
