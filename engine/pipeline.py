@@ -261,7 +261,7 @@ class Pipeline:
 
     def _program(self, graph: AotGraph, slot: GraphSlot, work: _Work) -> Program | None:
         from engine.kernels.targets import default_target
-        from engine.kernels.tell import kernel_record
+        from engine.kernels.tell import kernel_records
         from engine.kernels.triton import emit
         from engine.lowering.driver import lower
 
@@ -276,7 +276,7 @@ class Pipeline:
         work.program, work.graph = program, graph
         work.inputs = tuple(i.real.detach() if isinstance(i.real, torch.Tensor) else i.real for i in slot.inputs)
         if work.session is not None:
-            work.tell(lowering=program.record, kernels=tuple(kernel_record(k) for k in program.kernels))
+            work.tell(lowering=program.record, kernels=kernel_records(program.kernels))
         return program
 
 

@@ -80,7 +80,11 @@ class Ref:
 
 @dataclass(frozen=True)
 class Launch:
-    """Run one kernel; its outputs are allocated just before if they are not inputs."""
+    """Run one kernel; its outputs are allocated just before if they are not inputs.
+
+    Launches of equal kernels share ``id``, ``name`` and ``text``; their ``args`` name each one's own buffers, ``nodes`` and the ops'
+    origins its own nodes.
+    """
 
     kernel: KernelSource
 
@@ -125,5 +129,5 @@ class Program:
 
     @property
     def kernels(self) -> tuple[KernelSource, ...]:
-        """The kernels in launch order."""
+        """The kernels in launch order, one that is launched several times each time."""
         return tuple(s.kernel for s in self.steps if isinstance(s, Launch))

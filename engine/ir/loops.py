@@ -86,6 +86,10 @@ class Op:
     label: str = ""
 
     def __str__(self) -> str:
+        return self.told({})
+
+    def told(self, buffers: Mapping[str, str]) -> str:
+        """The operation as a line, buffers by other names where given."""
         parts = [f"%{a.number}" for a in self.args]
         if self.value is not None:
             parts.append(
@@ -93,7 +97,7 @@ class Op:
             )
         if self.index is not None:
             where = text_of(self.index, lambda number: f"%{number}")
-            parts.insert(0, f"{self.buffer}[{where}]" if self.buffer else where)
+            parts.insert(0, f"{buffers.get(self.buffer, self.buffer)}[{where}]" if self.buffer else where)
         masked = f" if %{self.mask.number}" if self.mask is not None else ""
         kind = str(self.dtype).removeprefix("torch.")
         head = "" if self.name == "store" else f"%{self.number}: {kind} = "
@@ -369,7 +373,8 @@ class Builder:
 class LoopKernel:
     """One kernel before it has text: operations in order, over a flat outer loop ``x`` and a flat inner (reduced) loop ``r``.
 
-    ``names`` are what it does, most telling first; ``nodes`` the ids of the ATen nodes in it; ``prefix`` starts its loop ops' ids.
+    ``names`` are what it does, most telling first, ``name`` what its function is called; ``nodes`` the ids of the ATen nodes in it;
+    ``prefix`` starts its loop ops' ids.
     """
 
     id: str
@@ -383,3 +388,4 @@ class LoopKernel:
     is_wide: bool = False
     bytes_moved: int | None = None
     flops: int | None = None
+    name: str = ""

@@ -2,28 +2,59 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from engine.ir.kernel import KernelSource
-from engine.records.kernels import KernelRecord, TargetRecord, VerifyRecord
+from engine.records.kernels import KernelRecord, LaunchRecord, TargetRecord, VerifyRecord
+from engine.records.lowering import LoopOp
 
 
 def kernel_record(
-    source: KernelSource, targets: Sequence[TargetRecord] = (), verify: VerifyRecord | None = None
+    source: KernelSource,
+    targets: Sequence[TargetRecord] = (),
+    verify: VerifyRecord | None = None,
+    launches: Sequence[KernelSource] = (),
 ) -> KernelRecord:
-    """The record of one kernel. Symbolic sizes are told as their expressions."""
+    """The record of one kernel. Symbolic sizes are told as their expressions.
+
+    ``launches`` are all launches of it, which differ in their buffers and in the nodes behind their operations; none given, there is
+    one: ``source`` itself.
+    """
+    launches = launches or (source,)
     launch = {a.name: a.buffer if a.kind == "pointer" else str(a.value) for a in source.args}
     return KernelRecord(
         id=source.id,
         name=source.name,
         text=source.text,
         line_ops=source.line_ops,
-        ops=source.ops,
+        ops=_of_all(launches),
         grid=f"({', '.join(str(size) for size in source.grid)})",
         launch={**launch, "num_warps": str(source.num_warps), "num_stages": str(source.num_stages)},
         bytes_moved=source.bytes_moved,
         flops=source.flops,
-        fused_nodes=source.nodes,
+        fused_nodes=tuple(dict.fromkeys(n for launched in launches for n in launched.nodes)),
         targets=tuple(targets),
         verify=verify,
+        launches=tuple(
+            LaunchRecord({a.name: a.buffer for a in launched.args if a.kind == "pointer"}, launched.nodes)
+            for launched in launches
+        ),
+    )
+
+
+def kernel_records(launched: Iterable[KernelSource]) -> tuple[KernelRecord, ...]:
+    """A record for each distinct kernel among launches, in the order of first launches."""
+    by_id: dict[str, list[KernelSource]] = {}
+    for source in launched:
+        by_id.setdefault(source.id, []).append(source)
+    return tuple(kernel_record(launches[0], launches=launches) for launches in by_id.values())
+
+
+def _of_all(launches: Sequence[KernelSource]) -> tuple[LoopOp, ...]:
+    """The operations, each with the nodes behind it in any launch."""
+    if len(launches) == 1:
+        return launches[0].ops
+    return tuple(
+        LoopOp(same[0].id, same[0].text, tuple(dict.fromkeys(o for op in same for o in op.origins)))
+        for same in zip(*(launched.ops for launched in launches), strict=True)
     )

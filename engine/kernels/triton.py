@@ -81,7 +81,7 @@ class Printer:
         # A symbolic size is always passed as a whole: a launcher refuses one that does not fit in 32 bits.
         self.x_masked = not isinstance(kernel.x.size, int) or not is_divisible(kernel.x.size, self.block.x_block)
         self.r_masked = kernel.r is not None and not is_divisible(kernel.r.size, self.block.r_block)
-        self.name = _kernel_name(kernel)
+        self.name = _identifier(kernel.name or "kernel")
         self.taken.add(self.name)
 
     def source(self) -> KernelSource:
@@ -100,6 +100,7 @@ class Printer:
         head += [Line(""), Line("@triton.jit"), Line(self._signature(args))]
         lines = head + self.lines
         kernel = self.kernel
+        values = {buffer: pointer.removesuffix("_ptr") for buffer, pointer in self.pointers.items()}
         return KernelSource(
             id=kernel.id,
             name=self.name,
@@ -107,7 +108,7 @@ class Printer:
             args=args,
             grid=(blocks(kernel.x.size, self.block.x_block),),
             line_ops=tuple(tuple(f"{kernel.prefix}:{n}" for n in sorted(set(line.ops))) for line in lines),
-            ops=tuple(LoopOp(f"{kernel.prefix}:{op.number}", str(op), tuple(op.origins)) for op in self.live),
+            ops=tuple(LoopOp(f"{kernel.prefix}:{op.number}", op.told(values), tuple(op.origins)) for op in self.live),
             nodes=kernel.nodes,
             num_warps=self.block.num_warps,
             num_stages=1 if not self.block.is_looped else 2,
@@ -122,11 +123,19 @@ class Printer:
         for name, buffer in self.kernel.buffers.items():
             if name in read or name in written:
                 label = next(op.label for op in self.live if op.buffer == name)
-                pointer, kind = self._unique(f"{_identifier(label)}_ptr"), f"*{SIGNATURE[buffer.dtype]}"
+                pointer, kind = self._pointer_name(role(label), name in written), f"*{SIGNATURE[buffer.dtype]}"
                 args.append(KernelArg(pointer, "pointer", kind, name, None, name in written))
         args.sort(key=lambda a: a.written)
         self.pointers = {a.buffer: a.name for a in args}
         return args
+
+    def _pointer_name(self, label: str, is_written: bool) -> str:
+        if is_written and f"{label}_ptr" in self.taken:
+            label = f"{label}_out"
+        wanted, count = f"{label}_ptr", 1
+        while wanted in self.taken:
+            wanted, count = f"{label}_{count}_ptr", count + 1
+        return self._unique(wanted)
 
     def _size_args(self) -> list[KernelArg]:
         width = "i64" if self.kernel.is_wide else "i32"
@@ -208,7 +217,7 @@ class Printer:
             return
         needed = _closure([*(a for op in reductions for a in op.args), *stores], self.kernel.ops)
         for op in reductions:
-            name = self._unique(f"{_identifier(op.label or 'total')}_acc")
+            name = self._unique(f"{role(op.label or 'total')}_acc")
             self.names[-1 - op.number] = name
             self._add(
                 f"{name} = tl.full({self._shape(op.args[0].space | {R})}, {self._neutral(op)}, {TYPES[op.dtype]})",
@@ -318,7 +327,7 @@ class Printer:
     def _assign(self, op: Op, made: Text) -> None:
         name = self.names.get(op.number)
         if name is None:
-            name = self.names[op.number] = self._unique(_identifier(_label(op)))
+            name = self.names[op.number] = self._unique(role(_label(op)))
         self._add(f"{name} = {made.text}", made.ops)
         self.texts[op.number] = Text(name, True, ())
 
@@ -426,20 +435,22 @@ def _label(op: Op) -> str:
     )
 
 
+def role(label: str) -> str:
+    """What a value is for, from the name of the node or parameter that it comes from: without its running number or its layer's."""
+    parts = [p for p in re.sub(r"\W", "_", label).split("_") if p]
+    while len(parts) > 1 and parts[-1].isdigit():
+        parts.pop()
+    last = max((k for k, p in enumerate(parts) if p.isdigit()), default=-1)
+    words = parts[last + 1 :] or parts or ["t"]
+    words = words[1:] if words[0] == "self" and len(words) > 1 else words
+    if words[-1:] in (["weight"], ["bias"]):
+        words = [w.rstrip("0123456789") or w for w in words]
+    return _identifier("_".join(words))
+
+
 def _identifier(name: str) -> str:
     cleaned = re.sub(r"\W", "_", name).strip("_") or "t"
     return f"t{cleaned}" if cleaned[0].isdigit() else cleaned
-
-
-def _kernel_name(kernel: LoopKernel) -> str:
-    words: list[str] = []
-    for word in kernel.names:
-        if len(words) == 5 or sum(map(len, words)) + len(word) > 48:
-            break
-        words.append(_identifier(word))
-    number = kernel.id.removeprefix("k")
-    kind = ["fused"] if len(kernel.nodes) > 1 else []
-    return "_".join([*kind, *(words or ["copy"]), number])
 
 
 def _live(ops: tuple[Op, ...]) -> list[Op]:

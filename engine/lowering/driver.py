@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,16 +13,14 @@ from engine.errors import EngineError
 from engine.ir.aot import AotGraph
 from engine.ir.graph import origin_of
 from engine.ir.index import Size, contiguous_strides, is_same, plain
-from engine.ir.kernel import KernelSource, Program
-from engine.ir.loops import Def, LoopKernel
+from engine.ir.kernel import Program
+from engine.ir.loops import Def
 from engine.lowering.decompose import decompose, is_library, reason_for
 from engine.lowering.fuse import bases, fuse, probed
 from engine.lowering.memory import layout, strided
 from engine.lowering.ops import lowering_of
+from engine.lowering.share import Emit
 from engine.lowering.table import ExternNode, Lowering, NotLowered, Tensor, dense_stride, sizes_of
-
-Emit = Callable[[LoopKernel, str], KernelSource]
-"""Prints one kernel for a target; given by the caller, since printing is the next stage's work."""
 
 
 class LoweringError(EngineError):

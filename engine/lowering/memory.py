@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -13,6 +13,7 @@ from engine.ir.kernel import Buffer, Extern, KernelSource, Launch, Program, Ref,
 from engine.ir.loops import Builder, LoopKernel
 from engine.lowering.cost import bytes_moved, flops
 from engine.lowering.fuse import Group, Schedule
+from engine.lowering.share import Emit, Printed
 from engine.lowering.table import ExternNode, Tensor
 from engine.records.lowering import ExternCall, LoweringRecord
 
@@ -23,17 +24,16 @@ WIDE = 1 << 31
 PLAIN_OPS = frozenset(("clone", "copy", "to", "convert", "element", "type", "full", "arange", "t", "default"))
 
 
-def layout(walk: Walk, schedule: Schedule, target: str, emit: Callable[[LoopKernel, str], KernelSource]) -> Program:
+def layout(walk: Walk, schedule: Schedule, target: str, emit: Emit) -> Program:
     """The program of one schedule."""
     buffers = _buffers(walk, schedule)
     steps: list[Step] = []
-    number = 0
+    printed = Printed(emit, target)
     for step in schedule.steps:
         if isinstance(step, ExternNode):
             steps.append(_extern(step))
         else:
-            steps.append(Launch(emit(loop_kernel(step, f"k{number}", walk, buffers), target)))
-            number += 1
+            steps.append(Launch(printed.source(loop_kernel(step, printed.next_id, walk, buffers))))
     outputs = tuple(_ref(v) if isinstance(v, Tensor) else v for v in walk.outputs)
     externs = tuple(
         ExternCall(_first(e.origins), _op_name(e.target), e.reason, e.is_library)

@@ -76,6 +76,14 @@ class VerifyRecord(Record):
 
 
 @dataclass(frozen=True, slots=True)
+class LaunchRecord(Record):
+    """One launch of a kernel: the program's buffers by parameter name, and the ids of the ATen nodes that it computes."""
+
+    buffers: dict[str, str] | None = None
+    nodes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class KernelRecord(Record):
     """One Triton kernel. ``line_ops[i]`` are ids of the loop ops behind line i + 1 of ``text``.
 
@@ -98,3 +106,5 @@ class KernelRecord(Record):
     verify: VerifyRecord | None = None
     language: str = "triton"
     """What ``text`` is written in: "triton", or "cpp" where Inductor was observed on a CPU."""
+    launches: tuple[LaunchRecord, ...] = ()
+    """Where it is launched, in order: kernels with equal loops are one. ``fused_nodes`` and the ops' origins are those of all launches."""

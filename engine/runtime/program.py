@@ -13,7 +13,7 @@ import sympy
 import torch
 from torch.utils._sympy.printers import PythonPrinter
 
-from engine.ir.binary import ALIGNMENT, static_size
+from engine.ir.binary import ALIGNMENT, static_size, unit_of
 from engine.ir.kernel import Buffer, Extern, KernelArg, KernelSource, Launch, Program, Ref, Size
 from engine.runtime.launch import Bind, Launcher, on_gpu
 
@@ -58,10 +58,18 @@ class Executable:
     def _bound(self, kernels: tuple[KernelSource, ...], misaligned: frozenset[str]) -> list[Launcher]:
         """A launcher for each kernel; on a GPU several are made at once."""
 
-        def bind(kernel: KernelSource) -> Launcher:
-            odd = frozenset(a.name for a in kernel.args if a.kind == "pointer" and a.buffer in misaligned)
-            return self._bind(kernel, odd)
+        def odd(kernel: KernelSource) -> frozenset[str]:
+            return frozenset(a.name for a in kernel.args if a.kind == "pointer" and a.buffer in misaligned)
 
+        def bind(kernel: KernelSource) -> Launcher:
+            return self._bind(kernel, odd(kernel))
+
+        units = [unit_of(kernel, odd(kernel)) for kernel in kernels]
+        distinct = dict(zip(units, kernels, strict=True))
+        bound = dict(zip(distinct, self._each(bind, tuple(distinct.values())), strict=True))
+        return [bound[unit] for unit in units]
+
+    def _each(self, bind: Callable[[KernelSource], Launcher], kernels: tuple[KernelSource, ...]) -> list[Launcher]:
         if self._bind is not on_gpu or len(kernels) < 2:
             return [bind(kernel) for kernel in kernels]
         device = torch.cuda.current_device()

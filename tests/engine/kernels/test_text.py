@@ -97,7 +97,7 @@ def test_values_are_named_after_their_nodes() -> None:
     (kernel,) = kernels_of(lambda x, y: F.gelu(x * y), torch.randn(64), torch.randn(64))
     assert "    mul = " in kernel.text
     assert "    gelu = " in kernel.text
-    assert kernel.name == "fused_mul_gelu_0"
+    assert kernel.name == "fused_mul_gelu"
 
 
 def test_wide_indices_only_where_needed() -> None:

@@ -392,3 +392,11 @@ def few_long_columns(x: Any) -> Any:
 def reductions_of_scalars(x: Any) -> Any:
     """A scalar has one dimension for the purpose of reducing it."""
     return x.max(0), x.sum(-1), x.argmax(0, True), x.amin(0), x.logsumexp(0)
+
+
+@case(normal(6, 16), normal(16, 16), normal(16, 16), normal(16), normal(16))
+def equal_blocks(x: Any, w: Any, v: Any, a: Any, b: Any) -> Any:
+    """Kernels that are launched several times, on buffers of their own."""
+    for weight, scale in ((w, a), (v, b), (w, b)):
+        x = F.gelu(F.layer_norm(x, (16,), scale, a) @ weight) + x
+    return x

@@ -10,6 +10,7 @@ import torch
 from torch import nn
 
 from engine.ir.kernel import Extern, Launch, Program, Ref
+from engine.kernels.tell import kernel_records
 from engine.kernels.triton import emit
 from engine.lowering.driver import LoweringError, lower
 from tests.engine.lowering.tracing import trace
@@ -192,3 +193,48 @@ def test_the_program_reads_as_python() -> None:
     program = lowered(lambda x, w: torch.softmax(x @ w, -1), torch.randn(8, 16), torch.randn(16, 32))
     compile(program.record.wrapper_text, "wrapper", "exec")
     assert all(k.name in program.record.wrapper_text for k in program.kernels)
+
+
+def _blocks(x: Any, w: Any, v: Any, a: Any, b: Any) -> Any:
+    """Three equal blocks between library products, and one that differs in a constant."""
+    x = F.gelu(x @ w) * a
+    x = F.gelu(x @ v) * b
+    x = F.gelu(x @ w) * a
+    return F.gelu(x @ v) * 2
+
+
+def test_equal_kernels_are_printed_once() -> None:
+    """Equal loops are one kernel launched on different buffers, under one name that holds nobody's running number."""
+    w = torch.randn(16, 16)
+    program = lowered(_blocks, torch.randn(8, 16), w, w.clone(), torch.randn(16), torch.randn(16))
+    kernels = program.kernels
+    assert [k.id for k in kernels] == ["k0", "k0", "k0", "k1"]
+    assert len({k.text for k in kernels}) == 2
+    assert kernels[0].name == "fused_gelu_mul"
+    assert kernels[3].name == "fused_gelu_mul_2"
+    assert [a.name for a in kernels[0].args] == [a.name for a in kernels[2].args]
+    pointers = [tuple(a.buffer for a in k.args if a.kind == "pointer") for k in kernels]
+    assert len(set(pointers)) == 4
+    assert len({k.nodes for k in kernels}) == 4
+
+
+def test_numbers_that_compare_equal_are_not_the_same_kernel() -> None:
+    """A kernel that writes 0.0 is not the one that writes -0.0, nor is one over other sizes or types."""
+    x, w = torch.randn(8, 8), torch.randn(8, 8)
+    program = lowered(lambda x, w: (torch.where(x > 1, x, 0.0) @ w, torch.where(w > 1, w, -0.0) @ x), x, w)
+    assert [k.id for k in program.kernels] == ["k0", "k1"]
+    program = lowered(lambda x, y: ((x * 2) @ x, (y * 2) @ y), x, torch.randn(4, 4))
+    assert [k.id for k in program.kernels] == ["k0", "k1"]
+    program = lowered(lambda x, y: ((x * 2) @ x, (y * 2) @ y), x, x.double())
+    assert [k.id for k in program.kernels] == ["k0", "k1"]
+
+
+def test_the_record_of_a_shared_kernel_tells_of_every_launch() -> None:
+    """One record a distinct kernel: it holds the nodes of all its launches, and each operation names those behind it in any."""
+    w = torch.randn(16, 16)
+    program = lowered(_blocks, torch.randn(8, 16), w, w.clone(), torch.randn(16), torch.randn(16))
+    shared, single = kernel_records(program.kernels)
+    assert [len(shared.launches), len(single.launches)] == [3, 1]
+    assert set(shared.fused_nodes) == {n for launch in shared.launches for n in launch.nodes}
+    assert {o for op in shared.ops for o in op.origins} == set(shared.fused_nodes)
+    assert all(launch.buffers and set(launch.buffers) < set(shared.launch or {}) for launch in shared.launches)
