@@ -87,8 +87,8 @@ def _strange(real: torch.Tensor) -> str:
         return f"a {type(real).__name__}, a tensor subclass"
     if real.layout != torch.strided or real.is_quantized or real.is_meta or real.is_mkldnn:
         return "not a plain strided tensor"
-    if real.is_inference():
-        return "an inference tensor"
+    if real.is_inference() and not torch.is_inference_mode_enabled():
+        return "an inference tensor outside inference mode"
     if real.is_conj() or real.is_neg():
         return "a lazily conjugated or negated view"
     return ""

@@ -16,6 +16,7 @@ from engine.aot.wrappers import aliases, autocast, mutations
 from engine.aot.wrappers.layer import Wrapper, weave
 from engine.graph.tell import graph_record
 from engine.ir.aot import AotGraph
+from engine.ir.context import current_session
 from engine.ir.frame import GraphInput
 from engine.records.aot import AotRecord, WrapperRecord
 from engine.records.graph import GraphRecord
@@ -25,6 +26,8 @@ WRAPPERS: tuple[Wrapper, ...] = (aliases, mutations, autocast)
 """Outermost first."""
 
 UNDER_AUTOGRAD = "gradients are needed: the traced graph runs under eager autograd; the functional forward is shown, and is not what ran"
+
+UNSEEN = "gradients are needed: the traced graph runs under eager autograd"
 
 
 @dataclass(frozen=True)
@@ -46,11 +49,13 @@ def compile_graph(
     """Make ``graph`` functional and compile it through ``lower``.
 
     Calls that need gradients run the traced graph under autograd; the functional forward is made and lowered all the same, to be
-    looked at. What cannot be made functional runs as traced, with the reason in the record. Whatever ``lower`` raises is raised.
+    looked at, when a session records. What cannot be made functional runs as traced, with the reason in the record. Whatever ``lower`` raises is raised.
     """
     told = graph_record(graph, "fx", compilation, "FX graph")
     as_traced: Run = types.MethodType(type(graph).forward, graph)
     trains = needs_gradients(graph, inputs)
+    if trains and current_session() is None:
+        return AotResult(as_traced, AotRecord("training", note=UNSEEN), (told,))
     functional = _functional(graph, inputs, compilation)
     if isinstance(functional, str):
         mode = "training" if trains else "eager"

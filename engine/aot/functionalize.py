@@ -48,10 +48,12 @@ def functionalize(graph: torch.fx.GraphModule, inputs: Sequence[GraphInput], com
     with mode, torch.no_grad():
         fakes = tuple(i.fake.detach() if isinstance(i.fake, torch.Tensor) else i.fake for i in inputs)
     _check_followed(fakes, inputs)
+    known = _relations(mode)
     tracing = _Tracing(_labelled(graph, compilation), inputs)
     symbolic = enable_python_dispatcher() if _is_symbolic(fakes) else contextlib.nullcontext()
     with torch.no_grad(), mode, torch.fx.traceback.preserve_node_meta(), symbolic:
         module = make_fx(tracing.run, tracing_mode="real", record_module_stack=False)(*fakes)
+    _check_relations(mode, known)
     _name_inputs(module, inputs)
     drop_dead(module)
     module.recompile()
@@ -73,6 +75,22 @@ def _check_followed(fakes: Sequence[Any], inputs: Sequence[GraphInput]) -> None:
     for fake, i in zip(fakes, inputs, strict=True):
         if isinstance(fake, torch.Tensor) and not isinstance(fake, FakeTensor):
             raise NotFunctional(f"{i.name} has no fake value")
+
+
+def _relations(mode: FakeTensorMode) -> int:
+    return 0 if mode.shape_env is None else len(mode.shape_env.guards)
+
+
+def _check_relations(mode: FakeTensorMode, known: int) -> None:
+    """Guards were collected before this stage: sizes may not be assumed to be related in any way that tracing had not already assumed."""
+    if _relations(mode) == known:
+        return
+    assert mode.shape_env is not None
+    assumed = [str(g.expr) for g in mode.shape_env.guards[known:]]
+    more = f" and {len(assumed) - 3} more" if len(assumed) > 3 else ""
+    raise NotFunctional(
+        f"its ATen form holds only for sizes with {', '.join(assumed[:3])}{more}, which the guards do not check"
+    )
 
 
 def _is_symbolic(fakes: Sequence[Any]) -> bool:

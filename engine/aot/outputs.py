@@ -71,7 +71,7 @@ class OutputPlanner:
         shares = self._sharing[_storage(fake)] > 1
         if base is not fake and (shares or _is_mutated(value)):
             return self._alias_of_intermediate(name, base, fake)
-        if shares and _storage(fake) in self._by_storage:
+        if id(fake) not in self._by_id and shares and _storage(fake) in self._by_storage:
             index, first = self._by_storage[_storage(fake)]
             return self._alias(name, "alias of result", index, first, fake)
         return OutputPlan(name, "result", self._whole(name, fake, value))
@@ -144,7 +144,7 @@ def _sharing(outputs: Sequence[Any]) -> Counter[int]:
 def _covers(base: torch.Tensor, fake: torch.Tensor) -> bool:
     """Whether the base's own memory holds all that ``fake`` sees, wherever a program puts the base."""
     if base.storage_offset() != 0 or not isinstance(base.numel(), int) or not isinstance(fake.numel(), int):
-        return fake._base is base
+        return fake._base is base or is_same_layout(base, fake)
     return bool(_reach(fake) <= _reach(base))
 
 

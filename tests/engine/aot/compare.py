@@ -60,6 +60,7 @@ def _assert_same_relations(eager: Sequence[Any], ours: Sequence[Any]) -> None:
                 continue
             assert (x is y) == (a is b), f"identity of {n} and {m}"
             assert (x._base is y) == (a._base is b), f"_base of {n} is {m}"
+            assert (y._base is x) == (b._base is a), f"_base of {m} is {n}"
             assert _shares(x, y) == _shares(a, b), f"shared memory of {n} and {m}"
             if _shares(a, b) and a.numel() and b.numel():
                 assert x.data_ptr() - y.data_ptr() == a.data_ptr() - b.data_ptr(), f"offset of {n} and {m}"

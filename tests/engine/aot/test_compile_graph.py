@@ -9,6 +9,8 @@ import torch
 import torch.nn.functional as F
 
 from engine.graph.rules import FUNCTIONAL, check
+from engine.ir.context import recording
+from engine.records.session import Session
 from tests.engine.aot.compare import assert_same
 from tests.engine.aot.tracing import compiled
 
@@ -129,7 +131,7 @@ def test_symbolic_sizes_serve_other_sizes() -> None:
     def fn(x: Any, w: Any) -> Any:
         x.mul_(2)
         h = F.softmax(F.linear(x, w), -1)
-        return h, x.view(-1), x[1:], h.t(), h
+        return h, x.view(-1), x[0], h.t(), h
 
     result, (graph,) = compiled(fn, (torch.randn(3, 4), torch.randn(5, 4)), dynamic=True)
     check(graph.module, FUNCTIONAL, "test")
@@ -139,10 +141,25 @@ def test_symbolic_sizes_serve_other_sizes() -> None:
         assert_same(fn, result.run, (torch.randn(rows, inner), torch.randn(columns, inner)))
 
 
+def test_relations_that_no_guard_checks_are_not_assumed() -> None:
+    """Where ATen needs sizes to be related in a way that tracing did not ask for, the graph runs as traced, for any size."""
+
+    def fn(x: Any) -> Any:
+        v = x[1:]
+        x.add_(1)
+        return v, v.t()
+
+    result, _ = compiled(fn, (torch.randn(3, 4),), dynamic=True)
+    assert result.record.mode == "inference" or "which the guards do not check" in result.record.note
+    for rows in (3, 2, 9):
+        assert_same(fn, result.run, (torch.randn(rows, 4),))
+
+
 def test_training_runs_under_autograd_and_still_shows_the_functional_graph() -> None:
     """Gradients are eager's; the functional forward is made and lowered, to be looked at."""
     w = W.clone().requires_grad_()
-    result, lowered = compiled(lambda x, w: (F.gelu(x @ w),), (X, w))
+    with recording(Session()):
+        result, lowered = compiled(lambda x, w: (F.gelu(x @ w),), (X, w))
     assert (result.record.mode, len(lowered), len(result.graphs)) == ("training", 1, 2)
     result.run(X, w)[0].sum().backward()
     assert w.grad is not None
@@ -158,6 +175,41 @@ def test_parameters_under_no_grad_are_inference() -> None:
         result, _ = compiled(lambda x, w: (x @ w, w.t(), w), (X, w))
         assert result.record.mode == "inference"
         assert_same(lambda x, w: (x @ w, w.t(), w), result.run, (X, w))
+
+
+def test_inference_mode() -> None:
+    """Inference tensors are computed with, written and viewed in inference mode, and give inference tensors."""
+
+    def fn(x: Any, w: Any) -> Any:
+        y = x @ w
+        x.add_(1)
+        return y, x[0], w
+
+    with torch.inference_mode():
+        result, _ = compiled(fn, (X.clone(), W))
+        assert result.record.mode == "inference"
+        x, other = X.clone(), X.clone()
+        for one, expected in zip((*result.run(x, W), x), (*fn(other, W), other), strict=True):
+            assert torch.equal(one, expected)
+            assert one.is_inference() == expected.is_inference()
+
+
+def test_a_view_under_another_width_runs_as_traced() -> None:
+    """An output that sees a complex input as pairs of floats is left to eager."""
+
+    def fn(z: Any) -> Any:
+        return torch.view_as_real(z), z * 2
+
+    z = torch.randn(3, dtype=torch.complex64)
+    result, _ = compiled(fn, (z,))
+    assert (result.record.mode, "another width" in result.record.note) == ("eager", True)
+    assert_same(fn, result.run, (z,))
+
+
+def test_training_without_a_session_makes_no_graph_to_look_at() -> None:
+    """Where nobody records, the functional graph of a training call is not made."""
+    result, lowered = compiled(lambda x, w: (x @ w,), (X, W.clone().requires_grad_()))
+    assert (result.record.mode, lowered, len(result.graphs)) == ("training", [], 1)
 
 
 def test_grad_switched_on_inside_is_training() -> None:

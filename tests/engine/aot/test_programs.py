@@ -216,6 +216,22 @@ def sorting(x: Any) -> Any:
     return values, order, top[0], top[1], x.max(dim=0)[0], x.cumsum(0), torch.cat([x, x]), torch.stack([x, x], 1)
 
 
+def reshaped_intermediate(x: Any) -> Any:
+    y = x + 1
+    y.unsqueeze_(0)
+    y.mul_(2)
+    z = torch.empty(0)
+    z.resize_(3, 4)
+    z.copy_(x)
+    return y, z
+
+
+def written_through_detach(x: Any) -> Any:
+    y = x.detach()
+    y.add_(1)
+    return (y,)
+
+
 def grad_mode_inside(x: Any) -> Any:
     torch._C._set_grad_enabled(False)
     y = x * 2
@@ -261,6 +277,8 @@ PROGRAMS: list[tuple[Callable[..., Any], tuple[Any, ...]]] = [
     (images, (IMAGE, torch.randn(6, 3, 3, 3))),
     (indexing, (X, INDEX)),
     (sorting, (X,)),
+    (reshaped_intermediate, (X,)),
+    (written_through_detach, (X,)),
     (grad_mode_inside, (X,)),
 ]
 IDS = [f"{fn.__name__}{n}" for n, (fn, _) in enumerate(PROGRAMS)]
