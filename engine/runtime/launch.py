@@ -53,9 +53,10 @@ def _loaded(unit: Unit, _device: int) -> Launcher:
 
 def interpreted(name: str, text: str) -> Any:
     """The kernel's function, to be called with a grid, for Triton's interpreter."""
-    from engine.runtime import libdevice
+    from engine.runtime import libdevice, mended
 
     libdevice.install()
+    mended.mend()
     return jitted(name, text)
 
 

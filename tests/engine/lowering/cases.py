@@ -400,3 +400,16 @@ def equal_blocks(x: Any, w: Any, v: Any, a: Any, b: Any) -> Any:
     for weight, scale in ((w, a), (v, b), (w, b)):
         x = F.gelu(F.layer_norm(x, (16,), scale, a) @ weight) + x
     return x
+
+
+@case(normal(4, 9), normal(4))
+def rows_and_elements_compared(x: Any, limit: Any) -> Any:
+    """A truth value of a whole row together with one of each element."""
+    total = x.sum(-1, keepdim=True)
+    both = (total > 0) & (x > 0)
+    return (
+        both,
+        torch.where((total < 1) | (x > 0), x, 0.0),
+        (both ^ (limit[:, None] > 0)).sum(-1),
+        ~(total > 0) & (x < 1),
+    )
