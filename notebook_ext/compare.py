@@ -23,7 +23,7 @@ from engine.records.session import Session, SessionData
 from notebook_ext.subjects import Choice, Torch
 from notebook_ext.tape import Tape
 
-SECONDS = 300.0
+SECONDS = 120.0
 """How long stock torch.compile may take before the comparison is given up."""
 
 
@@ -132,9 +132,13 @@ def in_child(work: Callable[[], dict[str, Any]], seconds: float) -> dict[str, An
 def _child(work: Callable[[], dict[str, Any]], writer: int) -> None:
     status = 1
     try:
-        # Threads do not survive a fork: pools that torch started before are gone.
+        # Threads do not survive a fork: pools that torch started before are gone, and a kernel that was compiled (and cached) to run
+        # on several threads would wait for them for ever.
         torch.set_num_threads(1)
         os.environ["TORCHINDUCTOR_COMPILE_THREADS"] = "1"
+        import torch._inductor.config as inductor  # here: it costs the start of every session most of a second
+
+        inductor.force_disable_caches = True
         signal.signal(signal.SIGINT, signal.SIG_DFL)
         sys.stdout = sys.stderr = io.StringIO()
         try:

@@ -21,7 +21,7 @@ from engine.records.session import Session
 from engine.runtime.dispatch import dispatch_of
 from engine.runtime.modules import compiled_forward
 from notebook_ext.drivers import driver_reason, is_comprehension, is_routed, routed
-from notebook_ext.subjects import Subject, Undo
+from notebook_ext.subjects import Subject, Undo, is_given_to_stock
 from notebook_ext.tape import Tape
 
 PLAIN = (type, BuiltinFunctionType, MethodWrapperType)
@@ -143,7 +143,7 @@ class Roots:
             )
         elif original(module) is not module:
             self.compiled.append(name)  # a person compiled it; its own options and cache stay
-        elif name == "OptimizedModule" or (module._compiled_call_impl is not None and compiled_forward(module) is None):
+        elif name == "OptimizedModule" or (has_stock_call(module) and not is_given_to_stock(module)):
             self._skip(name, "torch.compile has it already", "Call a module that was not given to torch.compile.")
         elif is_disabled(type(module).forward):
             self._skip(name, "its forward is marked as not to be compiled", "Remove the disable mark.")
@@ -311,6 +311,11 @@ def call_method(value: Any) -> FunctionType | None:
     """The Python function behind calling an instance; None where there is none."""
     found = inspect.getattr_static(type(value), "__call__", None)
     return found if isinstance(found, FunctionType) and not isinstance(value, type) else None
+
+
+def has_stock_call(module: torch.nn.Module) -> bool:
+    """Whether torch.compile took a module's calls over in place."""
+    return module._compiled_call_impl is not None and compiled_forward(module) is None
 
 
 def not_a_root(value: Any) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import weakref
 from collections.abc import Callable
 from dataclasses import dataclass
 from types import CodeType, FunctionType
@@ -102,13 +103,27 @@ class Torch:
         """``module.compile()``, which changes neither class nor state."""
         undo = _kept(module)
         detach(module)
-        options: dict[str, Any] = {"backend": self._backend, "dynamic": self.choice.dynamic, "fullgraph": self.choice.fullgraph}
+        options: dict[str, Any] = {
+            "backend": self._backend,
+            "dynamic": self.choice.dynamic,
+            "fullgraph": self.choice.fullgraph,
+        }
         if type(module).forward.__module__.startswith("torch."):
             # Stock compiles no frame of torch's own files; called from a frame elsewhere, the layer is inlined into that.
             module._compiled_call_impl = torch.compile(_layer(module), **options)
         else:
             module.compile(**options)
+        _STOCK.add(module)
         return undo
+
+
+_STOCK: weakref.WeakSet[torch.nn.Module] = weakref.WeakSet()
+"""Modules that a cell gave to torch.compile in place; a later cell may give them to another compiler."""
+
+
+def is_given_to_stock(module: torch.nn.Module) -> bool:
+    """Whether a cell of ours, not the person, gave the module to torch.compile."""
+    return module in _STOCK
 
 
 def _layer(module: torch.nn.Module) -> Callable[..., Any]:

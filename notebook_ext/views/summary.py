@@ -218,7 +218,9 @@ def _kernel_items(session: Session) -> Iterator[Item]:
         return
     target = next((c.lowering.target for c in session.compilations if c.lowering and c.lowering.target), session.target)
     yield Item(", ")
-    yield Item(f"{plural(len(kernels), 'kernel')} for {one_line(target, 40)}", "kernels", "link")
+    kind = "C++ kernel" if kernels and all(k.language == "cpp" for k in kernels) else "kernel"
+    where = f" for {one_line(target, 40)}" if target else ""
+    yield Item(f"{plural(len(kernels), kind)}{where}", "kernels", "link")
     if externs:
         yield Item(f" and {plural(externs, 'ATen call')}")
     if session.subject == "torch":

@@ -354,3 +354,16 @@ def test_unloading_takes_the_magics_away(shell: Shell) -> None:
     assert shell.shell.find_cell_magic("compile") is None
     assert shell.run("%load_ext notebook_ext").succeeded
     assert shell.shell.find_cell_magic("compile") is not None
+
+
+def test_a_module_can_change_compilers_from_cell_to_cell(shell: Shell) -> None:
+    """A module that a cell gave to stock torch.compile is this engine's in the next cell that asks for it, and the other way round."""
+    ran = shell.run(
+        "%%compile --backend torch:eager\nm = nn.Linear(4, 4)\nwith torch.no_grad():\n    m(torch.ones(1, 4))"
+    )
+    assert ran.succeeded, ran.text
+    assert shell.ns["_compile"].subject == "torch"
+    ran = shell.run("%%compile\nwith torch.no_grad():\n    m(torch.ones(1, 4))")
+    assert ran.succeeded, ran.text
+    assert "Nothing was compiled" not in ran.text
+    assert names(shell) == ["Linear.forward"]
