@@ -42,12 +42,14 @@ from engine.trace.values.torch_functions import guard_state
 
 for _family in (
     "handlers",
+    "values.autograd_functions",
     "values.builtin_functions",
     "values.container_objects",
     "values.contexts",
     "values.library",
     "values.modules",
     "values.torch_functions",
+    "values.transforms",
 ):
     importlib.import_module(f"engine.trace.{_family}")  # each fills in its part of the tables
 
@@ -238,8 +240,6 @@ class _Attempt:
             self._raise_break(break_record(reason.kind, reason.what, spans, skipped=False))
         frame.op = op
         self._check_sharing()
-        if frame.decoded.handlers[op.index] is not None or frame.handled:
-            raise self._skip(reason, spans, "inside a try or with block")
         if (
             not self.tx.graph.operations
             and not self.tx.tensors_seen

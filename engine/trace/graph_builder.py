@@ -80,7 +80,12 @@ class GraphBuilder:
         self.operations -= 1
 
     def finish(self, outputs: list[torch.fx.Node]) -> GraphSlot | None:
-        """The graph with these outputs as a module, None when it does nothing."""
+        """The graph with these outputs as a module, None when it does nothing.
+
+        Raises:
+            Unsupported: a tensor made inside a nested graph is used outside it.
+        """
+        self._check_own(outputs)
         self._drop_unused_items(set(outputs))
         if not outputs and not self.operations:
             return None
@@ -89,6 +94,13 @@ class GraphBuilder:
         order = {node.name: n for n, node in enumerate(n for n in self.graph.nodes if n.op == "placeholder")}
         inputs = sorted(self.inputs, key=lambda i: order[i.name])
         return GraphSlot(Slot("graph"), module, tuple(inputs))
+
+    def _check_own(self, outputs: list[torch.fx.Node]) -> None:
+        used = (n for node in self.graph.nodes for n in node.all_input_nodes)
+        if any(node.graph is not self.graph for node in (*outputs, *used)):
+            raise Unsupported(
+                "side-effect", "a tensor leaves the body of a higher-order operation other than as its result"
+            )
 
     def _drop_unused_items(self, outputs: set[torch.fx.Node]) -> None:
         for node in reversed(list(self.graph.nodes)):

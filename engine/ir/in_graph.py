@@ -1,0 +1,21 @@
+"""Python callables that are targets of graph nodes under a name of their own."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+
+class InGraph:
+    """A callable with the name that a graph shows: ``fx`` prints nodes by name, and not every callable has one that leads back to it."""
+
+    def __init__(self, name: str, run: Callable[..., Any]) -> None:
+        self.__name__ = name
+        self.__qualname__ = name
+        self.run = run
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        return self.run(*args, **kwargs)
+
+    def __repr__(self) -> str:
+        return f"<{self.__name__} in a graph>"

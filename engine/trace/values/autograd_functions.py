@@ -1,0 +1,106 @@
+"""``torch.autograd.Function``: its bodies are traced for what they take for granted, and autograd itself runs it as one node."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch.autograd.function import FunctionCtx
+
+from engine.ir.in_graph import InGraph
+from engine.trace.graph_builder import emit
+from engine.trace.signals import Unsupported, UserException
+from engine.trace.values.base import NONE, Const, Value, force
+from engine.trace.values.classes import class_attribute
+from engine.trace.values.functions import MethodOf, special
+from engine.trace.values.nested import nested, twin
+from engine.trace.values.objects import ObjectValue
+from engine.trace.values.sequences import TupleValue
+from engine.trace.values.tensor import TensorValue
+
+if TYPE_CHECKING:
+    from engine.trace.state import Tracer
+
+
+class FunctionContext(ObjectValue):
+    """The ``ctx`` of an ``autograd.Function`` while its bodies are looked into."""
+
+    def __init__(self, needed: list[bool]) -> None:
+        super().__init__(FunctionCtx, None, NotImplemented)
+        self.saved: list[Value] = []
+        self.needed = needed
+
+    def get_attr(self, tx: Tracer, name: str) -> Value:
+        match name:
+            case "saved_tensors":
+                return TupleValue(list(self.saved))
+            case "needs_input_grad":
+                return TupleValue([Const(n) for n in self.needed])
+            case "save_for_backward" | "mark_non_differentiable":
+                return MethodOf(self, name)
+            case "set_materialize_grads" | "mark_dirty" | "save_for_forward" | "mark_shared_storage":
+                raise Unsupported("unknown-call", f"{name} of an autograd.Function is called")
+        return super().get_attr(tx, name)
+
+    def call_method(self, tx: Tracer, name: str, args: list[Value], kwargs: dict[str, Value]) -> Value:
+        if name == "save_for_backward":
+            self.saved = list(args)
+            return NONE
+        if name == "mark_non_differentiable":
+            return NONE
+        return super().call_method(tx, name, args, kwargs)
+
+
+@special(vars(torch.autograd.Function)["apply"].__func__)
+def _apply(tx: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    cls: Any = force(tx, args[0]).real()
+    given = [force(tx, a) for a in args[1:]]
+    if kwargs or not isinstance(cls, type) or not all(isinstance(a, (TensorValue, Const)) for a in given):
+        raise Unsupported("unknown-call", "an autograd.Function is applied to more than tensors and constants")
+    for value in given:
+        if isinstance(value, TensorValue):
+            value.node(tx)
+    known = len(tx.input_tensors)
+    try:
+        _look_into(tx, cls, given)
+    except UserException as error:
+        raise Unsupported("unknown-call", f"{cls.__name__} raises while it is looked into") from error
+    if len(tx.input_tensors) != known:
+        raise Unsupported("unknown-call", f"{cls.__name__} reads a tensor that is not an argument of it")
+    return emit(tx, "call_function", InGraph(cls.__name__, cls.apply), given)  # type: ignore[attr-defined]
+
+
+def _look_into(tx: Tracer, cls: type, given: list[Value]) -> None:
+    """Trace forward and backward for their guards, and for what cannot be part of a graph; the nodes are thrown away."""
+    needed = [isinstance(a, TensorValue) and a.fake.requires_grad for a in given]
+    ctx = FunctionContext(needed)
+    with nested(tx) as builder:
+        grad = torch.is_grad_enabled()
+        torch._C._set_grad_enabled(False)
+        inputs: list[Value] = [twin(tx, builder, a.fake) if isinstance(a, TensorValue) else a for a in given]
+        outputs = _forward(tx, cls, ctx, inputs)
+        if grad and any(needed):
+            grads: list[Value] = [
+                twin(tx, builder, o.fake.detach()) if isinstance(o, TensorValue) else NONE for o in outputs
+            ]
+            _method(tx, cls, "backward").call(tx, [ctx, *grads], {})
+        torch._C._set_grad_enabled(grad)
+        if builder.reads_outside():
+            raise Unsupported("unknown-call", f"{cls.__name__} reads a tensor that is not an argument of it")
+        builder.discard()
+
+
+def _forward(tx: Tracer, cls: type, ctx: FunctionContext, inputs: list[Value]) -> list[Value]:
+    if cls.setup_context is torch.autograd.Function.setup_context:  # type: ignore[attr-defined]
+        result = force(tx, _method(tx, cls, "forward").call(tx, [ctx, *inputs], {}))
+    else:
+        result = force(tx, _method(tx, cls, "forward").call(tx, list(inputs), {}))
+        _method(tx, cls, "setup_context").call(tx, [ctx, TupleValue(list(inputs)), result], {})
+    return [force(tx, i) for i in result.items] if isinstance(result, TupleValue) else [result]
+
+
+def _method(tx: Tracer, cls: type, name: str) -> Value:
+    found = class_attribute(tx, cls, name, None)
+    if found is None:
+        raise Unsupported("unknown-call", f"{cls.__name__} has no {name}")
+    return force(tx, found)

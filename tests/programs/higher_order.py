@@ -1,0 +1,186 @@
+"""Operations that take functions: custom autograd functions, torch.func transformations, checkpointing."""
+
+import torch
+from torch.utils.checkpoint import checkpoint
+
+from tests.programs import program
+
+SCALES = [3.0]
+
+
+class TripledSquare(torch.autograd.Function):
+    """A square whose backward is three times the true one, so that a missed backward shows."""
+
+    @staticmethod
+    def forward(ctx, x):
+        ctx.save_for_backward(x)
+        return x * x
+
+    @staticmethod
+    def backward(ctx, grad):
+        (x,) = ctx.saved_tensors
+        return 2 * x * grad * SCALES[0]
+
+
+class StraightThrough(torch.autograd.Function):
+    """Rounds; gradients pass, scaled by a number."""
+
+    @staticmethod
+    def forward(ctx, x, scale):
+        ctx.scale = scale
+        return x.round()
+
+    @staticmethod
+    def backward(ctx, grad):
+        return grad * ctx.scale if ctx.needs_input_grad[0] else None, None
+
+
+class WithContext(torch.autograd.Function):
+    """Two results, and a context set up apart from forward."""
+
+    @staticmethod
+    def forward(x, k):
+        return x * k, x + 1
+
+    @staticmethod
+    def setup_context(ctx, inputs, output):
+        ctx.k = inputs[1]
+        ctx.save_for_backward(output[0])
+
+    @staticmethod
+    def backward(ctx, first, second):
+        return first * ctx.k + second * ctx.saved_tensors[0], None
+
+
+class Talking(torch.autograd.Function):
+    """Prints in forward."""
+
+    @staticmethod
+    def forward(ctx, x):
+        ctx.factor = 5
+        print("forward of", tuple(x.shape))
+        return x * 2
+
+    @staticmethod
+    def backward(ctx, grad):
+        return grad * ctx.factor
+
+
+def leaf():
+    """A matrix that wants a gradient."""
+    return torch.randn(3, 4, requires_grad=True)
+
+
+@program(lambda: (leaf(),))
+def custom_function(x):
+    """Forward and backward of the user's own."""
+    return TripledSquare.apply(x * 2).sum()
+
+
+@program(lambda: (leaf(), 2.0), lambda: (leaf(), 3.0))
+def custom_function_with_number(x, scale):
+    """An argument that is no tensor, and needs_input_grad."""
+    return StraightThrough.apply(x, scale) + 1
+
+
+@program(lambda: (leaf(),))
+def custom_function_with_setup(x):
+    """setup_context, and several results."""
+    first, second = WithContext.apply(x, 3)
+    return first + second
+
+
+@program(lambda: (leaf(),), breaks=1)
+def custom_function_prints(x):
+    """A forward with an effect is run by Python."""
+    return Talking.apply(x + 1) * 2
+
+
+@program(lambda: (leaf(), 2.0), lambda: (leaf(), 5.0))
+def custom_function_reads_global(x, scale):
+    """What backward reads from outside is seen to change."""
+    SCALES[0] = scale
+    return TripledSquare.apply(x).sum()
+
+
+@program(lambda: (leaf(), torch.randn(4)))
+def vmap_closure(x, weight):
+    """A mapped function that reads a tensor from outside."""
+    scale = weight * 2
+    return torch.func.vmap(lambda row: (row * scale).sum() * row)(x)
+
+
+@program(lambda: (torch.randn(3, 4), torch.randn(4)))
+def vmap_dims(x, w):
+    """Some arguments are not mapped; torch's own function is."""
+    return torch.vmap(lambda a, b: a * b, in_dims=(1, None), out_dims=1)(x, w[:3]), torch.vmap(torch.dot)(x, x)
+
+
+@program(lambda: (torch.randn(3, 4), torch.randn(4)))
+def gradient_per_row(x, w):
+    """Transformations of transformations."""
+    return torch.func.vmap(torch.func.grad(lambda row: (row * w).sin().sum()))(x)
+
+
+@program(lambda: (torch.randn(4),))
+def jacobians(x):
+    """jacrev, jacfwd, hessian, grad_and_value."""
+    value = torch.func.grad_and_value(lambda a, b: (a * b * b).sum(), argnums=1)(x, x + 1)
+    return (
+        torch.func.jacrev(torch.sin)(x),
+        torch.func.jacfwd(torch.cos)(x),
+        torch.func.hessian(lambda a: (a**3).sum())(x),
+        value,
+    )
+
+
+@program(lambda: (torch.randn(3, 4),))
+def gradient_without_grad(x):
+    """A transformation differentiates although grad mode is off."""
+    with torch.no_grad():
+        return torch.func.grad(lambda a: (a * a).sum())(x)
+
+
+@program(lambda: (torch.randn(3, 4),))
+def mapped_function_leaks(x):
+    """The mapped function notes in a list how often it ran."""
+    seen = []
+
+    def double(row):
+        seen.append(row.dim())
+        return row * 2
+
+    return torch.func.vmap(double)(x), seen
+
+
+@program(lambda: (torch.randn(3, 4),), breaks=1)
+def mapped_function_prints(x):
+    """A mapped function with an effect is run by Python."""
+
+    def double(row):
+        print("row")
+        return row * 2
+
+    return torch.func.vmap(double)(x) + 1
+
+
+@program(lambda: (leaf(),))
+def checkpointed(x):
+    """Recomputation changes no value."""
+    return checkpoint(lambda a: torch.sin(a) * 2, x, use_reentrant=False)
+
+
+@program(lambda: (torch.randn(3, 4), torch.tensor([0, 3, 1])))
+def modules_made(x, labels):
+    """Losses and activations made where they are used; each call has its own."""
+    act = torch.nn.GELU(approximate="tanh")
+    drop = torch.nn.Dropout(0.5)
+    drop.eval()
+    return torch.nn.CrossEntropyLoss(label_smoothing=0.1)(act(x), labels), drop(x), drop.training
+
+
+@program(lambda: (torch.randn(3, 4),))
+def type_limits(x):
+    """finfo as attribute and argument."""
+    limits = torch.finfo(x.dtype)
+    return x.masked_fill(x < 0, limits.min).clamp(max=limits.max), limits.eps, torch.iinfo(torch.int8).max
