@@ -74,6 +74,8 @@ class Engine:
     def attach(self, module: torch.nn.Module) -> Undo:
         """Attach to this engine; a module that was attached before goes back to its earlier compiler on undo."""
         undo = _kept(module)
+        if is_given_to_stock(module):
+            module.__dict__.pop(_SLOT, None)
         attach(module, self._pipeline)
         return undo
 
@@ -117,6 +119,8 @@ class Torch:
         return undo
 
 
+_SLOT = "_compiled_call_impl"
+"""Where torch keeps a module's compiled call; no part of its state."""
 _STOCK: weakref.WeakSet[torch.nn.Module] = weakref.WeakSet()
 """Modules that a cell gave to torch.compile in place; a later cell may give them to another compiler."""
 
@@ -137,15 +141,14 @@ def _layer(module: torch.nn.Module) -> Callable[..., Any]:
 
 
 def _kept(module: torch.nn.Module) -> Undo:
-    """What puts back the compiled call that a module has now. Both compilers use torch's own slot for it, which is no part of its state."""
-    slot = "_compiled_call_impl"
-    before = module.__dict__.get(slot)
+    """What puts back the compiled call that a module has now. Both compilers use torch's own slot for it."""
+    before = module.__dict__.get(_SLOT)
 
     def undo() -> None:
         if before is None:
-            module.__dict__.pop(slot, None)
+            module.__dict__.pop(_SLOT, None)
         else:
-            module.__dict__[slot] = before
+            module.__dict__[_SLOT] = before
 
     return undo
 
