@@ -35,6 +35,7 @@ class KernelArg:
 
     ``kind``: "pointer" (``buffer`` names the program's buffer, ``written`` if the kernel stores to it), "size" (``value`` is an int or
     a sympy expression), "constexpr" (``value`` is the compile-time constant). ``triton_type`` is the signature's word: ``*fp32``, ``i32``, ``constexpr``.
+    ``start``: what a written buffer must hold before the launch: what another buffer holds, or a number everywhere (None: anything).
     """
 
     name: str
@@ -43,6 +44,7 @@ class KernelArg:
     buffer: str = ""
     value: Size | bool | str | None = None
     written: bool = False
+    start: str | float | None = None
 
 
 @dataclass(frozen=True)

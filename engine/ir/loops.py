@@ -53,6 +53,7 @@ COSTS = {
     "scan": 10,
 }
 FREE = frozenset(("constant", "index", "load", "store", "to"))
+WRITES = frozenset(("store", "atomic_add"))
 
 
 def is_nonnegative_index(index: Index) -> bool:
@@ -100,7 +101,7 @@ class Op:
             parts.insert(0, f"{buffers.get(self.buffer, self.buffer)}[{where}]" if self.buffer else where)
         masked = f" if %{self.mask.number}" if self.mask is not None else ""
         kind = str(self.dtype).removeprefix("torch.")
-        head = "" if self.name == "store" else f"%{self.number}: {kind} = "
+        head = "" if self.name in WRITES else f"%{self.number}: {kind} = "
         return f"{head}{self.name}({', '.join(parts)}){masked}"
 
     @property
@@ -111,10 +112,11 @@ class Op:
 
 @dataclass(eq=False)
 class Def:
-    """A tensor of the program. ``kind``: "input", "pointwise", "reduction", "scan", or "extern" (an ATen call's result).
+    """A tensor of the program. ``kind``: "input", "pointwise", "reduction", "scan", "scatter", or "extern" (an ATen call's result).
 
     ``stride`` is the layout that it gets when it is stored. For a reduction ``ranges`` are the sizes reduced over and ``reduction`` is
-    "sum", "prod", "max" or "min"; a scan runs along dimension ``axis``.
+    "sum", "prod", "max" or "min"; a scan runs along dimension ``axis``. A scatter starts from ``start`` (another Def or a number) and its
+    body, run over ``ranges``, writes or adds one element wherever it likes.
     """
 
     name: str
@@ -131,11 +133,17 @@ class Def:
     """Place in the program's order."""
     label: str = ""
     """What to call its value inside a kernel."""
+    start: Def | float | None = None
 
     @property
     def is_computed(self) -> bool:
         """Whether loops compute it."""
-        return self.kind in ("pointwise", "reduction", "scan")
+        return self.kind in ("pointwise", "reduction", "scan", "scatter")
+
+    @property
+    def walked(self) -> tuple[Size, ...]:
+        """The sizes that its body's index runs over: its own shape, save for a scatter."""
+        return self.ranges if self.kind == "scatter" else self.shape
 
 
 @dataclass(frozen=True)
@@ -349,9 +357,25 @@ class Builder:
                 value = source.body(self, index)
         finally:
             self._origins = outer
-        if not value.label and value.name not in ("constant", "load"):
+        if not value.label and value.name not in ("constant", "load", *WRITES):
             value.label = source.label or source.name
         return value
+
+    def scatter(self, target: Def, walked: Coordinates, place: Coordinates, value: Op, *, is_added: bool) -> Op:
+        """Write ``value`` to an element of a tensor, or add it there, once for each position ``walked``; places outside are left out."""
+        inside: Op | None = None
+        for i, size in zip(place, target.shape, strict=True):
+            if i.picks():
+                for test in (self.at_least(i, 0), self.below(i, size)):
+                    inside = test if inside is None else self.both(inside, test)
+        position = flatten(place, target.stride)
+        space = self._space(position) | value.space | frozenset().union(*(self._space(i) for i in walked))
+        name = "atomic_add" if is_added else "store"
+        written = self._write(
+            name, (value,), target.dtype, index=position, buffer=target.name, mask=inside, space=space
+        )
+        written.label = target.label or target.name
+        return written
 
     def store(self, target: Def, index: Coordinates, value: Op) -> Op:
         """Write one element of a tensor, rounded to its dtype."""
@@ -389,3 +413,5 @@ class LoopKernel:
     bytes_moved: int | None = None
     flops: int | None = None
     name: str = ""
+    starts: Mapping[str, str | float] = field(default_factory=dict)
+    """Buffers that it changes rather than fills: what each starts from, another buffer or a number."""

@@ -11,7 +11,7 @@ import torch
 
 from engine.ir.index import Index, Size, Var, text_of
 from engine.ir.kernel import KernelArg, KernelSource
-from engine.ir.loops import LoopKernel, Op, R, X
+from engine.ir.loops import WRITES, LoopKernel, Op, R, X
 from engine.kernels.expressions import (
     HELPERS,
     SIGNATURE,
@@ -117,7 +117,7 @@ class Printer:
         )
 
     def _pointers(self) -> list[KernelArg]:
-        written = {op.buffer for op in self.live if op.name == "store"}
+        written = {op.buffer for op in self.live if op.name in WRITES}
         read = {op.buffer for op in self.live if op.name == "load"}
         args: list[KernelArg] = []
         for name, buffer in self.kernel.buffers.items():
@@ -212,7 +212,7 @@ class Printer:
     def _pass(self, level: int) -> None:
         """One run over the inner loop: everything that the reductions and stores of this level need."""
         reductions = [op for op in self.live if op.name == "reduce" and self.levels[op.number] == level + 1]
-        stores = [op for op in self.live if op.name == "store" and R in op.space and self.levels[op.number] == level]
+        stores = [op for op in self.live if op.name in WRITES and R in op.space and self.levels[op.number] == level]
         if not reductions and not stores:
             return
         needed = _closure([*(a for op in reductions for a in op.args), *stores], self.kernel.ops)
@@ -227,7 +227,7 @@ class Printer:
         self.indent = "        "
         self._add("col = start + cols")
         for op in self.live:
-            if op.number in needed and R in op.space and (op.name != "store" or op in stores):
+            if op.number in needed and R in op.space and (op.name not in WRITES or op in stores):
                 self.texts.pop(op.number, None)
                 self._write(op)
         for op in reductions:
@@ -295,7 +295,7 @@ class Printer:
 
     def _write(self, op: Op) -> None:
         """Print an operation's line, unless it is written where it is used."""
-        if op.name == "store":
+        if op.name in WRITES:
             self._store(op)
             return
         made = self._made(op)
@@ -395,7 +395,8 @@ class Printer:
         space = {X if v == self.kernel.x else R for v in op.index.variables()}
         for number in op.index.picks():
             space |= self.kernel.ops[number].space
-        wanted = op.space if op.name == "load" else space
+        is_scattered = op.name == "atomic_add" or (op.name == "store" and op.mask is not None)
+        wanted = op.space if op.name == "load" or is_scattered else space
         if wanted - space:
             text = f"{text} + tl.zeros({self._shape(wanted)}, tl.int32)"
         return text
@@ -422,7 +423,12 @@ class Printer:
         value = self._text(op.args[0])
         if op.args[0].name == "constant":
             value = Text(constant_text(op.args[0].value, op.args[0].dtype), True, value.ops)
-        self._add(f"tl.store({self._place(op)}, {value.text}{self._mask(op, op.space)})", (*value.ops, op.number))
+        masked = () if op.mask is None else (op.mask.number,)
+        order = ', sem="relaxed"' if op.name == "atomic_add" else ""
+        self._add(
+            f"tl.{op.name}({self._place(op)}, {value.text}{self._mask(op, op.space)}{order})",
+            (*value.ops, op.number, *masked),
+        )
 
 
 def _label(op: Op) -> str:
@@ -455,7 +461,7 @@ def _identifier(name: str) -> str:
 
 def _live(ops: tuple[Op, ...]) -> list[Op]:
     """Operations that a store depends on, in order."""
-    needed = _closure([op for op in ops if op.name == "store"], ops)
+    needed = _closure([op for op in ops if op.name in WRITES], ops)
     return [op for op in ops if op.number in needed]
 
 

@@ -4,21 +4,21 @@ from __future__ import annotations
 
 from engine.ir.index import Index, Size, atom_size
 from engine.ir.kernel import Buffer
-from engine.ir.loops import INNER, OUTER, Op, R, X
+from engine.ir.loops import INNER, OUTER, WRITES, Op, R, X
 
 
 def bytes_moved(ops: tuple[Op, ...], buffers: dict[str, Buffer], x: Size, r: Size) -> int | None:
     """Bytes read and written at least once each, None for symbolic sizes. A buffer read in several ways counts once, at most its whole size."""
     touched: dict[tuple[str, bool], int] = {}
     for op in ops:
-        if op.name not in ("load", "store") or op.index is None:
+        if op.index is None or (op.name != "load" and op.name not in WRITES):
             continue
         buffer = buffers[op.buffer]
         whole = _count(buffer.shape)
         reached = _reached(op.index, x, r, op.space)
         if whole is None or reached is None:
             return None
-        key = (op.buffer, op.name == "store")
+        key = (op.buffer, op.name in WRITES)
         touched[key] = min(whole, touched.get(key, 0) + reached)
     return sum(count * buffers[name].dtype.itemsize for (name, _), count in touched.items())
 

@@ -77,8 +77,13 @@ class Group:
         return self.demands.get(source, [])
 
     def sources(self) -> set[Def]:
-        """Defs that it reads from memory."""
-        return set(self.demands)
+        """Defs that it reads from memory, or that its own start from."""
+        return {*self.demands, *self.starts}
+
+    @property
+    def starts(self) -> set[Def]:
+        """Defs whose elements its scatters start from."""
+        return {m.start for m in self.stored if isinstance(m.start, Def)}
 
 
 def _row_major(variables: Iterable[Var]) -> tuple[Size, ...]:
@@ -101,7 +106,8 @@ class Schedule:
 
 def fuse(defs: list[Def], externs: list[ExternNode], kept: set[Def]) -> Schedule:
     """Assign every computed Def that is needed to a kernel. ``kept`` are Defs that must be in memory: outputs and arguments of ATen calls."""
-    scheduler = Scheduler(externs, kept)
+    starts = {made.start for made in defs if isinstance(made.start, Def)}
+    scheduler = Scheduler(externs, kept | starts)
     for made in reversed(defs):
         if made.is_computed:
             scheduler.place(made)
@@ -159,6 +165,9 @@ class Scheduler:
         is_kept = made in self.kept
         if not readers and not is_kept:
             return
+        if made.kind == "scatter":
+            self._start(made)
+            return
         if is_free(made):
             for group in readers:
                 self._inline(made, group)
@@ -178,6 +187,7 @@ class Scheduler:
                 return
         for group in readers:
             others: list[Group | ExternNode] = [g for g in readers if g is not group]
+            others += [g for g in self.groups if g is not group and made in g.starts]
             others += self.uses.get(made, [])
             is_stored = bool(others) or is_kept
             reason = self._refusal(made, group, stored=is_stored)
@@ -253,8 +263,8 @@ class Scheduler:
         """A kernel of its own, looping over the dimensions in the order in which they lie in memory."""
         self._made += 1
         dims = memory_order(made)
-        variables = {d: Var(f"i{d}", made.shape[d]) for d in dims}
-        index = tuple(variable(variables[d]) if d in variables else Index() for d in range(len(made.shape)))
+        variables = {d: Var(f"i{d}", made.walked[d]) for d in dims}
+        index = tuple(variable(variables[d]) if d in variables else Index() for d in range(len(made.walked)))
         inner: tuple[Var, ...] | None = None
         if made.kind == "reduction":
             inner = tuple(Var(f"r{k}", n) for k, n in enumerate(made.ranges) if n != 1)
@@ -292,6 +302,8 @@ class Scheduler:
     def _refusal(self, made: Def, group: Group, *, stored: bool) -> str | None:
         """Why a Def cannot join a kernel that reads it, None if it can."""
         demands = group.demands_of(made)
+        if made in group.starts:
+            return "The kernel changes a copy of it, which must be whole before."
         if len(group.members) >= MAX_MEMBERS:
             return f"The kernel already computes {MAX_MEMBERS} tensors."
         if len(group.sources()) >= MAX_READS:
@@ -463,8 +475,8 @@ def _cut(index: Index) -> tuple[Var, Size] | None:
 
 def memory_order(made: Def) -> list[int]:
     """Dimensions of a Def, those with the largest stride first, without those of size 1."""
-    dims = [d for d, n in enumerate(made.shape) if n != 1]
-    if all(isinstance(s, int) for s in made.stride):
+    dims = [d for d, n in enumerate(made.walked) if n != 1]
+    if made.kind != "scatter" and all(isinstance(s, int) for s in made.stride):
         return sorted(dims, key=lambda d: -made.stride[d])
     return dims
 
@@ -529,7 +541,7 @@ def _recomputation_refusal(made: Def, group: Group, demands: list[Demand]) -> st
 def probed(made: Def) -> Builder:
     """The operations of one element of a Def, nothing fused."""
     builder = Builder()
-    index = tuple(variable(Var(f"i{d}", n)) for d, n in enumerate(made.shape))
+    index = tuple(variable(Var(f"i{d}", n)) for d, n in enumerate(made.walked))
     if made.kind == "reduction":
         inner = tuple(Var(f"r{k}", n) for k, n in enumerate(made.ranges))
         builder = Builder((), frozenset(inner), flatten([variable(v) for v in inner], _row_major(inner)))

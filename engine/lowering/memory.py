@@ -10,7 +10,7 @@ from torch.utils import _pytree as pytree
 
 from engine.ir.index import Index, Size, Var, contiguous_strides, flatten, product, unflatten, variable
 from engine.ir.kernel import Buffer, Extern, KernelSource, Launch, Program, Ref, Step
-from engine.ir.loops import Builder, LoopKernel
+from engine.ir.loops import Builder, Def, LoopKernel
 from engine.lowering.cost import bytes_moved, flops
 from engine.lowering.fuse import Group, Schedule
 from engine.lowering.share import Emit, Printed
@@ -122,7 +122,9 @@ def loop_kernel(group: Group, id: str, walk: Walk, buffers: Mapping[str, Buffer]
     )
     for made, index in sorted(group.stored.items(), key=lambda item: item[0].position):
         place = tuple(i.replace(values) for i in index)
-        builder.store(made, place, builder.load(made, place))
+        value = builder.load(made, place)
+        if made.kind != "scatter":
+            builder.store(made, place, value)
     ops = tuple(builder.ops)
     used = {op.buffer for op in ops if op.buffer}
     mine = {name: buffers[name] for name in buffers if name in used}
@@ -140,6 +142,9 @@ def loop_kernel(group: Group, id: str, walk: Walk, buffers: Mapping[str, Buffer]
         is_wide,
         bytes_moved(ops, mine, x.size, rows),
         flops(ops, x.size, rows),
+        starts={
+            m.name: m.start.name if isinstance(m.start, Def) else m.start for m in group.stored if m.start is not None
+        },
     )
 
 
@@ -197,6 +202,7 @@ def _last_uses(program: Program) -> dict[str, int]:
     for number, step in enumerate(program.steps):
         if isinstance(step, Launch):
             names = [a.buffer for a in step.kernel.args if a.kind == "pointer"]
+            names += [a.start for a in step.kernel.args if isinstance(a.start, str)]
         else:
             leaves = pytree.tree_leaves((step.args, dict(step.kwargs)))
             names = [v.buffer for v in leaves if isinstance(v, Ref)] + [r for r in step.results if r is not None]
@@ -211,7 +217,8 @@ def _launch_lines(kernel: KernelSource, program: Program, made: set[str]) -> lis
             made.add(arg.buffer)
             buffer = program.buffers[arg.buffer]
             shape, stride = _tuple_text(buffer.shape), _tuple_text(buffer.stride)
-            lines.append(f"    {arg.buffer} = empty_strided({shape}, {stride}, {buffer.dtype})")
+            filled = "" if arg.start is None else f".{'copy' if isinstance(arg.start, str) else 'fill'}_({arg.start})"
+            lines.append(f"    {arg.buffer} = empty_strided({shape}, {stride}, {buffer.dtype}){filled}")
     grid = _tuple_text(kernel.grid)
     given = [arg.buffer if arg.kind == "pointer" else f"{arg.name}={arg.value}" for arg in kernel.args]
     lines.append(f"    {kernel.name}[{grid}]({', '.join(given)}, num_warps={kernel.num_warps})")

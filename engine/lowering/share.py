@@ -34,7 +34,7 @@ class Printed:
         known = self._known.get(key)
         if known is not None:
             return _rebound(known[0], dict(zip(known[1], roles, strict=True)), kernel)
-        source = self._emit(replace(kernel, name=self._name(kernel)), self._target)
+        source = _started(self._emit(replace(kernel, name=self._name(kernel)), self._target), kernel)
         self._known[key] = (source, roles)
         return source
 
@@ -77,8 +77,17 @@ def _loops(kernel: LoopKernel, roles: tuple[str, ...]) -> Hashable:
 
 def _rebound(source: KernelSource, buffers: dict[str, str], kernel: LoopKernel) -> KernelSource:
     args = tuple(replace(a, buffer=buffers[a.buffer]) if a.kind == "pointer" else a for a in source.args)
+    args = _started(replace(source, args=args), kernel).args
     ops = tuple(LoopOp(op.id, op.text, tuple(kernel.ops[_number(op)].origins)) for op in source.ops)
     return replace(source, args=args, ops=ops, nodes=kernel.nodes, bytes_moved=kernel.bytes_moved, flops=kernel.flops)
+
+
+def _started(source: KernelSource, kernel: LoopKernel) -> KernelSource:
+    if not kernel.starts:
+        return source
+    return replace(
+        source, args=tuple(replace(a, start=kernel.starts.get(a.buffer)) if a.written else a for a in source.args)
+    )
 
 
 def _number(op: LoopOp) -> int:

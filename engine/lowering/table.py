@@ -118,6 +118,29 @@ class Lowering:
         """A tensor whose element is the running sum or product of ``body`` along ``axis``."""
         return self._define("scan", shape, dtype, body, "", reduction=kind, axis=axis)
 
+    def scatter(
+        self,
+        shape: Sequence[Size],
+        ranges: Sequence[Size],
+        dtype: torch.dtype,
+        start: Def | float,
+        write: Callable[[Builder, Coordinates], tuple[Coordinates, Op]],
+        *,
+        is_added: bool,
+        name: str = "",
+    ) -> Tensor:
+        """A tensor that starts as another, or as a number, and is written at places that ``write`` gives with values.
+
+        ``write`` is run once for each position in ``ranges``; values are in the computing type of ``dtype``.
+        """
+
+        def body(b: Builder, index: Coordinates) -> Op:
+            place, value = write(b, index)
+            return b.scatter(made.base, index, place, value, is_added=is_added)
+
+        made = self._define("scatter", shape, dtype, body, name, ranges=tuple(ranges), start=start)
+        return made
+
     def _define(
         self,
         kind: str,
@@ -130,6 +153,7 @@ class Lowering:
         ranges: tuple[Size, ...] = (),
         reduction: str = "",
         axis: int = 0,
+        start: Def | float | None = None,
     ) -> Tensor:
         wanted = name or self._own_name()
         sizes = tuple(shape)
@@ -144,6 +168,7 @@ class Lowering:
             ranges,
             reduction,
             axis,
+            start=start,
         )
         made.label = wanted.lstrip("_").removeprefix("native_")
         return Tensor(sizes, self.add(made))

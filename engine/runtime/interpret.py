@@ -92,7 +92,9 @@ def _one_line(error: BaseException) -> str:
 
 
 def _needed(program: Program) -> frozenset[str]:
-    return frozenset(a.buffer for k in program.kernels for a in k.args if a.kind == "pointer")
+    arguments = [a for k in program.kernels for a in k.args]
+    starts = frozenset(a.start for a in arguments if isinstance(a.start, str))
+    return starts | frozenset(a.buffer for a in arguments if a.kind == "pointer")
 
 
 class _Recorder(torch.fx.Interpreter):
@@ -262,9 +264,17 @@ class _Verification:
             return Pointer(argument.name, name, buffer.dtype, shape, stride, value)
         if buffer.kind == "input":
             raise _Impossible(f"it writes to the input {name}")
-        return Pointer(
-            argument.name, name, buffer.dtype, shape, stride, self.scratch.get(name), reference, written=True
-        )
+        held = self.scratch.get(name) if argument.start is None else self._start(argument.start, buffer.dtype, shape)
+        return Pointer(argument.name, name, buffer.dtype, shape, stride, held, reference, written=True)
+
+    def _start(self, start: str | float, dtype: torch.dtype, shape: tuple[int, ...]) -> torch.Tensor:
+        """What a buffer holds that a kernel changes rather than fills."""
+        if not isinstance(start, str):
+            return torch.full(shape, start, dtype=dtype)
+        held = self.values.get(start, self.scratch.get(start))
+        if held is None:
+            raise _Impossible(f"{start}, which it changes a copy of, has no ATen node and was not computed before")
+        return held
 
 
 def _extent(pointer: Pointer) -> int:

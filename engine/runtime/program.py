@@ -209,6 +209,10 @@ class _Writer:
             if argument.kind == "pointer" and argument.written and argument.buffer not in written:
                 written.add(argument.buffer)
                 yield f"{self._names[argument.buffer]} = {self._allocation(self.program.buffers[argument.buffer])}"
+                if isinstance(argument.start, str):
+                    yield f"{self._names[argument.buffer]}.copy_({self._names[argument.start]})"
+                elif argument.start is not None:
+                    yield f"{self._names[argument.buffer]}.fill_({argument.start!r})"
         grid = [*step.kernel.grid, 1, 1, 1][:3]
         static = [static_size(size) for size in grid]
         if 0 in static:
@@ -320,6 +324,7 @@ class _Writer:
 def _touched(step: Launch | Extern) -> Iterator[str]:
     if isinstance(step, Launch):
         yield from (a.buffer for a in step.kernel.args if a.kind == "pointer")
+        yield from (a.start for a in step.kernel.args if isinstance(a.start, str))
         return
     yield from (ref.buffer for ref in _refs((step.args, dict(step.kwargs))))
     yield from (name for name in step.results if name is not None)

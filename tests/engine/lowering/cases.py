@@ -354,9 +354,8 @@ def written_slices(a: Any, b: Any) -> Any:
 
 @case(normal(4, 30))
 def left_to_aten(x: Any) -> Any:
-    """Sorting and scattering stay ATen calls between kernels."""
-    places = (x[:, :8] > 0).long()
-    return (x * 2).topk(3)[0] * 2, x.sort(-1)[1] + 1, torch.zeros(4, 30).scatter_add(1, places, x[:, :8]) * 3
+    """Sorting stays an ATen call between kernels."""
+    return (x * 2).topk(3)[0] * 2, x.sort(-1)[1] + 1
 
 
 @case(normal(6, 40), normal(6, 40), normal(40))
@@ -412,4 +411,53 @@ def rows_and_elements_compared(x: Any, limit: Any) -> Any:
         torch.where((total < 1) | (x > 0), x, 0.0),
         (both ^ (limit[:, None] > 0)).sum(-1),
         ~(total > 0) & (x < 1),
+    )
+
+
+@case(normal(4, 30), whole(4, 8, below=30), normal(4, 8), whole(5, below=4), normal(5, 30))
+def added_anywhere(x: Any, places: Any, source: Any, rows: Any, more: Any) -> Any:
+    """Sums into places that are read from memory, several into one."""
+    return (
+        (torch.zeros_like(x).scatter_add(1, places, source) * 3, x.scatter_add(1, places, source * 2), x + 1),
+        (x.index_add(0, rows, more), (x * 2).index_add(0, rows, more, alpha=2), x.t().index_add(1, rows, more.t())),
+        (torch.index_put(x, (rows, rows), more[:, 0], True), x.index_put((rows - 4,), more, True)),
+        (places.scatter_add(1, places[:, :3].clamp(max=7), places[:, :3]), x.sum(-1).index_add(0, rows, more.sum(-1))),
+    )
+
+
+@case(normal(4, 30), normal(3, 5), normal(3), dynamic=False)
+def written_anywhere(x: Any, source: Any, scale: Any) -> Any:
+    """Writes to places that are read from memory, each at most once."""
+    places = torch.tensor([[3, 1, 0, 29, 7], [0, 1, 2, 3, 4], [5, 8, 7, 6, -1]]) % 30
+    rows = torch.tensor([2, 0, 1])
+    return (
+        (x.scatter(1, places, source), (x * 2).scatter(0, rows[None], 5.0), x.index_copy(0, rows, x[:3] * 2)),
+        (torch.index_put(x, (rows, rows), scale), torch.index_put(x, (rows, None, rows)[::2], scale * 2)),
+        (torch.ops.aten.index_put(x, [None, rows], scale), x.masked_fill(x > 0, 1), x.index_fill(1, rows, 2.0)),
+        torch.ops.aten.index_put(x, [x > 0.5], torch.tensor(7.0)),
+    )
+
+
+@case(normal(2, 9, 16), whole(2, 9, below=7), normal(2, 9, 16, dtype=BF16))
+def gradients_of_tables(grad: Any, tokens: Any, narrow: Any) -> Any:
+    """Embedding backwards, also where several programs add to one row, and in 16 bits."""
+    backward = torch.ops.aten.embedding_dense_backward
+    return (
+        backward(grad * 2, tokens, 7, -1, False),
+        backward(grad, tokens, 20, 3, False) + 1,
+        backward(narrow, tokens, 7, -1, False),
+    )
+
+
+@case(normal(8), normal(3, 1), lambda: torch.zeros(8, 4, dtype=torch.int64))
+def added_to_one_place(x: Any, y: Any, zeros: Any) -> Any:
+    """Every element must be added once, whichever loops its place and value follow."""
+    one = torch.zeros(1)
+    return (
+        (
+            one.scatter_add(0, zeros[:, 0], x),
+            one.index_add(0, zeros[:3, 0], torch.ones(3)),
+            x.scatter_add(0, zeros[0], x[:4]),
+        ),
+        torch.zeros(1, 1).scatter_add(0, zeros[:3, :1], y),
     )
