@@ -32,7 +32,7 @@ from engine.trace.codegen import Codegen
 from engine.trace.loop import advance
 from engine.trace.resumption import Resumption
 from engine.trace.shapes import shape_guards
-from engine.trace.side_effects import guard_distinct, pending_values, replay, shares_mutated_storage
+from engine.trace.side_effects import guard_distinct, pending_values, replay, shares_new_history
 from engine.trace.signals import Restart, Skip, TraceSignal, Unsupported, UserException
 from engine.trace.state import Frame, Tracer
 from engine.trace.steps import StepLog
@@ -231,8 +231,8 @@ class _Attempt:
                 cg.out.emit("STORE_DEREF", CellVar(name))
 
     def _check_sharing(self) -> None:
-        if shares_mutated_storage(self.tx):
-            raise Skip("side-effect", "an argument is changed in place that shares memory with another one")
+        if shares_new_history(self.tx):
+            raise Skip("side-effect", "an argument that shares memory with another one comes to require gradients")
 
     def _break(self, frame: Frame, op: Op, stack: list[Value], reason: Unsupported) -> TracedFrame:
         spans = reason.stack or self.tx.spans()

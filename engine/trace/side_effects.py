@@ -139,14 +139,15 @@ def _may_share(a: TensorValue, b: TensorValue) -> bool:
         return True
 
 
-def shares_mutated_storage(tx: Tracer) -> bool:
-    """Whether an input that is changed in place shares memory with another input: fakes do not show that, so Python must run it."""
-    used: list[TensorValue] = [v for v, _ in tx.input_tensors if v.made_by is not None]
-    for value, version in tx.input_tensors:
-        if (
-            not value.fake.is_inference()
-            and value.fake._version != version
-            and any(_may_share(value, o) for o in used if o is not value)
-        ):
-            return True
-    return False
+def shares_new_history(tx: Tracer) -> bool:
+    """Whether an input came to require gradients by a change in place while another input shares its memory.
+
+    The graph runs on the real tensors, where both then require gradients; the fake of the other one does not show that.
+    """
+    used: list[TensorValue] = [v for v, _ in tx.input_tensors]
+    return any(
+        value.held is not None
+        and value.fake.requires_grad != value.held.requires_grad
+        and any(_may_share(value, o) for o in used if o is not value)
+        for value in used
+    )

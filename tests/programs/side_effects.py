@@ -223,3 +223,26 @@ def resized_view_chain(x):
     y = x.clone()
     y.view(3, 2).t()[0].unsqueeze(0).squeeze(0).mul_(10)
     return y
+
+
+def overlapping():
+    """Two views of one memory."""
+    base = torch.randn(3, 4)
+    return base[:2], base[1:]
+
+
+@program(lambda: overlapping())
+def views_of_one_memory(a, b):
+    """A change of one argument shows through the other."""
+    before = b * 2
+    a.add_(1)
+    return before + b
+
+
+@program(
+    lambda: (lambda base: (base[:2], base[1:], torch.randn(2, 4, requires_grad=True)))(torch.randn(3, 4)), breaks=1
+)
+def view_gains_history(a, b, w):
+    """A change of one argument makes the other one require gradients."""
+    a.add_(w)
+    return b.requires_grad, b * 2
