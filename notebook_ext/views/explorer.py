@@ -11,10 +11,12 @@ from notebook_ext.views.graph import graph
 from notebook_ext.views.guards import guards, is_entry
 from notebook_ext.views.kernels import kernels
 from notebook_ext.views.linked import default_target, linked, pane_text, targets_of
+from notebook_ext.views.onion import onion
 from notebook_ext.views.recompiles import recompiles
 from notebook_ext.views.summary import has_graph, inputs_of, summary
 from notebook_ext.views.text import one_line
 from notebook_ext.views.timings import timings
+from notebook_ext.views.tracer import tracer
 
 
 def overview(session: Session) -> dict[str, Any]:
@@ -43,7 +45,8 @@ def first_parts(session: Session) -> dict[str, Any]:
 def part(session: Session, key: str) -> Any:
     """One part by its key: a view's name, then its arguments, parted by ``|``.
 
-    ``linked|ENTRY|TARGET``, ``text|ENTRY|TARGET|PANE``, ``guards|ENTRY``, ``graph|ENTRY|STAGE``, ``recompiles``, ``timings``, ``breaks``, ``kernels``.
+    ``linked|ENTRY|TARGET``, ``text|ENTRY|TARGET|PANE``, ``guards|ENTRY``, ``tracer|ENTRY``, ``onion|ENTRY``,
+    ``graph|ENTRY|STAGE``, ``recompiles``, ``timings``, ``breaks``, ``kernels``.
 
     Raises:
         KeyError: there is no such part.
@@ -60,7 +63,7 @@ def part(session: Session, key: str) -> Any:
     return _WHOLE[view](session)
 
 
-_BY_ENTRY = {"guards": guards, "graph": graph}
+_BY_ENTRY = {"guards": guards, "graph": graph, "tracer": tracer, "onion": onion}
 _WHOLE = {"recompiles": recompiles, "timings": timings, "breaks": breaks, "kernels": kernels}
 
 
@@ -68,7 +71,7 @@ def keys(session: Session) -> Iterator[str]:
     """Every key that a page without a kernel needs, texts left out: those follow from the parts."""
     yield from _WHOLE
     for compilation in session.compilations:
-        yield f"guards|{compilation.id}"
+        yield from (f"{view}|{compilation.id}" for view in ("guards", "tracer", "onion"))
         yield f"linked|{compilation.id}|"
         for target in targets_of(compilation)[1:]:
             yield f"linked|{compilation.id}|{target}"
@@ -103,4 +106,5 @@ def _entry(session: Session, compilation: CompilationRecord) -> dict[str, Any]:
         "kernels": len({k.id for k in compilation.kernels}),
         "rejected": rejected,
         "has_graph": has_graph(compilation),
+        "steps": len(compilation.trace.steps) if compilation.trace else 0,
     }

@@ -22,10 +22,23 @@ MODULES = (
     "breaks.js",
     "kernels.js",
     "graph.js",
+    "steps.js",
+    "tracer.js",
+    "onion.js",
     "explorer.js",
 )
 """In an order in which every module comes after those that it imports."""
-STYLES = ("shared/frame.css", "linked.css", "guards.css", "recompiles.css", "timings.css", "breaks.css", "graph.css")
+STYLES = (
+    "shared/frame.css",
+    "linked.css",
+    "guards.css",
+    "recompiles.css",
+    "timings.css",
+    "breaks.css",
+    "graph.css",
+    "tracer.css",
+    "onion.css",
+)
 
 _IMPORT = re.compile(r"^import .*;\n", re.MULTILINE)
 _EXPORT = re.compile(r"^export (?!default)", re.MULTILINE)

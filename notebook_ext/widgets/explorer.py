@@ -76,7 +76,10 @@ class Explorer(anywidget.AnyWidget):
             changed = {c.id for c in self.session.compilations if self._seen.get(c.id) is not c}
             self._seen = {c.id: c for c in self.session.compilations}
             for key in tuple(self._sent):
-                if not key.startswith(("linked|", "text|", "graph|")) or key.split("|")[1] in changed:
+                if (
+                    not key.startswith(("linked|", "text|", "graph|", "tracer|", "onion|"))
+                    or key.split("|")[1] in changed
+                ):
                     self._send_part(key, only_changed=True)
             self.overview = overview(self.session)
             self._cost = time.perf_counter() - start

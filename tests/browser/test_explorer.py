@@ -10,9 +10,10 @@ from typing import Any
 import pytest
 
 from tests.notebook_ext.sessions import empty_session, head_session, hostile_session, large_session, verified_session
+from tests.notebook_ext.traces import many_steps_session, onion_session, steps_session
 
 pytestmark = pytest.mark.browser
-VIEWS = ("linked", "guards", "recompiles", "breaks", "graph", "kernels", "timings")
+VIEWS = ("linked", "guards", "recompiles", "breaks", "graph", "kernels", "timings", "tracer", "onion")
 
 Show = Callable[..., Any]
 
@@ -212,6 +213,157 @@ def test_a_highlight_in_ten_thousand_lines_is_quick(explorer: Show) -> None:
     )
     assert page.locator('.lm section[data-pane="ptx"] .r').count() < 200
     assert times[10] < 50, times
+
+
+def open_view(page: Any, view: str) -> None:
+    """Open a view and take the keyboard."""
+    page.locator(f'.lm .tabs [data-view="{view}"]').click()
+    page.locator(".lm").focus()
+
+
+def pane(page: Any, name: str) -> str:
+    """What a pane of the tracer says."""
+    return page.locator(f'.lm .tp[aria-label="{name}"]').inner_text()
+
+
+def press(page: Any, keys: str) -> str:
+    """Press keys one after another; the sentence after the last."""
+    for pressed in keys.split():
+        page.keyboard.press(pressed)
+    return said(page)
+
+
+def test_the_tracer_walks_into_a_call_and_out_again(explorer: Show) -> None:
+    """Arrow keys step; i and o go in and out; g finds the op, x the break; the panes follow."""
+    page = explorer(steps_session())
+    open_view(page, "tracer")
+    assert said(page).startswith("Step 1: RESUME at line 4 of f")
+    assert press(page, "ArrowRight ArrowRight").startswith("Step 3: LOAD_FAST x at line 5")
+    assert "Tensor (not looked at)" in pane(page, "Stack")
+    assert press(page, "i").startswith("Step 6: RESUME at line 1 of scaled")
+    assert pane(page, "Frames").split() == ["Frames", "2", "scaled", "line", "2", "f", "line", "5"]
+    assert "in scaled, inlined from line 5" in pane(page, "Source")
+    assert "Adds x, mul to the graph" in press(page, "g")
+    assert "x * 2" in pane(page, "Graph so far")
+    assert press(page, "o").startswith("Step 11: STORE_FAST a at line 5 of f")
+    assert press(page, "ArrowDown").startswith("Step 12: LOAD_FAST out at line 6")
+    assert "The graph breaks here: Output is printed" in press(page, "x")
+    assert "contents of the list are replaced" in pane(page, "Side effects pending")
+    assert press(page, "ArrowUp").startswith("Step 12:")
+    assert "None so far" in pane(page, "Side effects pending")
+
+
+def test_going_back_shows_exactly_what_was_there(explorer: Show) -> None:
+    """Each step looks the same on the way back as on the way there."""
+    page = explorer(steps_session())
+    open_view(page, "tracer")
+    look = "() => [...document.querySelectorAll('.lm .tp:not([aria-label=Source]):not([aria-label=Bytecode]), .lm .say')].map((e) => e.innerText).join('|')"
+    there = [page.evaluate(look)]
+    for _ in range(18):
+        page.keyboard.press("ArrowRight")
+        there.append(page.evaluate(look))
+    back = [page.evaluate(look)]
+    for _ in range(18):
+        page.keyboard.press("ArrowLeft")
+        back.append(page.evaluate(look))
+    assert back[::-1] == there
+    assert len(set(there)) == 19
+
+
+def test_a_value_or_a_node_leads_to_the_step_that_made_it(explorer: Show) -> None:
+    """A click on the stack's tensor, on a variable, on a node and on a guard goes to where each came from."""
+    page = explorer(steps_session())
+    open_view(page, "tracer")
+    press(page, "End")
+    page.locator('.lm [aria-label="Stack"] button.v', has_text="mul").click()
+    assert said(page).startswith("Step 9:")
+    press(page, "End")
+    page.locator('.lm [aria-label="Stack"] button.v', has_text="print").click()
+    assert said(page).startswith("Step 17:")
+    page.locator('.lm [aria-label="Locals"] button.v', has_text="list of 1").click()
+    assert said(page).startswith("Step 15:")
+    page.locator('.lm .tp[aria-label="Guards so far"] .fact').first.click()
+    assert said(page).startswith("Step 2:")
+
+
+def test_breakpoints_stop_on_their_line(explorer: Show) -> None:
+    """b marks the line in hand, B goes there from elsewhere; without one the remedy is said."""
+    page = explorer(steps_session())
+    open_view(page, "tracer")
+    assert "b sets one" in press(page, "B")
+    assert "Breakpoint on line 2" in press(page, "g b")
+    assert press(page, "Home B").startswith("Step 7:")
+    assert page.locator(".lm .tp .stop").count() == 1
+    assert "No breakpoint on line 2" in press(page, "b")
+
+
+def test_the_slider_has_ticks_and_takes_keys(explorer: Show) -> None:
+    """Ticks of all four kinds are drawn; the arrow keys on the slider step."""
+    page = explorer(steps_session())
+    open_view(page, "tracer")
+    for kind in ("tk-op", "tk-guard", "tk-call", "tk-break"):
+        assert page.locator(f".lm .ticks .{kind}").count() > 0
+    page.locator(".lm input[type=range]").focus()
+    assert press(page, "ArrowRight g").startswith("Step 9:")
+
+
+def test_a_step_in_ten_thousand_takes_less_than_30_ms(explorer: Show) -> None:
+    """Steps, jumps and lines, each with its layout, anywhere in a long trace."""
+    page = explorer(many_steps_session())
+    open_view(page, "tracer")
+    times = page.evaluate(
+        """() => { const root = document.querySelector('.lm'), slider = root.querySelector('input[type=range]'), times = [];
+        const timed = (act) => { const start = performance.now(); act(); root.offsetHeight; times.push(performance.now() - start); };
+        for (const at of [0, 2500, 5000, 7500, 9990]) {
+          timed(() => { slider.value = at; slider.dispatchEvent(new Event('input')); });
+          for (const key of ['ArrowRight', 'ArrowRight', 'ArrowLeft', 'g', 'ArrowDown', 'i', 'o', 'ArrowUp'])
+            timed(() => root.dispatchEvent(new KeyboardEvent('keydown', {key, bubbles: true})));
+        }
+        return times.sort((a, b) => a - b); }"""
+    )
+    assert said(page).startswith("Step 9,9") or said(page).startswith("Step 99")
+    assert page.locator(".lm .tracer .r").count() < 600
+    assert times[len(times) // 2] < 30, times
+    assert times[int(len(times) * 0.9)] < 30, times
+
+
+def test_a_call_goes_through_the_onion(explorer: Show) -> None:
+    """Right goes inwards, then out through what each layer does; a click on a ring goes there; the graph opens."""
+    page = explorer(onion_session())
+    open_view(page, "onion")
+    assert said(page).startswith("In: your call")
+    assert page.locator(".lm .ring .ring .ring .ring.core").count() == 1
+    assert press(page, "ArrowRight").startswith("Functional graph. 1 operation")
+    assert "x copied back" in press(page, "ArrowRight")
+    assert "output 0 made again as a view of x" in press(page, "ArrowRight")
+    assert press(page, "ArrowRight").startswith("Out: your results")
+    assert "Had nothing to do: Autocast off" in page.locator(".lm .onion").inner_text()
+    page.locator(".lm .ring.core").click()
+    assert said(page).startswith("Functional graph")
+    press(page, "Enter")
+    assert page.locator('.lm .tabs [aria-selected="true"]').get_attribute("data-view") == "graph"
+
+
+@pytest.mark.parametrize("theme", ["light", "dark"])
+@pytest.mark.parametrize("view", ["tracer", "onion"])
+def test_text_contrast_of_steps_and_rings(explorer: Show, theme: str, view: str) -> None:
+    """The same for a trace with steps and a graph with layers."""
+    page = explorer(steps_session() if view == "tracer" else onion_session(), theme)
+    open_view(page, view)
+    press(page, "g" if view == "tracer" else "ArrowRight ArrowRight")
+    keep(page, f"{view}-steps-{theme}")
+    assert page.evaluate(CONTRAST) == []
+
+
+@pytest.mark.parametrize("view", ["tracer", "onion"])
+def test_narrow_windows_show_steps_and_rings(explorer: Show, view: str) -> None:
+    """At 420 pixels nothing of them is wider than the widget."""
+    page = explorer(onion_session(), width=420)
+    open_view(page, view)
+    keep(page, f"{view}-steps-narrow")
+    for body in page.locator(".lm .tracer .tp, .lm .onion .ring").all():
+        assert body.bounding_box()["height"] > 40
+    assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
 
 
 @pytest.mark.parametrize("theme", ["light", "dark"])

@@ -8,6 +8,7 @@ import pathlib
 from dataclasses import replace
 from typing import Any
 
+from engine.records.aot import AotRecord, ValueFacts, WrapperAction, WrapperRecord
 from engine.records.bytecode import Instruction, SourceFile, Span
 from engine.records.graph import GraphRecord, NodeRecord
 from engine.records.guards import Fix, GuardRecord, GuardResult, GuardsRecord, Rejection
@@ -15,7 +16,7 @@ from engine.records.kernels import KernelRecord, LineLink, Listing, Resources, T
 from engine.records.lowering import ExternCall, FusionDecision, LoopOp, LoweringRecord
 from engine.records.runtime import CallRecord, Failure, Skipped, Timing
 from engine.records.session import CompilationRecord, FrameRecord, Session
-from engine.records.trace import BreakRecord, InlinedCall, TraceRecord
+from engine.records.trace import BreakRecord, InlinedCall, StepRecord, TraceRecord
 
 CELL = "<ipython-input-3-cell>"
 CALLER = [
@@ -522,10 +523,16 @@ def hostile_session() -> Session:
         (GuardResult("g0", "fail", HOSTILE),),
     )
     broken = BreakRecord(HOSTILE, HOSTILE, HOSTILE, HOSTILE, (HOSTILE,), span)
+    texts = (HOSTILE,)
+    step = StepRecord(
+        0, 0, HOSTILE, 0, HOSTILE, HOSTILE, span, texts, {HOSTILE: HOSTILE}, texts, texts, texts, "break", 0, texts
+    )
+    ring = WrapperRecord(HOSTILE, (WrapperAction(HOSTILE, HOSTILE, HOSTILE),))
+    aot = AotRecord(HOSTILE, (ValueFacts(HOSTILE, HOSTILE, texts),), (ring, WrapperRecord(HOSTILE)), HOSTILE)
     session.put(
         CompilationRecord(
-            "0/0", "0", HOSTILE, {HOSTILE: HOSTILE}, TraceRecord((Instruction(0, HOSTILE, HOSTILE, span),), breaks=(broken,)), GuardsRecord((guard,), HOSTILE),
-            (GraphRecord("fx:0/0", "fx", HOSTILE, (node,)), GraphRecord("aten:0/0", "aten", HOSTILE, (replace(node, id="aten:0/0:add", origins=("fx:0/0:add",)),))),
+            "0/0", "0", HOSTILE, {HOSTILE: HOSTILE}, TraceRecord((Instruction(0, HOSTILE, HOSTILE, span),), breaks=(broken,), steps=(step,)), GuardsRecord((guard,), HOSTILE),
+            (GraphRecord("fx:0/0", "fx", HOSTILE, (node,)), GraphRecord("aten:0/0", "aten", HOSTILE, (replace(node, id="aten:0/0:add", origins=("fx:0/0:add",)),))), aot,
             kernels=(kernel,), failures=(Failure(HOSTILE, HOSTILE, HOSTILE, HOSTILE),), timings=(Timing(HOSTILE, 0.0, 1.0),), backend=HOSTILE,
         )
     )  # fmt: skip

@@ -1,0 +1,128 @@
+"""The layers between the call and the functional graph, and the way of one call through them, in and out again."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from engine.records.aot import AotRecord, ValueFacts, WrapperAction
+from engine.records.graph import GraphRecord
+from engine.records.session import CompilationRecord, Session
+from notebook_ext.views import places
+from notebook_ext.views.text import clean, one_line, plural, tensor_type
+
+
+def onion(session: Session, compilation: str) -> dict[str, Any]:
+    """Rings from the outside in, each with what it does to which value, and the steps of a call.
+
+    A step is ``[ring, direction, action]``: ring -1 is the call and ``len(rings)`` the graph, direction "in" or "out", action an index or -1.
+    ``empty`` says why there is no onion.
+
+    Raises:
+        KeyError: there is no such compilation.
+    """
+    record = session.compilation(compilation)
+    if record.aot is None:
+        return {"compilation": record.id, "empty": _why_empty(record)}
+    return _told(session, record, record.aot)
+
+
+def _told(session: Session, record: CompilationRecord, aot: AotRecord) -> dict[str, Any]:
+    graph = _graph(record)
+    types = _types(record, graph)
+    fx = next((g for g in record.graphs if g.stage == "fx"), None)
+    results = [v.name for v in aot.values if v.role == "output"]
+    returned = _returned(fx)
+    if len(returned) == len(results):
+        types |= {name: told["type"] for name, told in zip(results, returned, strict=True)}
+    values = [_value(v, types) for v in aot.values]
+    rings = [
+        {"name": _name(w.name), "actions": [_action(a, aot) for a in w.actions]} for w in aot.wrappers if w.actions
+    ]
+    frame = next((f for f in session.frames if f.id == record.frame), None)
+    operations = [n for n in graph.nodes if n.op not in ("placeholder", "output", "get_attr")] if graph else []
+    ordinals = places.ordinals(session, record)
+    files = {f.id for f in session.files}
+    used = sorted({ordinals.of(places.places_of(n, files).span) for n in fx.nodes} - {0}) if fx else []
+    return {
+        "compilation": record.id,
+        "empty": "",
+        "name": one_line(frame.name if frame else record.frame, 60),
+        "mode": clean(aot.mode),
+        "note": clean(aot.note),
+        "inputs": [v for v in values if v["role"] != "output"],
+        "outputs": [v for v in values if v["role"] == "output"],
+        "rings": rings,
+        "idle": [_name(w.name) for w in aot.wrappers if not w.actions],
+        "graph": {
+            "stage": graph.stage if graph else "",
+            "text": plural(len(operations), "operation") if graph else "No functional graph was recorded.",
+            "ordinals": used,
+            "outputs": _returned(graph),
+        },
+        "steps": _steps(rings),
+    }
+
+
+def _why_empty(record: CompilationRecord) -> str:
+    if record.subject == "torch":
+        return "torch.compile tells nothing of its layers, so there are none to show."
+    if record.failures:
+        return f"The graph was not made functional: {clean(record.failures[0].sentence)}"
+    return "There is no graph in this compilation, so nothing lies around it."
+
+
+def _name(text: str) -> str:
+    flat = one_line(text, 60)
+    return flat[:1].upper() + flat[1:]
+
+
+def _graph(record: CompilationRecord) -> GraphRecord | None:
+    """The functional graph inside."""
+    later = [g for g in record.graphs if g.stage != "fx"]
+    return next((g for g in later if g.stage in ("aten", "forward")), later[0] if later else None)
+
+
+def _returned(graph: GraphRecord | None) -> list[dict[str, str]]:
+    """Names and types of what a graph returns."""
+    if graph is None:
+        return []
+    known = {n.id: n for n in graph.nodes}
+    found = [known[i] for n in graph.nodes if n.op == "output" for i in n.inputs if i in known]
+    return [{"name": one_line(n.name, 40), "type": tensor_type(n.dtype, n.shape) if n.dtype else ""} for n in found]
+
+
+def _types(record: CompilationRecord, graph: GraphRecord | None) -> dict[str, str]:
+    """Types of the graph's inputs by name."""
+    graphs = [g for g in record.graphs if g.stage == "fx"] + ([graph] if graph else [])
+    return {n.name: tensor_type(n.dtype, n.shape) for g in graphs for n in g.nodes if n.op == "placeholder" and n.dtype}
+
+
+def _value(value: ValueFacts, types: dict[str, str]) -> dict[str, Any]:
+    return {
+        "name": one_line(value.name, 40),
+        "role": clean(value.role),
+        "type": types.get(value.name, ""),
+        "facts": [one_line(f, 120) for f in value.facts],
+    }
+
+
+def _action(action: WrapperAction, aot: AotRecord) -> dict[str, Any]:
+    roles = {v.name: v.role for v in aot.values}
+    # What is put back or made again happens once the graph has run; everything else on the way in.
+    is_out = roles.get(action.argument) == "output" or "back" in action.action or "again" in action.action
+    return {
+        "argument": one_line(action.argument, 40),
+        "action": one_line(action.action, 120),
+        "why": clean(action.why),
+        "direction": "out" if is_out else "in",
+    }
+
+
+def _steps(rings: list[dict[str, Any]]) -> list[list[Any]]:
+    steps: list[list[Any]] = [[-1, "in", -1]]
+    for i, ring in enumerate(rings):
+        steps += [[i, "in", j] for j, a in enumerate(ring["actions"]) if a["direction"] == "in"]
+    steps.append([len(rings), "in", -1])
+    for i in reversed(range(len(rings))):
+        steps += [[i, "out", j] for j, a in enumerate(rings[i]["actions"]) if a["direction"] == "out"]
+    return [*steps, [-1, "out", -1]]
