@@ -59,7 +59,8 @@ class GraphBuilder:
         text = re.sub(r"L\['(\w+)'\]|G\['(\w+)'\]|C\['(\w+)'\]", lambda m: m[1] or m[2] or m[3], origin.expr)
         text = re.sub(r"\W+", "_", text).strip("_")
         text = text.removeprefix("self_") or "input"
-        return f"{text}_" if keyword.iskeyword(text) or text[0].isdigit() else text
+        text = f"self_{text}" if text[0].isdigit() else text
+        return f"{text}_" if keyword.iskeyword(text) else text
 
     def add(
         self, op: str, target: Any, args: tuple[Any, ...], kwargs: dict[str, Any], origin: NodeOrigin

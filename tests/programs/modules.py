@@ -314,3 +314,27 @@ class PrintsInForward(nn.Module):
         x = self.a(x)
         print("norm below 1e9:", bool(x.norm() < 1e9))
         return self.b(x)
+
+
+@program(lambda: (torch.randn(2, 4),), breaks=0)
+class NumberedChildren(nn.Sequential):
+    """A Sequential called itself: its parameters' paths begin with digits."""
+
+    def __init__(self):
+        super().__init__(nn.Linear(4, 8), nn.ReLU(), nn.Sequential(nn.Linear(8, 4), nn.Softplus()))
+
+
+@program(lambda: (torch.randn(2, 4),), breaks=0)
+class AwkwardNames(nn.Module):
+    """Children, parameters and arguments whose names are keywords, dunders, or those of torch's own functions."""
+
+    def __init__(self):
+        super().__init__()
+        self.layers = nn.ModuleDict({"in": nn.Linear(4, 4), "0-first": nn.Linear(4, 4), "self": nn.Linear(4, 4), "été": nn.ReLU()})
+        self.register_parameter("add", nn.Parameter(torch.ones(4)))
+        self.register_buffer("return", torch.ones(4))
+
+    def forward(self, torch_, mul=2.0):
+        x = self.layers["in"](torch_)
+        x = self.layers["été"](self.layers["0-first"](x))
+        return self.layers["self"](x) * mul + self.add + getattr(self, "return")
