@@ -351,7 +351,7 @@ class Printer:
         if op.name == "scan":
             value = self._masked_value(op)
             axis = "0" if self.block.is_row else "1"
-            return Text(f"tl.cumsum({value.text}, {axis})", True, (*value.ops, op.number))
+            return Text(f"tl.cum{op.value}({value.text}, {axis})", True, (*value.ops, op.number))
         args = [self._text(a) for a in op.args]
         if args and all(a.name == "constant" for a in op.args):
             args = [Text(constant_text(a.value, a.dtype, typed=True), True, (a.number,)) for a in op.args]

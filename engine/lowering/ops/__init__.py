@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from engine.lowering.ops import indexing, pointwise, reductions, scatters, views
+from engine.lowering.ops import indexing, pointwise, pools, reductions, scatters, views
 from engine.lowering.table import TABLE, Lower
 
-FAMILIES = (pointwise, views, indexing, reductions, scatters)
+FAMILIES = (pointwise, views, indexing, reductions, scatters, pools)
 
 
 def lowering_of(operator: Any) -> Lower | None:

@@ -544,15 +544,24 @@ def native_group_norm(
 
 @lowers(aten.cumsum.default)
 def cumsum(low: Lowering, a: Tensor, dim: int, *, dtype: torch.dtype | None = None) -> Tensor:
+    return _running(low, "sum", a, dim)
+
+
+@lowers(aten.cumprod.default)
+def cumprod(low: Lowering, a: Tensor, dim: int, *, dtype: torch.dtype | None = None) -> Tensor:
+    return _running(low, "prod", a, dim)
+
+
+def _running(low: Lowering, kind: str, a: Tensor, dim: int) -> Tensor:
     result = result_value(low).dtype
     check_loopable(a, result_value(low))
     dim = positive_dim(dim, len(a.shape))
     size = a.shape[dim] if a.shape else 1
     if not isinstance(size, int) or size > 16_384:
-        raise NotLowered("a running sum along a long or symbolic dimension is computed by ATen")
+        raise NotLowered(f"a running {kind} along a long or symbolic dimension is computed by ATen")
     if size == 0 or not a.shape:
         return low.pointwise(a.shape, result, lambda b, i: b.cast(a.at(b, i), result))
-    return low.scan("sum", a.shape, dim, result, lambda b, i: b.cast(a.at(b, i), result))
+    return low.scan(kind, a.shape, dim, result, lambda b, i: b.cast(a.at(b, i), result))
 
 
 @lowers(aten._fused_rms_norm.default)

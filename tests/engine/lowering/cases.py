@@ -461,3 +461,61 @@ def added_to_one_place(x: Any, y: Any, zeros: Any) -> Any:
         ),
         torch.zeros(1, 1).scatter_add(0, zeros[:3, :1], y),
     )
+
+
+@case(normal(4, 9), whole(3, 6, below=3))
+def running_products(x: Any, n: Any) -> Any:
+    """Products of all before, with what reads them."""
+    return x.cumprod(1), x.cumprod(0) + 1, n.cumprod(-1), x.cumprod(-1).sum(-1), (x > 0).cumprod(1)
+
+
+@case(normal(2, 3, 9, 8), normal(2, 3, 8, dtype=BF16), dynamic=False)
+def pools(x: Any, row: Any) -> Any:
+    """Windows inside, across and beyond the edges; what counts there."""
+    return (
+        (
+            F.avg_pool2d(x, 2),
+            F.avg_pool2d(x, 3, 2, 1),
+            F.avg_pool2d(x, 3, 2, 1, ceil_mode=True),
+            F.avg_pool1d(row, 3, 2),
+        ),
+        F.avg_pool2d(x, 3, 2, 1, ceil_mode=True, count_include_pad=False),
+        (F.avg_pool2d(x, (2, 3), (1, 2), divisor_override=5), F.avg_pool2d(x * 2, 2).sum(1), F.avg_pool3d(x, 2)),
+        (F.adaptive_avg_pool2d(x, 1), F.adaptive_avg_pool2d(x, (3, 5)), F.avg_pool2d(x.relu(), 9 - 1)),
+        (
+            F.max_pool2d(x, 3, 2, 1, return_indices=True),
+            F.max_pool2d(x, 2, ceil_mode=True),
+            F.max_pool1d(row.float(), 2),
+        ),
+    )
+
+
+@case(normal(2, 3, 5, 4), normal(2, 3, 9, 8), normal(2, 3, 4, 4), dynamic=False)
+def gradients_of_pools(grad: Any, x: Any, small: Any) -> Any:
+    """Back through windows that overlap, and through those that do not."""
+    aten, sides = torch.ops.aten, ([3, 3], [2, 2], [1, 1])
+    _, where = aten.max_pool2d_with_indices(x, *sides)
+    _, apart = aten.max_pool2d_with_indices(x, [2, 2], [2, 2])
+    return (
+        (
+            aten.avg_pool2d_backward(grad, x, *sides, False, True, None) + 1,
+            aten.avg_pool2d_backward(grad, x, *sides, False, False, None),
+        ),
+        (
+            aten.avg_pool2d_backward(small, x, [2, 2], [2, 2], [0, 0], False, True, None),
+            aten.avg_pool2d_backward(grad, x, *sides, False, True, 7),
+        ),
+        aten.max_pool2d_with_indices_backward(grad * 2, x, *sides, [1, 1], False, where),
+        aten.max_pool2d_with_indices_backward(small, x, [2, 2], [2, 2], [0, 0], [1, 1], False, apart),
+    )
+
+
+@case(_odd, normal(2, 9, 8, dtype=BF16), whole(1, 6, 6, below=9), dynamic=False)
+def largest_of_windows(odd: Any, x: Any, n: Any) -> Any:
+    """NaN wins, infinities count, the first of equals is named, and padding is never the answer."""
+    odd = torch.cat([odd, torch.full((4, 5), float("-inf"))], 1)[None]
+    return (
+        (F.max_pool2d(odd, 2, return_indices=True), F.max_pool2d(odd, 3, 1, 1, return_indices=True)),
+        (F.max_pool2d(x, 3, 2, 1, ceil_mode=True, return_indices=True), F.max_pool2d(x * 2, 2) + 1),
+        (F.max_pool2d(n.float(), 2, return_indices=True), F.max_pool2d(x, 2, dilation=2)),
+    )
