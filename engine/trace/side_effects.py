@@ -13,6 +13,7 @@ from engine.trace.values.base import Value
 from engine.trace.values.functions import CellValue
 from engine.trace.values.mappings import DictValue, SetValue
 from engine.trace.values.objects import ObjectValue
+from engine.trace.values.random_numbers import RandomValue
 from engine.trace.values.sequences import ListValue
 from engine.trace.values.tensor import TensorValue
 
@@ -57,6 +58,10 @@ def _replay_one(cg: Codegen, value: Value) -> str:
         cg.load(value)
         value.fill(cg)
         return f"{_name(value)}: {', '.join(value.written)} {'is' if len(value.written) == 1 else 'are'} set"
+    if isinstance(value, RandomValue):
+        cg.load(value)
+        value.fill(cg)
+        return f"{_name(value)}: the state of the random numbers is set"
     raise Unsupported("side-effect", f"changing a {value.type().__name__}")
 
 

@@ -184,3 +184,45 @@ def type_limits(x):
     """finfo as attribute and argument."""
     limits = torch.finfo(x.dtype)
     return x.masked_fill(x < 0, limits.min).clamp(max=limits.max), limits.eps, torch.iinfo(torch.int8).max
+
+
+LAYER = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.Tanh())
+
+
+@program(lambda: (torch.randn(3, 4), {"0.weight": torch.randn(4, 4), "0.bias": torch.randn(4)}))
+def other_parameters(x, parameters):
+    """A module runs with other parameters, and with its own again."""
+    return torch.func.functional_call(LAYER, parameters, (x,)) + LAYER(x)
+
+
+@program(lambda: (torch.randn(3, 4), {"0.weight": torch.randn(4, 4)}))
+def gradients_of_parameters(x, parameters):
+    """torch.func.grad through functional_call."""
+    return torch.func.grad(lambda w: torch.func.functional_call(LAYER, {"0.weight": w}, (x,)).sum())(
+        parameters["0.weight"]
+    )
+
+
+@torch._dynamo.assume_constant_result
+def block_size():
+    """Declared constant."""
+    return int("".join(sorted("4")))
+
+
+@program(lambda: (torch.randn(3, 4),))
+def constant_results(x):
+    """A function that is run while tracing, and checks that hold."""
+    torch._check(x.shape[0] == 3)
+    torch._assert(x.dim() == 2, "a matrix is wanted")
+    return x.view(-1, block_size()), torch.is_inference_mode_enabled(), torch.overrides.is_tensor_like(x)
+
+
+@program(lambda: (torch.randn(3, 4),))
+def tensors_with_attributes(x):
+    """Attributes on an argument and on results, read back, and absent ones."""
+    x.seen = getattr(x, "seen", 0) + 1
+    y = x * 2
+    y.parent = x
+    y.note = "doubled"
+    z = y.add_(1)
+    return z, z.note, hasattr(y.detach(), "note"), x.seen

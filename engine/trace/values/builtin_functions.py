@@ -17,6 +17,7 @@ from engine.trace.values import iterators
 from engine.trace.values.base import NONE, Const, NotConstant, Value, force
 from engine.trace.values.classes import ClassValue, SuperValue, find_in_class
 from engine.trace.values.functions import BY_NAME, BuiltinValue, CellValue, FunctionValue, PartialValue, special
+from engine.trace.values.iteration import until
 from engine.trace.values.mappings import DictValue, SetValue, entries_of
 from engine.trace.values.objects import ObjectValue
 from engine.trace.values.sequences import ListValue, RangeValue, SliceValue, TupleValue, sequence_items
@@ -122,7 +123,7 @@ def _delattr(tx: Tracer, args: Args, kwargs: Words) -> Value:
 @special(iter)
 def _iter(tx: Tracer, args: Args, kwargs: Words) -> Value:
     if len(args) != 1:
-        raise Unsupported("unknown-call", "iter() with a sentinel")
+        return until(tx, args[0], force(tx, args[1]))
     return force(tx, args[0]).iterate(tx)
 
 

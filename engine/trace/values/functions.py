@@ -212,6 +212,8 @@ class RealFunction(FunctionValue):
             return rule(tx, args, kwargs)
         if is_disabled(self.held):
             raise Unsupported("disabled", f"{self.describe()} is called")
+        if self.held.__dict__.get("_dynamo_marked_constant", False):
+            return self._constant_result(tx, args, kwargs)
         if is_in_graph(self.held) or is_leaf(self.held):
             return emit(tx, "call_function", self.held, args, kwargs)
         if not may_inline(self.held):
@@ -220,6 +222,14 @@ class RealFunction(FunctionValue):
         if inner is not None:
             return tx.wrap(inner, Fixed(inner, inner.__qualname__)).call(tx, args, kwargs)
         return super().call(tx, args, kwargs)
+
+    def _constant_result(self, tx: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
+        """``assume_constant_result``: the call is made while tracing, and its result embedded."""
+        try:
+            constants, words = tx.constants(args), tx.constants(kwargs.values())
+        except NotConstant:
+            raise Unsupported("unknown-call", f"{self.describe()} is called with what is not constant") from None
+        return tx.fold(self.held, *constants, **dict(zip(kwargs, words, strict=True)))
 
     def get_attr(self, tx: Tracer, name: str) -> Value:
         if name == "__call__":

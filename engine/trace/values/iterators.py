@@ -241,15 +241,24 @@ def make_zip(tx: Tracer, over: list[Value], *, strict: bool) -> Value:
         for n, iterator in enumerate(inner):
             item = iterator.step(tx)
             if item is None:
-                if strict and (n or any(i.step(tx) is not None for i in inner[1:])):
-                    tx.raise_error(
-                        ValueError, f"zip() argument {n + 1 if n else 2} is shorter or longer than the others"
-                    )
+                if strict:
+                    _uneven(tx, inner, n)
                 return None
             items.append(item)
         return TupleValue(items) if items else None
 
     return CombinedIterator(zip, inner, advance, lambda: {"strict": True} if strict else {})
+
+
+def _uneven(tx: Tracer, inner: list[Value], ended: int) -> None:
+    """Raise as ``zip(strict=True)`` does when its iterator number ``ended`` is the first at its end."""
+    if ended:
+        others = "argument 1" if ended == 1 else f"arguments 1-{ended}"
+        tx.raise_error(ValueError, f"zip() argument {ended + 1} is shorter than {others}")
+    for n, iterator in enumerate(inner[1:], start=1):
+        if iterator.step(tx) is not None:
+            others = "argument 1" if n == 1 else f"arguments 1-{n}"
+            tx.raise_error(ValueError, f"zip() argument {n + 1} is longer than {others}")
 
 
 def make_map(tx: Tracer, function: Value, over: list[Value]) -> Value:

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import copy
 import dataclasses
+import importlib
 import inspect
-import itertools
 import os
-import random
 import types
 import typing
 from typing import TYPE_CHECKING, Any
@@ -17,13 +16,12 @@ import torch
 from engine.ir.guard import Equals, IsObject
 from engine.ir.origin import MISSING, Entry, Fixed, Origin
 from engine.trace.signals import Unsupported
-from engine.trace.values import iterators
 from engine.trace.values.base import NONE, Const, Value, force
 from engine.trace.values.classes import find_in_class, is_plain_class
 from engine.trace.values.functions import BoundMethod, FunctionValue, MethodOf, RealFunction, special
 from engine.trace.values.mappings import DictValue, SetValue
 from engine.trace.values.objects import ObjectValue
-from engine.trace.values.sequences import ListValue, TupleValue, sequence_items
+from engine.trace.values.sequences import ListValue, TupleValue
 from engine.trace.values.tensor import TensorValue
 from engine.trace.values.wrap import wraps
 
@@ -168,120 +166,6 @@ def _copies_attributes(cls: type) -> bool:
     return is_plain_class(cls) and not slots and all(f is None or f[0] is object for f in found)
 
 
-# itertools
-
-
-@special(itertools.chain)
-def _chain(tx: Tracer, args: Args, kwargs: Words) -> Value:
-    return iterators.SequenceIterator([i for a in args for i in sequence_items(tx, a)], itertools.chain)
-
-
-@special(itertools.chain.from_iterable)
-def _chain_from(tx: Tracer, args: Args, kwargs: Words) -> Value:
-    return iterators.SequenceIterator(
-        [i for a in sequence_items(tx, args[0]) for i in sequence_items(tx, a)], itertools.chain
-    )
-
-
-@special(itertools.count)
-def _count(tx: Tracer, args: Args, kwargs: Words) -> Value:
-    start = force(tx, args[0] if args else kwargs.get("start", Const(0))).python(tx)
-    step = force(tx, args[1] if len(args) > 1 else kwargs.get("step", Const(1))).python(tx)
-    return iterators.CountIterator(start, step)
-
-
-def _by_index(fn: Any) -> Any:
-    """Combinatoric iterators choose items by position alone: run them over positions."""
-
-    def rule(tx: Tracer, args: Args, kwargs: Words) -> Value:
-        pools: list[list[Value]] = []
-        rest: list[Any] = []
-        for n, arg in enumerate(args):
-            if fn is itertools.product or n == 0:
-                pools.append(list(sequence_items(tx, arg)))
-            else:
-                rest.append(force(tx, arg).python(tx))
-        words = {k: force(tx, v).python(tx) for k, v in kwargs.items()}
-        chosen = fn(*([range(len(p)) for p in pools]), *rest, **words)
-        many = fn is itertools.product
-        items: list[Value] = [
-            TupleValue([pools[p % len(pools) if many else 0][i] for p, i in enumerate(indices)]) for indices in chosen
-        ]
-        return iterators.SequenceIterator(items, type(iter(())))
-
-    return rule
-
-
-for _fn in (
-    itertools.product,
-    itertools.permutations,
-    itertools.combinations,
-    itertools.combinations_with_replacement,
-    itertools.pairwise,
-):
-    special(_fn)(_by_index(_fn))
-
-
-@special(itertools.islice)
-def _islice(tx: Tracer, args: Args, kwargs: Words) -> Value:
-    bounds = slice(*tx.constants(args[1:]))
-    start, stop, step = bounds.start or 0, bounds.stop, bounds.step or 1
-    iterator = iterators.iterator_of(tx, args[0])
-    items: list[Value] = []
-    position = 0
-    while stop is None or position < stop:
-        item = iterator.step(tx)
-        if item is None:
-            break
-        if position >= start and (position - start) % step == 0:
-            items.append(item)
-        position += 1
-    return iterators.SequenceIterator(items, itertools.islice)
-
-
-@special(itertools.repeat)
-def _repeat(tx: Tracer, args: Args, kwargs: Words) -> Value:
-    if len(args) < 2 and "times" not in kwargs:
-        return iterators.CombinedIterator(itertools.repeat, [args[0]], lambda tx: args[0])
-    times = force(tx, args[1] if len(args) > 1 else kwargs["times"]).python(tx)
-    return iterators.SequenceIterator([args[0]] * times, itertools.repeat)
-
-
-@special(itertools.zip_longest)
-def _zip_longest(tx: Tracer, args: Args, kwargs: Words) -> Value:
-    columns = [list(sequence_items(tx, a)) for a in args]
-    fill = kwargs.get("fillvalue", NONE)
-    length = max((len(c) for c in columns), default=0)
-    rows: list[Value] = [TupleValue([c[n] if n < len(c) else fill for c in columns]) for n in range(length)]
-    return iterators.SequenceIterator(rows, itertools.zip_longest)
-
-
-@special(itertools.accumulate)
-def _accumulate(tx: Tracer, args: Args, kwargs: Words) -> Value:
-    from engine.trace.operations import binary
-
-    function = force(tx, args[1]) if len(args) > 1 else None
-    items = list(sequence_items(tx, args[0]))
-    if "initial" in kwargs:
-        items.insert(0, kwargs["initial"])
-    made: list[Value] = []
-    for item in items:
-        if not made:
-            made.append(item)
-        elif function is None:
-            made.append(binary(tx, "+", made[-1], item))
-        else:
-            made.append(function.call(tx, [made[-1], item], {}))
-    return iterators.SequenceIterator(made, itertools.accumulate)
-
-
-@special(itertools.starmap)
-def _starmap(tx: Tracer, args: Args, kwargs: Words) -> Value:
-    function = force(tx, args[0])
-    made = [function.call(tx, list(sequence_items(tx, row)), {}) for row in sequence_items(tx, args[1])]
-    return iterators.SequenceIterator(made, itertools.starmap)
-
-
 # pytree: torch's own walk over containers, with leaves as they are.
 
 
@@ -303,9 +187,5 @@ def _tree(tx: Tracer, of: Value, visit: Any) -> Value:
     return force(tx, visit(of))
 
 
-def _refuse_random(tx: Tracer, args: Args, kwargs: Words) -> Value:
-    raise Unsupported("unknown-call", "Python's random numbers are drawn")
-
-
-for _name in ("random", "randint", "uniform", "choice", "shuffle", "randrange", "sample", "seed", "gauss", "choices"):
-    special(getattr(random, _name))(_refuse_random)
+for _family in ("iteration", "patterns", "random_numbers"):
+    importlib.import_module(f"engine.trace.values.{_family}")  # each fills in its part of the tables

@@ -40,6 +40,11 @@ _GLOBAL_HOOKS = (
 class ModuleValue(ObjectValue):
     """A module. Parameters, buffers and submodules come from their tables, everything else as for any instance."""
 
+    def __init__(self, cls: type, origin: Origin | None, held: Any) -> None:
+        super().__init__(cls, origin, held)
+        self.replaced: dict[str, Value] = {}
+        """What stands for parameters and buffers during a ``functional_call``."""
+
     def describe(self) -> str:
         return f"module {self.cls.__name__}" + (f" ({self.path})" if self.path else "")
 
@@ -71,6 +76,8 @@ class ModuleValue(ObjectValue):
     def member(self, tx: Tracer, table: str, name: str) -> Value:
         """A parameter, buffer or submodule by its table."""
         assert self.origin is not None
+        if name in self.replaced:
+            return self.replaced[name]
         return tx.lazy(self.held.__dict__[table][name], Member(self.origin, table, name))
 
     def missing_attr(self, tx: Tracer, name: str) -> Value:

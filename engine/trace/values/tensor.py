@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 import torch.fx
 
-from engine.ir.guard import TensorMatch
+from engine.ir.guard import HasAttribute, TensorMatch
 from engine.ir.origin import Attr, Origin
 from engine.trace.graph_builder import emit, evaluate
 from engine.trace.signals import Unsupported
@@ -29,12 +29,14 @@ _PYTHON_ONLY = frozenset(
     ).split()
 )
 """Methods that need real memory, or change what autograd does outside the graph."""
+_MARKS = ("_dynamo", "_engine")
+"""Attributes that tell compilers about a tensor."""
 
 
 class TensorValue(Value):
     """A tensor. An input has an origin and becomes a placeholder when a node first uses it; others have their node."""
 
-    __slots__ = ("_node", "fake", "held", "origin", "sizes")
+    __slots__ = ("_node", "fake", "held", "origin", "sizes", "written")
     is_mutable = True
 
     def __init__(
@@ -49,6 +51,8 @@ class TensorValue(Value):
         self.origin = origin
         self.held = held
         self.sizes: dict[int, Value] = {}
+        self.written: dict[str, Value] = {}
+        """Python attributes set while tracing."""
 
     def node(self, tx: Tracer) -> torch.fx.Node:
         """The node that computes it, or the placeholder."""
@@ -79,7 +83,15 @@ class TensorValue(Value):
         return self.node(tx), self.fake
 
     def snapshot(self) -> Callable[[], None]:
-        return lambda: None
+        saved = dict(self.written)
+
+        def undo() -> None:
+            self.written = saved
+
+        return undo
+
+    def children(self) -> list[Value]:
+        return list(self.written.values())
 
     # Python's protocols.
 
@@ -126,6 +138,8 @@ class TensorValue(Value):
     def get_attr(self, tx: Tracer, name: str) -> Value:
         if name == "shape":
             return self.shape(tx)
+        if name in self.written:
+            return self.written[name]
         if name in _AS_NODE:
             return emit(tx, "call_function", getattr, [self, Const(name)])
         if name == "grad":
@@ -136,6 +150,8 @@ class TensorValue(Value):
             return tx.wrap(self.held.__dict__[name], Attr(self.origin, name))
         found = getattr(torch.Tensor, name, None)
         if found is None:
+            if self.held is not None and self.origin is not None:
+                tx.guard(HasAttribute(self.origin, name, False, cause=tx.cause(f"it has no attribute {name!r}")))
             tx.raise_error(AttributeError, f"'{self.type().__name__}' object has no attribute '{name}'")
         if callable(found):
             return TensorMethod(self, name)
@@ -165,7 +181,7 @@ class TensorValue(Value):
         return tx.from_python(result)
 
     def call_method(self, tx: Tracer, name: str, args: list[Value], kwargs: dict[str, Value]) -> Value:
-        if self.held is not None and name in getattr(self.held, "__dict__", {}):
+        if name in self.written or (self.held is not None and name in getattr(self.held, "__dict__", {})):
             return super().call_method(tx, name, args, kwargs)
         if name in _PYTHON_ONLY:
             raise Unsupported(
@@ -207,10 +223,27 @@ class TensorValue(Value):
                 return NONE
 
     def set_attr(self, tx: Tracer, name: str, value: Value) -> None:
-        raise Unsupported("side-effect", f"the attribute {name!r} of a tensor is set")
+        if hasattr(torch.Tensor, name) or name.startswith(_MARKS):
+            raise Unsupported("side-effect", f"the attribute {name!r} of a tensor is set")
+        tx.mutating(self)
+        self.written[name] = value
 
     def reconstruct(self, cg: Codegen) -> None:
         cg.graph_output(self.node(cg.tx))
+        if self.written:
+            cg.remember(self)
+            cg.fill_later(self)
+
+    def fill(self, cg: Codegen) -> None:
+        """Set the attributes written on the tensor on top of the stack, and pop it."""
+        from engine.trace.support import set_attributes
+
+        cg.helper(set_attributes, 1)
+        cg.const(tuple(self.written))
+        cg.load_all(list(self.written.values()))
+        cg.out.emit("BUILD_TUPLE", len(self.written))
+        cg.out.call(3)
+        cg.out.emit("POP_TOP")
 
 
 class TensorMethod(Value):

@@ -1,0 +1,103 @@
+"""Rules for torch's questions about its own state, its checks, and functions whose results are declared constant."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import torch
+import torch.overrides
+
+from engine.trace.signals import Unsupported
+from engine.trace.values.base import NONE, Const, Value, force
+from engine.trace.values.functions import special
+from engine.trace.values.modules import ModuleValue
+from engine.trace.values.sequences import TupleValue
+from engine.trace.values.tensor import TensorValue
+from engine.trace.values.torch_functions import guard_state
+
+if TYPE_CHECKING:
+    from engine.trace.state import Tracer
+
+
+@special(torch.is_inference_mode_enabled)
+def _inference_mode(tx: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    guard_state(tx, "inference_mode", torch.is_inference_mode_enabled())
+    return Const(torch.is_inference_mode_enabled())
+
+
+@special(torch.are_deterministic_algorithms_enabled)
+def _deterministic(tx: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    guard_state(tx, "deterministic", torch.are_deterministic_algorithms_enabled())
+    return Const(torch.are_deterministic_algorithms_enabled())
+
+
+@special(torch.overrides.is_tensor_like)
+def _is_tensor_like(tx: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    kind = force(tx, args[0]).type()
+    return Const(issubclass(kind, torch.Tensor) or hasattr(kind, "__torch_function__"))
+
+
+@special(torch._check, torch._assert)
+def _check(tx: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    condition = force(tx, args[0] if args else kwargs.get("cond", kwargs.get("condition", NONE)))
+    if isinstance(condition, Const) and condition.value is True:
+        return NONE
+    raise Unsupported("unknown-call", "torch._check or torch._assert of what is not known while tracing")
+
+
+@special(torch.func.functional_call)
+def _functional_call(tx: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    given = dict(zip(("module", "parameter_and_buffer_dicts", "args", "kwargs"), args, strict=False)) | kwargs
+    from engine.trace.values.mappings import DictValue
+
+    module = force(tx, given["module"])
+    table = force(tx, given["parameter_and_buffer_dicts"])
+    if (
+        not isinstance(module, ModuleValue)
+        or not isinstance(table, DictValue)
+        or set(given) & {"tie_weights", "strict"}
+    ):
+        raise Unsupported("unknown-call", "torch.func.functional_call is called")
+    if _ties(module.held):
+        raise Unsupported("unknown-call", "torch.func.functional_call of a module whose members share tensors")
+    inner = force(tx, given["args"]) if "args" in given else NONE
+    words = force(tx, given["kwargs"]) if "kwargs" in given else NONE
+    positional = list(inner.items) if isinstance(inner, TupleValue) else [] if _is_none(inner) else [inner]
+    named: dict[str, Value] = {}
+    if isinstance(words, DictValue):
+        named = {str(k): v for k, (_, v) in words.entries.items()}
+    replaced: list[tuple[ModuleValue, str]] = []
+    try:
+        for path, (_, value) in table.entries.items():
+            owner_path, _, name = str(path).rpartition(".")
+            owner = module.at(tx, owner_path)
+            if not isinstance(owner, ModuleValue) or not _owns(owner, name) or name in owner.replaced:
+                raise Unsupported("unknown-call", f"torch.func.functional_call replaces {path!r}")
+            tensor = force(tx, value)
+            if not isinstance(tensor, TensorValue):
+                raise Unsupported("unknown-call", "torch.func.functional_call is given what is not a tensor")
+            owner.replaced[name] = tensor
+            replaced.append((owner, name))
+        return module.call(tx, positional, named)
+    finally:
+        for owner, name in replaced:
+            del owner.replaced[name]
+
+
+def _is_none(value: Value) -> bool:
+    return isinstance(value, Const) and value.value is None
+
+
+def _owns(owner: ModuleValue, name: str) -> bool:
+    tables = ("_parameters", "_buffers")
+    return name not in owner.written and any(owner.held.__dict__[t].get(name) is not None for t in tables)
+
+
+def _ties(module: torch.nn.Module) -> bool:
+    """Whether a module reaches one tensor, or one module, in two ways."""
+    tensors: list[Any] = [
+        *module.named_parameters(remove_duplicate=False),
+        *module.named_buffers(remove_duplicate=False),
+    ]
+    modules = list(module.named_modules(remove_duplicate=False))
+    return any(len({id(v) for _, v in found}) != len(found) for found in (tensors, modules))
