@@ -49,6 +49,7 @@ for _family in (
     "values.library",
     "values.modules",
     "values.torch_functions",
+    "values.torch_state",
     "values.transforms",
 ):
     importlib.import_module(f"engine.trace.{_family}")  # each fills in its part of the tables

@@ -52,7 +52,7 @@ def _replay_one(cg: Codegen, value: Value) -> str:
         cg.load(value)
         value.fill(cg)
         return f"{_name(value)}: contents of the {value.type().__name__} are replaced"
-    if isinstance(value, ObjectValue):
+    if isinstance(value, (ObjectValue, TensorValue)):
         if not value.written:
             return ""
         cg.load(value)

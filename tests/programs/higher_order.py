@@ -187,6 +187,8 @@ def type_limits(x):
 
 
 LAYER = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.Tanh())
+torch.nn.init.eye_(LAYER[0].weight)
+torch.nn.init.ones_(LAYER[0].bias)
 
 
 @program(lambda: (torch.randn(3, 4), {"0.weight": torch.randn(4, 4), "0.bias": torch.randn(4)}))
