@@ -59,7 +59,8 @@ class GraphBuilder:
         text = re.sub(r"L\['(\w+)'\]|G\['(\w+)'\]|C\['(\w+)'\]", lambda m: m[1] or m[2] or m[3], origin.expr)
         text = re.sub(r"\W+", "_", text).strip("_")
         text = text.removeprefix("self_") or "input"
-        text = f"self_{text}" if text[0].isdigit() else text
+        # fx drops underscores at the ends, calls its module self, and reaches operators through the name torch.
+        text = f"self_{text}" if text[0].isdigit() or text.strip("_").lower() in ("torch", "self", "") else text
         return f"{text}_" if keyword.iskeyword(text) else text
 
     def add(

@@ -218,3 +218,9 @@ def getattr_by_name(x):
     """Methods of tensors looked up by name, bound methods stored."""
     method = x.add
     return getattr(x, "sin")(), method(1), hasattr(x, "cos"), hasattr(x, "nothing"), getattr(x, "nothing", 3)
+
+
+@program(lambda: (torch.randn(2, 4), torch.randn(4)), breaks=0)
+def tensor_called_self(self, y):
+    """A plain function whose first parameter is called self."""
+    return self * 2 + y

@@ -330,7 +330,9 @@ class AwkwardNames(nn.Module):
 
     def __init__(self):
         super().__init__()
-        self.layers = nn.ModuleDict({"in": nn.Linear(4, 4), "0-first": nn.Linear(4, 4), "self": nn.Linear(4, 4), "été": nn.ReLU()})
+        self.layers = nn.ModuleDict(
+            {"in": nn.Linear(4, 4), "0-first": nn.Linear(4, 4), "self": nn.Linear(4, 4), "été": nn.ReLU()}
+        )
         self.register_parameter("add", nn.Parameter(torch.ones(4)))
         self.register_buffer("return", torch.ones(4))
 
