@@ -1,0 +1,34 @@
+"""On a GPU: every function that lowering must get right, run there and compared with eager PyTorch."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from engine.kernels.targets import default_target
+from engine.kernels.triton import emit
+from engine.lowering.driver import lower
+from engine.runtime.program import executable
+from tests.engine.lowering.cases import CASES
+from tests.engine.lowering.tracing import flat, trace
+
+pytestmark = pytest.mark.gpu
+
+TOLERANCES = {torch.float16: 4e-3, torch.bfloat16: 3e-2, torch.float32: 1e-4, torch.float64: 1e-6}
+
+
+@pytest.mark.parametrize("name", list(CASES))
+def test_equals_eager(name: str) -> None:
+    """Every result of the case agrees with eager on the same device."""
+    case = CASES[name]
+    with torch.device("cuda"):
+        args = case.args()
+        wanted = flat(case.function)(*args)
+        graph = trace(case.function, args)
+        found = executable(lower(graph, default_target(), emit))(*case.args())
+    for one, other in zip(found, wanted, strict=True):
+        if isinstance(other, torch.Tensor):
+            limit = TOLERANCES.get(other.dtype, 0.0)
+            torch.testing.assert_close(one, other, rtol=limit, atol=limit, equal_nan=True)
+        else:
+            assert one == other
