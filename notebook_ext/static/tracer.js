@@ -2,13 +2,18 @@
 
 import { badge, button, choice, h, hue, plural, put } from "./shared/dom.js";
 import { key } from "./shared/keys.js";
+import { ROW } from "./shared/layout.js";
 import { Rows } from "./shared/rows.js";
 import { marked, tokens } from "./shared/tokens.js";
 import { EVENT, Timeline, countUpTo, tickPlaces } from "./steps.js";
 
 /** @typedef {import("./explorer.js").Frame} Frame */
 
+/** Lists change with each step, so only short ones are drawn whole. */
+const DRAWN = 30;
 const TICKS = 400;
+/** With more ticks of one kind than this, each kind has a band of its own, so that none covers another. */
+const CROWD = 80;
 /** Kinds of ticks: class, words. */
 const TICK_KINDS = [["tk-op", "graph op"], ["tk-guard", "guard"], ["tk-call", "inlined call, in or out"], ["tk-break", "break"]];
 
@@ -37,11 +42,11 @@ export class TracerView {
       button("|◂", "Home", () => this.go(0), { "aria-label": "First step" }), button("◂", "←", () => this.go(this.at - 1), { "aria-label": "Step back" }), button("▸", "→", () => this.go(this.at + 1), { "aria-label": "Step on" }), button("▸|", "End", () => this.go(Infinity), { "aria-label": "Last step" }),
       h("div", { class: "track-of-steps" }, this.ticks, this.slider), this.counter,
       button("◂ line", "↑", () => this.line(-1)), button("line ▸", "↓", () => this.line(1)), button("op ▸", "g", () => this.jump("op", 1)), button("into ▸", "i", () => this.into()), button("out ▸", "o", () => this.out()), button("break ▸", "x", () => this.jump("break", 1)), button("stop here", "b", () => this.toggleStop()), button("to stop ▸", "B", () => this.toStop(1)));
-    this.source = this.#pane("Source", new Rows((i) => this.#sourceRow(i), { role: "list", "aria-label": "Source lines" }));
-    this.graph = this.#pane("Graph so far", new Rows((i) => this.#nodeRow(i), { role: "list", "aria-label": "Graph so far" }));
-    this.effects = this.#pane("Side effects pending", new Rows((i) => this.#factRow("effects", i), { role: "list", "aria-label": "Side effects pending" }));
-    this.bytecode = this.#pane("Bytecode", new Rows((i) => this.#opRow(i), { role: "list", "aria-label": "Bytecode" }));
-    this.guards = this.#pane("Guards so far", new Rows((i) => this.#factRow("guards", i), { role: "list", "aria-label": "Guards so far" }));
+    this.source = this.#pane("Source", new Rows((i) => this.#sourceRow(i), { role: "list", "aria-label": "Source lines" }, ROW, DRAWN));
+    this.graph = this.#pane("Graph so far", new Rows((i) => this.#nodeRow(i), { role: "list", "aria-label": "Graph so far" }, ROW, DRAWN));
+    this.effects = this.#pane("Side effects pending", new Rows((i) => this.#factRow("effects", i), { role: "list", "aria-label": "Side effects pending" }, ROW, DRAWN));
+    this.bytecode = this.#pane("Bytecode", new Rows((i) => this.#opRow(i), { role: "list", "aria-label": "Bytecode" }, ROW, DRAWN));
+    this.guards = this.#pane("Guards so far", new Rows((i) => this.#factRow("guards", i), { role: "list", "aria-label": "Guards so far" }, ROW, DRAWN));
     this.stack = this.#pane("Stack");
     this.locals = this.#pane("Locals");
     this.frames = this.#pane("Frames");
@@ -119,7 +124,9 @@ export class TracerView {
     this.at = Math.min(this.at, part.count - 1);
     this.stops = new Set();
     this.code = -1;
+    for (const pane of [this.graph, this.guards, this.effects]) pane.rows?.reset(0);
     this.slider.max = String(part.count - 1);
+    this.ticks.className = "ticks" + (this.tickSteps().some((steps) => steps.length > CROWD) ? " dense" : "");
     put(this.ticks, this.tickSteps().map((steps, i) => tickPlaces(steps, part.count, TICKS).map((x) => h("i", { class: TICK_KINDS[i][0], style: `left:${x * 100}%` }))));
     this.source.rows?.reset(part.source.length, `calc(${Math.min(400, Math.max(0, ...part.source.map((/** @type {string} */ t) => t.length)))}ch + 76px)`);
     this.drawContext(this.frame.overview.entries, part);
@@ -229,8 +236,8 @@ export class TracerView {
       pane.empty.hidden = count > 0;
       pane.empty.textContent = none;
       pane.body.hidden = !count;
-      if (pane.rows.count === count) pane.rows.refresh((/** @type {number} */ i, /** @type {HTMLElement} */ e) => (steps[i] === at) !== e.classList.contains("fresh"));
-      else pane.rows.reset(count);
+      if (pane.rows.count !== count) pane.rows.resize(count);
+      pane.rows.refresh((/** @type {number} */ i, /** @type {HTMLElement} */ e) => (steps[i] === at) !== e.classList.contains("fresh"));
       pane.rows.show(count - 1, 90);
     }
   }

@@ -10,10 +10,11 @@ const OVERSCAN = 20;
  * @param {number} scrollTop
  * @param {number} height of the view
  * @param {number} [row] height of a row
+ * @param {number} [all] the longest list that is drawn whole
  * @returns {[number, number]} first and end
  */
-export function visibleRows(count, scrollTop, height, row = ROW) {
-  if (count <= ALL_ROWS) return [0, count];
+export function visibleRows(count, scrollTop, height, row = ROW, all = ALL_ROWS) {
+  if (count <= all) return [0, count];
   const first = Math.max(0, Math.floor(scrollTop / row) - OVERSCAN);
   return [Math.min(first, count), Math.min(count, Math.ceil((scrollTop + height) / row) + OVERSCAN)];
 }

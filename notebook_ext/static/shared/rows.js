@@ -1,15 +1,17 @@
 // A list that draws only the rows in view once it is long.
 
 import { h } from "./dom.js";
-import { ROW, scrollFor, visibleRows } from "./layout.js";
+import { ALL_ROWS, ROW, scrollFor, visibleRows } from "./layout.js";
 
 export class Rows {
   /**
    * @param {(index: number) => HTMLElement} draw makes a row
    * @param {Record<string, any>} props of the scrolling element
    * @param {number} [height] of a row
+   * @param {number} [all] the longest list that is drawn whole
    */
-  constructor(draw, props, height = ROW) {
+  constructor(draw, props, height = ROW, all = ALL_ROWS) {
+    this.all = all;
     this.draw = draw;
     this.height = height;
     this.count = 0;
@@ -34,6 +36,13 @@ export class Rows {
     this.inner.style.height = count * this.height + "px";
     this.inner.style.minWidth = width || "";
     this.redraw();
+  }
+
+  /** Show more or fewer rows; those that stay are not drawn anew. @param {number} count */
+  resize(count) {
+    this.count = count;
+    this.inner.style.height = count * this.height + "px";
+    this.#fill();
   }
 
   /** Draw the rows in view again: what they show has changed. */
@@ -64,7 +73,7 @@ export class Rows {
   }
 
   #fill() {
-    const [first, end] = visibleRows(this.count, this.top, this.view || 600, this.height);
+    const [first, end] = visibleRows(this.count, this.top, this.view || 600, this.height, this.all);
     for (const [i, row] of this.drawn) {
       if (i >= first && i < end) continue;
       row.remove();
@@ -85,7 +94,8 @@ export class Rows {
     if (index < 0) return;
     if (!this.view) this.view = this.el.clientHeight;
     if (!this.view) return;
-    const top = scrollFor(index, this.top, this.view, lead, this.height);
+    // The browser stops at the end of the list: a place beyond it would be kept here and be wrong the next time.
+    const top = Math.min(scrollFor(index, this.top, this.view, lead, this.height), Math.max(0, this.count * this.height - this.view));
     if (top === this.top) return;
     this.el.scrollTop = this.top = top;
     this.#fill();
