@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import collections
+import functools
 import enum
 import math
 import operator
@@ -92,6 +93,20 @@ def _same_float(value: float, expected: float) -> bool:
     if expected != expected:
         return value != value
     return value == expected and math.copysign(1.0, value) == math.copysign(1.0, expected)
+
+
+def parts_of(value: Any) -> tuple[tuple[Any, ...], tuple[tuple[str, Any], ...]]:
+    """What an ``itemgetter``, ``attrgetter`` or ``methodcaller`` was made of: positional arguments, and pairs of keyword arguments.
+
+    Raises:
+        TypeError: it is none of these.
+    """
+    if type(value) not in (operator.itemgetter, operator.attrgetter, operator.methodcaller):
+        raise TypeError(f"{type(value).__name__} is no callable of operator's")
+    function, args = value.__reduce__()[:2]
+    if isinstance(function, functools.partial):
+        return (*function.args, *args), tuple(function.keywords.items())
+    return tuple(args), ()
 
 
 def length_of(value: Any) -> int:

@@ -431,6 +431,35 @@ class CodeIs(Guard):
         return (Fix(f"Define {self.name} once, before the first call: another definition is another program."),)
 
 
+@dataclass(frozen=True)
+class ReducesTo(Guard):
+    """A callable of ``operator``'s (``itemgetter``, ``attrgetter``, ``methodcaller``) is made of the same constants. Its type is guarded already."""
+
+    kind: ClassVar[str] = "made of"
+    rank: ClassVar[int] = 24
+
+    parts: Any
+    """Positional arguments, and pairs of keyword arguments."""
+
+    def condition(self, expr: str, const: ConstName, others: tuple[str, ...] = (), known: Known = None) -> str:
+        return f"{const(exact.same, 'same')}({const(exact.parts_of, 'parts_of')}({expr}), {const(self.parts, 'parts')})"
+
+    def test(self, value: Any, others: tuple[Any, ...] = ()) -> bool:
+        return exact.same(exact.parts_of(value), self.parts)
+
+    def expected_text(self) -> str:
+        return repr(self.parts[0])
+
+    def actual_text(self, value: Any, others: tuple[Any, ...] = ()) -> str:
+        try:
+            return repr(exact.parts_of(value)[0])
+        except TypeError:
+            return exact.describe(value)
+
+    def sentence(self, actual: str) -> str:
+        return f"{self.name} is made of {actual}, the compiled code was made with {self.expected_text()}."
+
+
 def _code_text(code: Any) -> str:
     return f"{code.co_qualname} (line {code.co_firstlineno})"
 

@@ -395,3 +395,20 @@ class Entry(Origin):
 
     def read(self, base: Any) -> Any:
         return base.get(self.key, MISSING)
+
+
+@dataclass(frozen=True)
+class Referent(Origin):
+    """What a weak reference refers to, None where that is gone."""
+
+    base: Origin
+
+    @property
+    def expr(self) -> str:
+        return f"{self.base.expr}()"
+
+    def code(self, base: str, const: ConstName) -> str:
+        return f"{base}()"
+
+    def read(self, base: Any) -> Any:
+        return base()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from collections import Counter
 from collections.abc import Callable, Iterable
 from types import CodeType
@@ -15,7 +16,21 @@ from bytecode.instr import CellVar, FreeVar, InstrLocation
 from engine.bytecode.assemble import Emitter
 from engine.bytecode.opcodes import VERSION
 from engine.ir.frame import GraphSlot, Slot
-from engine.ir.origin import Attr, CellOf, Closure, Fixed, Global, Item, Key, Local, Member, Namespace, Origin, TypeOf
+from engine.ir.origin import (
+    Attr,
+    CellOf,
+    Closure,
+    Fixed,
+    Global,
+    Item,
+    Key,
+    Local,
+    Member,
+    Namespace,
+    Origin,
+    Referent,
+    TypeOf,
+)
 from engine.trace.signals import Unsupported
 from engine.trace.support import call_restoring
 from engine.trace.values.base import Const, Lazy, Value
@@ -324,6 +339,8 @@ class Codegen:
         result.argnames = list(code.co_varnames[:count])
         result.argcount = code.co_argcount
         result.posonlyargcount = code.co_posonlyargcount
+            case Referent():
+                self._head_call(operator.call)
         result.kwonlyargcount = code.co_kwonlyargcount
         result.name = code.co_name
         result.qualname = code.co_qualname

@@ -190,6 +190,7 @@ def _dunder(tx: Tracer, name: str, left: Value, right: Value, in_place: bool) ->
 
 def compare(tx: Tracer, symbol: str, left: Value, right: Value) -> Value:
     """``left symbol right`` for the six comparisons."""
+    from engine.trace.values.identity import equal_ids
     from engine.trace.values.objects import ObjectValue
     from engine.trace.values.sequences import SequenceValue
 
@@ -215,7 +216,8 @@ def compare(tx: Tracer, symbol: str, left: Value, right: Value) -> Value:
     else:
         return tx.fold(function, *values)
     if symbol in ("==", "!="):
-        equal = _equal(tx, left, right)
+        equal = equal_ids(tx, left, right)
+        equal = _equal(tx, left, right) if equal is None else equal
         if equal is not None:
             return Const(equal == (symbol == "=="))
     raise Unsupported("unsupported-operation", f"{left.describe()} {symbol} {right.describe()}")

@@ -64,7 +64,7 @@ def _string(tx: Tracer, frame: Frame, op: Op) -> None:
 @handles("LIST_APPEND")
 def _append(tx: Tracer, frame: Frame, op: Op) -> None:
     value = frame.stack.pop()
-    target = frame.stack[-op.arg]
+    target = force(tx, frame.stack[-op.arg])
     assert isinstance(target, ListValue)
     target.append(tx, value)
 
@@ -72,7 +72,7 @@ def _append(tx: Tracer, frame: Frame, op: Op) -> None:
 @handles("LIST_EXTEND")
 def _extend(tx: Tracer, frame: Frame, op: Op) -> None:
     items = list(sequence_items(tx, frame.stack[-1]))
-    target = frame.stack[-op.arg - 1]
+    target = force(tx, frame.stack[-op.arg - 1])
     assert isinstance(target, ListValue)
     frame.stack.pop()
     tx.mutating(target)
@@ -105,7 +105,7 @@ def _map_add(tx: Tracer, frame: Frame, op: Op) -> None:
 @handles("DICT_UPDATE")
 def _update(tx: Tracer, frame: Frame, op: Op) -> None:
     other = force(tx, frame.stack.pop())
-    target = frame.stack[-op.arg]
+    target = force(tx, frame.stack[-op.arg])
     assert isinstance(target, DictValue)
     target.update(tx, other)
 
@@ -113,7 +113,7 @@ def _update(tx: Tracer, frame: Frame, op: Op) -> None:
 @handles("DICT_MERGE")
 def _merge(tx: Tracer, frame: Frame, op: Op) -> None:
     other = force(tx, frame.stack.pop())
-    target = frame.stack[-op.arg]
+    target = force(tx, frame.stack[-op.arg])
     assert isinstance(target, DictValue)
     for key, value in entries_of(tx, other):
         forced = force(tx, key)

@@ -6,16 +6,18 @@ import collections
 import functools
 import operator
 import sys
+import types
 from typing import TYPE_CHECKING, Any
 
 import torch
 
+from engine.ir.origin import Attr
 from engine.trace import operations
 from engine.trace.graph_builder import emit
 from engine.trace.signals import Unsupported, UserException
 from engine.trace.values import iterators
 from engine.trace.values.base import NONE, Const, NotConstant, Value, force
-from engine.trace.values.classes import ClassValue, SuperValue, find_in_class
+from engine.trace.values.classes import ClassValue, SuperValue, class_origin, find_in_class
 from engine.trace.values.functions import BY_NAME, BuiltinValue, CellValue, FunctionValue, PartialValue, special
 from engine.trace.values.iteration import until
 from engine.trace.values.mappings import DictValue, SetValue, entries_of
@@ -55,6 +57,9 @@ def is_instance(tx: Tracer, of: Value, classes: Value) -> bool:
         cls = classes.python(tx)
     except NotConstant:
         raise Unsupported("unsupported-operation", "isinstance() with a class that is not known") from None
+    asked = _asked(tx, of, cls)
+    if asked is not None:
+        return asked
     real = of.real()
     if real is not NotImplemented and not isinstance(of, SymValue):
         return isinstance(real, cls)
@@ -64,6 +69,19 @@ def is_instance(tx: Tracer, of: Value, classes: Value) -> bool:
     if decides and type(cls).__module__ not in ("abc", "torch._C", "torch", "typing", "enum", "torch.nn.parameter"):
         raise Unsupported("unsupported-operation", f"isinstance() with the class {cls.__name__}, which decides itself")
     return issubclass(of.type(), cls)
+
+
+def _asked(tx: Tracer, of: Value, cls: Any) -> bool | None:
+    """What a metaclass's own ``__instancecheck__`` says; None where it has none in Python."""
+    if not isinstance(cls, type) or of.type() is cls:
+        return None
+    from engine.trace.state import is_trusted
+
+    found = find_in_class(type(cls), "__instancecheck__")
+    if found is None or not isinstance(found[1], types.FunctionType) or is_trusted(found[0].__module__):
+        return None
+    check = tx.wrap(found[1], Attr(class_origin(found[0]), "__instancecheck__"))
+    return force(tx, check.call(tx, [tx.fixed(cls), of], {})).truth(tx)
 
 
 @special(issubclass)
@@ -408,7 +426,7 @@ def _hash(tx: Tracer, args: Args, kwargs: Words) -> Value:
     of = force(tx, args[0])
     if isinstance(of, ObjectValue) and of.method(tx, "__hash__") is not None:
         return of.call_special(tx, "__hash__", [])
-    if not isinstance(of, (Const, TupleValue)):
+    if not isinstance(of, (Const, TupleValue)) and of.type() is not frozenset:
         raise of.refuse("hash()")
     return operations.fold_call(tx, hash, args, kwargs, "hash()")
 
@@ -507,52 +525,38 @@ def _tuple_new(tx: Tracer, args: Args, kwargs: Words) -> Value:
     return TupleValue(items, cls)
 
 
-class Getter(Value):
-    """``operator.itemgetter``, ``attrgetter`` and ``methodcaller``."""
-
-    def __init__(self, cls: type, made: Any, get: Any) -> None:
-        self.cls = cls
-        self.made = made
-        self.get = get
-
-    def type(self) -> type:
-        return self.cls
-
-    def call(self, tx: Tracer, args: Args, kwargs: Words) -> Value:
-        return self.get(tx, force(tx, args[0]))  # type: ignore[no-any-return]
-
-    def python(self, tx: Tracer) -> Any:
-        return self.made
+def _count_elements(tx: Tracer, args: Args, kwargs: Words) -> Value:
+    """What ``collections.Counter`` does with an iterable."""
+    counts = force(tx, args[0])
+    for item in sequence_items(tx, args[1]):
+        key = force(tx, item)
+        before = counts.call_method(tx, "get", [key, Const(0)], {})
+        counts.set_item(tx, key, operations.binary(tx, "+", before, Const(1)))
+    return NONE
 
 
-def _several(getters: list[Any]) -> Any:
-    if len(getters) == 1:
-        return getters[0]
-    return lambda tx, of: TupleValue([g(tx, of) for g in getters])
+special(vars(collections)["_count_elements"])(_count_elements)
 
 
-@special(operator.itemgetter)
-def _itemgetter(tx: Tracer, args: Args, kwargs: Words) -> Value:
-    keys = [force(tx, a) for a in args]
-    made = operator.itemgetter(*tx.constants(args))
-    return Getter(operator.itemgetter, made, _several([lambda tx, of, k=k: of.get_item(tx, k) for k in keys]))
+@special(dir)
+def _dir(tx: Tracer, args: Args, kwargs: Words) -> Value:
+    if not args:
+        raise Unsupported("unknown-call", "dir() of the frame")
+    of = force(tx, args[0])
+    if isinstance(of, ObjectValue):
+        custom = of.method(tx, "__dir__")
+        if custom is not None:
+            return ListValue(operations.sorted_items(tx, list(sequence_items(tx, custom.call(tx, [], {}))), {}))
+        own = [str(force(tx, k).python(tx)) for k in sequence_items(tx, of.get_attr(tx, "__dict__"))]
+        return tx.from_python(sorted({*dir(of.type()), *own}))
+    return operations.fold_call(tx, dir, args, kwargs, f"dir() of {of.describe()}")
 
 
-@special(operator.attrgetter)
-def _attrgetter(tx: Tracer, args: Args, kwargs: Words) -> Value:
-    def read(tx: Tracer, of: Value, path: str) -> Value:
-        for part in path.split("."):
-            of = force(tx, of.get_attr(tx, part))
-        return of
-
-    names = [str(n) for n in tx.constants(args)]
-    made = operator.attrgetter(*names)
-    return Getter(operator.attrgetter, made, _several([lambda tx, of, n=n: read(tx, of, n) for n in names]))
-
-
-@special(id)
-def _id(tx: Tracer, args: Args, kwargs: Words) -> Value:
-    raise Unsupported("unsupported-operation", "id() of a value")
+@special(bytes)
+def _bytes(tx: Tracer, args: Args, kwargs: Words) -> Value:
+    if args and isinstance(of := force(tx, args[0]), ObjectValue) and of.method(tx, "__bytes__") is not None:
+        return of.call_special(tx, "__bytes__", [])
+    return operations.fold_call(tx, bytes, args, kwargs, "bytes()")
 
 
 @special(sys.getrecursionlimit)

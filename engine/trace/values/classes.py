@@ -105,6 +105,10 @@ def _descriptor(tx: Tracer, cls: builtins.type, found: Any, instance: Value | No
         value = tx.wrap(found.func, Attr(origin, "func")).call(tx, [instance], {})
         instance.set_attr(tx, name, value)
         return value
+    if isinstance(found, functools.partialmethod) and instance is not None:
+        from engine.trace.values.dispatching import bound_partial
+
+        return bound_partial(tx, found, instance, origin)
     if isinstance(found, (property, functools.cached_property, types.MemberDescriptorType)):
         return tx.wrap(found, origin)
     getter = find_in_class(type(found), "__get__")

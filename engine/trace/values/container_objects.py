@@ -8,7 +8,8 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from engine.ir.origin import Origin
-from engine.trace.values.base import NONE, Const, Value
+from engine.trace.values.base import NONE, Const, Value, force
+from engine.trace.values.functions import BoundMethod, BuiltinValue
 from engine.trace.values.mappings import DictValue, SetValue, dict_value
 from engine.trace.values.objects import ObjectValue
 from engine.trace.values.sequences import ListValue, TupleValue, items_of
@@ -55,12 +56,23 @@ class ContainerObject(ObjectValue):
                 return self._fill_inner(tx, args, kwargs)
             case "__len__":
                 return self.inner.length(tx)
+            case "__getitem__" if isinstance(self.inner, DictValue):
+                return self._item(tx, args[0])
             case "__reversed__":
                 from engine.trace.values.iterators import SequenceIterator
                 from engine.trace.values.sequences import sequence_items
 
                 return SequenceIterator(list(reversed(sequence_items(tx, self.inner))), reversed)
         return self.inner.call_method(tx, name, args, kwargs)
+
+    def _item(self, tx: Tracer, key: Value) -> Value:
+        """``dict.__getitem__``, which asks the class's ``__missing__`` for what is not there."""
+        missing = self.method(tx, "__missing__")
+        if missing is None or (isinstance(missing, BoundMethod) and isinstance(missing.function, BuiltinValue)):
+            return self.inner.get_item(tx, key)
+        if self.inner.contains(tx, key):
+            return self.inner.get_item(tx, key)
+        return force(tx, missing.call(tx, [key], {}))
 
     def _fill_inner(self, tx: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
         if isinstance(self.inner, (DictValue, SetValue)):

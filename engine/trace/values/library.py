@@ -187,5 +187,5 @@ def _tree(tx: Tracer, of: Value, visit: Any) -> Value:
     return force(tx, visit(of))
 
 
-for _family in ("iteration", "patterns", "random_numbers"):
+for _family in ("dispatching", "identity", "iteration", "namespaces", "patterns", "random_numbers", "references"):
     importlib.import_module(f"engine.trace.values.{_family}")  # each fills in its part of the tables

@@ -197,7 +197,7 @@ class ObjectValue(Value):
         if name in ("__class__", "__dict__"):
             raise self.refuse(f"setting {name}")
         tx.mutating(self)
-        if self.written.get(name, value) is None:
+        if name in self.written and self.written[name] is None:
             del self.written[name]  # set again after it was deleted: it comes last
         self.written[name] = value
 
@@ -300,13 +300,14 @@ class ObjectValue(Value):
         return any(same_or_equal(tx, force(tx, i), item) for i in sequence_items(tx, self))
 
     def key(self, tx: Tracer) -> Any:
-        if find_in_class(self.cls, "__hash__") != (object, object.__dict__["__hash__"]):
-            from engine.trace.values.base import NotConstant
+        found = find_in_class(self.cls, "__hash__")
+        if found is not None and found[1] is not object.__dict__["__hash__"]:
+            from engine.trace.values.identity import HashedKey
 
-            try:
-                return self.python(tx)
-            except NotConstant:
-                raise self.refuse("hashing by its own __hash__") from None
+            method = self.method(tx, "__hash__")
+            if method is None:
+                return tx.raise_type_error(f"unhashable type: '{self.cls.__name__}'")
+            return HashedKey(tx, self, int(force(tx, method.call(tx, [], {})).python(tx)))
         return self
 
     def reconstruct(self, cg: Codegen) -> None:

@@ -279,6 +279,11 @@ class ListValue(SequenceValue):
         except IndexError as error:
             raise tx.user_exception(error) from error
 
+    def get_attr(self, tx: Tracer, name: str) -> Value:
+        if name == "maxlen" and self.cls is collections.deque:
+            return Const(self.maxlen)
+        return super().get_attr(tx, name)
+
     def append(self, tx: Tracer, value: Value) -> None:
         """``self.append(value)``."""
         tx.mutating(self)
@@ -291,12 +296,12 @@ class ListValue(SequenceValue):
             case "append" if len(args) == 1:
                 self.append(tx, args[0])
                 return NONE
-            case "copy" if self.cls is list:
-                return ListValue(list(self.items))
+            case "copy" | "__copy__" if hasattr(self.cls, name):
+                return ListValue(list(self.items), None, self.cls, self.maxlen)
             case "pop" | "popleft":
                 return self._pop(tx, name, args)
         method = _LIST_METHODS.get(name)
-        if method is None or (name in ("appendleft", "extendleft", "rotate") and self.cls is list):
+        if method is None or not hasattr(self.cls, name):
             return super()._other(tx, name, args, kwargs)
         tx.mutating(self)
         method(self, tx, args, kwargs)
@@ -305,7 +310,8 @@ class ListValue(SequenceValue):
     def _pop(self, tx: Tracer, name: str, args: list[Value]) -> Value:
         index = 0 if name == "popleft" else index_of(tx, args[0]) if args else -1
         if not -len(self.items) <= index < len(self.items):
-            tx.raise_error(IndexError, "pop from empty list" if not self.items else "pop index out of range")
+            empty = "pop from an empty deque" if self.cls is collections.deque else "pop from empty list"
+            tx.raise_error(IndexError, empty if not self.items else "pop index out of range")
         tx.mutating(self)
         return self.items.pop(index)
 
@@ -347,9 +353,25 @@ class ListValue(SequenceValue):
 
 def _extend(self: ListValue, tx: Tracer, args: list[Value], kwargs: dict[str, Value]) -> None:
     self.items.extend(list(sequence_items(tx, args[0])))
+    if self.maxlen is not None:
+        del self.items[: max(0, len(self.items) - self.maxlen)]
+
+
+def _extendleft(self: ListValue, tx: Tracer, args: list[Value], kwargs: dict[str, Value]) -> None:
+    self.items[:0] = reversed(list(sequence_items(tx, args[0])))
+    if self.maxlen is not None:
+        del self.items[self.maxlen :]
+
+
+def _rotate(self: ListValue, tx: Tracer, args: list[Value], kwargs: dict[str, Value]) -> None:
+    turned = collections.deque(self.items)
+    turned.rotate(index_of(tx, args[0]) if args else 1)
+    self.items[:] = turned
 
 
 def _insert(self: ListValue, tx: Tracer, args: list[Value], kwargs: dict[str, Value]) -> None:
+    if self.maxlen is not None and len(self.items) >= self.maxlen:
+        tx.raise_error(IndexError, "deque already at its maximum size")
     self.items.insert(index_of(tx, args[0]), args[1])
 
 
@@ -374,7 +396,12 @@ def _remove(self: ListValue, tx: Tracer, args: list[Value], kwargs: dict[str, Va
         if same_or_equal(tx, force(tx, item), args[0]):
             del self.items[n]
             return
-    tx.raise_error(ValueError, "list.remove(x): x not in list")
+    absent = (
+        "list.remove(x): x not in list"
+        if self.cls is list
+        else f"{self.cls.__name__}.remove(x): x not in {self.cls.__name__}"
+    )
+    tx.raise_error(ValueError, absent)
 
 
 def _sort(self: ListValue, tx: Tracer, args: list[Value], kwargs: dict[str, Value]) -> None:
@@ -385,6 +412,8 @@ def _sort(self: ListValue, tx: Tracer, args: list[Value], kwargs: dict[str, Valu
 
 _LIST_METHODS: dict[str, Callable[[ListValue, Any, list[Value], dict[str, Value]], None]] = {
     "extend": _extend,
+    "extendleft": _extendleft,
+    "rotate": _rotate,
     "insert": _insert,
     "clear": _clear,
     "reverse": _reverse,

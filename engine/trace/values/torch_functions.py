@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import cmath
 import math
 import operator
 import types
@@ -71,6 +72,7 @@ _PURE: dict[int, Any] = {
     id(f): f
     for f in (
         *(f for n, f in vars(math).items() if callable(f)),
+        *(f for n, f in vars(cmath).items() if callable(f)),
         *(f for n, f in vars(operator).items() if callable(f) and not isinstance(f, type) and not n.startswith("_") and not n.startswith("i")),
         abs, ascii, bin, chr, divmod, format, hash, hex, oct, ord, pow, repr, round, sum,
         torch.promote_types, torch.can_cast, torch.is_storage,

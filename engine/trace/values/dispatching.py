@@ -1,0 +1,208 @@
+"""Rules for ``functools`` and ``operator``: callables made of other callables."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import operator
+import reprlib
+from typing import TYPE_CHECKING, Any
+
+from engine.ir import exact
+from engine.ir.guard import DictKeys, IsObject, ReducesTo
+from engine.ir.origin import Attr, Fixed, Item, Origin
+from engine.trace import operations
+from engine.trace.signals import Unsupported
+from engine.trace.values.base import Const, Value, force
+from engine.trace.values.functions import BY_CODE, BoundMethod, PartialValue, RealFunction, special
+from engine.trace.values.objects import ObjectValue
+from engine.trace.values.sequences import TupleValue
+from engine.trace.values.wrap import wraps
+
+if TYPE_CHECKING:
+    from engine.trace.codegen import Codegen
+    from engine.trace.state import Tracer
+
+Args = list[Value]
+Words = dict[str, Value]
+
+
+# operator.itemgetter, attrgetter, methodcaller.
+
+
+class Getter(Value):
+    """``operator.itemgetter``, ``attrgetter`` or ``methodcaller``: what it was made of."""
+
+    def __init__(self, cls: type, args: Args, kwargs: Words, origin: Origin | None = None) -> None:
+        self.cls = cls
+        self.args = args
+        self.kwargs = kwargs
+        self.origin = origin
+
+    def type(self) -> type:
+        return self.cls
+
+    def truth(self, tx: Tracer) -> bool:
+        return True
+
+    def key(self, tx: Tracer) -> Any:
+        return self
+
+    def python(self, tx: Tracer) -> Any:
+        words = dict(zip(self.kwargs, tx.constants(self.kwargs.values()), strict=True))
+        return self.cls(*tx.constants(self.args), **words)
+
+    def call(self, tx: Tracer, args: Args, kwargs: Words) -> Value:
+        of = force(tx, args[0])
+        if self.cls is operator.methodcaller:
+            name = str(force(tx, self.args[0]).python(tx))
+            return force(tx, of.get_attr(tx, name)).call(tx, list(self.args[1:]), self.kwargs)
+        found = [self._one(tx, of, force(tx, a)) for a in self.args]
+        return found[0] if len(found) == 1 else TupleValue(found)
+
+    def _one(self, tx: Tracer, of: Value, wanted: Value) -> Value:
+        if self.cls is operator.itemgetter:
+            return of.get_item(tx, wanted)
+        for part in str(wanted.python(tx)).split("."):
+            of = force(tx, of.get_attr(tx, part))
+        return of
+
+    def children(self) -> list[Value]:
+        return [*self.args, *self.kwargs.values()]
+
+    def reconstruct(self, cg: Codegen) -> None:
+        cg.out.callable(lambda: cg.const(self.cls))
+        cg.load_all(self.children())
+        cg.call_keywords(len(self.args), tuple(self.kwargs))
+
+
+def _made_getter(cls: Any) -> Any:
+    def rule(tx: Tracer, args: Args, kwargs: Words) -> Value:
+        return Getter(cls, list(args), kwargs)
+
+    return rule
+
+
+for _cls in (operator.itemgetter, operator.attrgetter, operator.methodcaller):
+    special(_cls)(_made_getter(_cls))
+
+
+@wraps(operator.itemgetter, operator.attrgetter, operator.methodcaller)
+def _getter(tx: Tracer, real: Any, origin: Origin) -> Value:
+    tx.guard_type(real, origin, "it was called")
+    args, pairs = parts = exact.parts_of(real)
+    words = dict(pairs)
+    if all(type(a) in (int, str, bool, type(None)) for a in (*args, *words.values())):
+        tx.guard(ReducesTo(origin, parts, cause=tx.cause("it was called")))
+    else:
+        tx.guard_object(real, origin, "it was called")
+    values = [tx.from_python(a) for a in args]
+    return Getter(type(real), values, {k: tx.from_python(v) for k, v in words.items()}, origin)
+
+
+# functools.
+
+
+def _singledispatch(tx: Tracer, of: RealFunction, args: Args, kwargs: Words) -> Value:
+    """Which implementation is chosen depends on the class alone, as long as none is registered."""
+    real: Any = of.held
+    if not args:
+        tx.raise_type_error(f"{real.__name__} requires at least 1 positional argument")
+    cls = force(tx, args[0]).type()
+    chosen = real.dispatch(cls)
+    assert of.origin is not None
+    registry = Attr(of.origin, "registry")
+    why = f"which implementation it has for {cls.__name__} was looked up"
+    tx.guard(DictKeys(registry, tuple(real.registry), cause=tx.cause(why)))
+    found = next(k for k, v in real.registry.items() if v is chosen)
+    tx.guard(IsObject(Item(registry, found), chosen, cause=tx.cause(why)))
+    return tx.wrap(chosen, Fixed(chosen, chosen.__qualname__)).call(tx, args, kwargs)
+
+
+def _recursive_repr(tx: Tracer, of: RealFunction, args: Args, kwargs: Words) -> Value:
+    """The guard against recursion is left out: tracing has a limit of its own."""
+    inner = of.held.__wrapped__  # type: ignore[attr-defined]
+    return tx.wrap(inner, Fixed(inner, inner.__qualname__)).call(tx, args, kwargs)
+
+
+_WRAPPERS: tuple[tuple[Any, Any], ...] = (
+    (functools.singledispatch(len), _singledispatch),
+    (reprlib.recursive_repr()(repr), _recursive_repr),
+    # dataclasses had one of its own before 3.12.
+    *((wrap(repr), _recursive_repr) for name, wrap in vars(dataclasses).items() if name == "_recursive_repr"),
+)
+for _wrapper, _rule in _WRAPPERS:
+    BY_CODE[_wrapper.__code__] = _rule
+
+
+def bound_partial(tx: Tracer, found: Any, instance: Value, origin: Origin) -> Value:
+    """A ``functools.partialmethod`` read through an instance."""
+    inner = force(tx, tx.wrap(found.func, Attr(origin, "func")))
+    if not isinstance(inner, RealFunction):
+        raise Unsupported("unsupported-operation", "a partialmethod of anything but a function")
+    args = [tx.lazy(a, Item(Attr(origin, "args"), n)) for n, a in enumerate(found.args)]
+    words = {k: tx.lazy(v, Item(Attr(origin, "keywords"), k)) for k, v in found.keywords.items()}
+    return PartialValue(BoundMethod(instance, inner), list(args), dict(words))
+
+
+class ComparedBy(ObjectValue):
+    """What ``functools.cmp_to_key(compare)`` makes of an item."""
+
+    def __init__(self, compare: Value, item: Value) -> None:
+        super().__init__(type(functools.cmp_to_key(max)(1)), None, NotImplemented)
+        self.compare = compare
+        self.item = item
+
+    def method(self, tx: Tracer, name: str) -> Value | None:
+        symbol = _SYMBOLS.get(name)
+        return None if symbol is None else _Comparison(self, symbol)
+
+    def children(self) -> list[Value]:
+        return [self.compare, self.item]
+
+
+_SYMBOLS = {method: symbol for symbol, (_, method, _) in operations.COMPARE.items()}
+
+
+class _Comparison(Value):
+    """``key < other`` of such keys, bound to the left one."""
+
+    def __init__(self, of: ComparedBy, symbol: str) -> None:
+        self.of = of
+        self.symbol = symbol
+
+    def type(self) -> type:
+        return type(len)
+
+    def call(self, tx: Tracer, args: Args, kwargs: Words) -> Value:
+        other = force(tx, args[0])
+        if not isinstance(other, ComparedBy):
+            return Const(NotImplemented)
+        number = force(tx, self.of.compare).call(tx, [self.of.item, other.item], {})
+        return operations.compare(tx, self.symbol, number, Const(0))
+
+
+class _ToKey(Value):
+    """``functools.cmp_to_key(compare)``."""
+
+    def __init__(self, compare: Value) -> None:
+        self.compare = compare
+
+    def type(self) -> type:
+        return type(functools.cmp_to_key(max))
+
+    def call(self, tx: Tracer, args: Args, kwargs: Words) -> Value:
+        return ComparedBy(self.compare, args[0] if args else kwargs["obj"])
+
+    def children(self) -> list[Value]:
+        return [self.compare]
+
+    def reconstruct(self, cg: Codegen) -> None:
+        cg.out.callable(lambda: cg.const(functools.cmp_to_key))
+        cg.load(self.compare)
+        cg.out.call(1)
+
+
+@special(functools.cmp_to_key)
+def _cmp_to_key(tx: Tracer, args: Args, kwargs: Words) -> Value:
+    return _ToKey(args[0] if args else kwargs["mycmp"])

@@ -1,0 +1,95 @@
+"""``id()`` and user-defined hashing: keys that stand for objects compare as the objects do, without numbers that change from run to run."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from engine.trace.signals import Unsupported
+from engine.trace.values.base import Const, Value, force
+from engine.trace.values.functions import special
+
+if TYPE_CHECKING:
+    from engine.trace.codegen import Codegen
+    from engine.trace.state import Tracer
+
+
+class IdValue(Value):
+    """``id(of)``: only equality is known of it."""
+
+    def __init__(self, of: Value) -> None:
+        self.of = of
+
+    def type(self) -> type:
+        return int
+
+    def describe(self) -> str:
+        return f"id of {self.of.describe()}"
+
+    def truth(self, tx: Tracer) -> bool:
+        return True
+
+    def key(self, tx: Tracer) -> Any:
+        return IdKey(tx, self.of)
+
+    def children(self) -> list[Value]:
+        return [self.of]
+
+    def reconstruct(self, cg: Codegen) -> None:
+        cg.out.callable(lambda: cg.const(id))
+        cg.load(self.of)
+        cg.out.call(1)
+
+
+class IdKey:
+    """Stands for ``id(x)`` as a key. All hash alike, so that a lookup compares with every other one, which guards what it finds."""
+
+    def __init__(self, tx: Tracer, of: Value) -> None:
+        self.tx = tx
+        self.of = of
+
+    def __hash__(self) -> int:
+        return hash(IdKey)
+
+    def __eq__(self, other: object) -> bool:
+        from engine.trace.operations import is_same
+
+        return isinstance(other, IdKey) and is_same(self.tx, self.of, other.of)
+
+
+class HashedKey:
+    """Stands for an object whose class defines ``__hash__`` and ``__eq__``: compares by running them."""
+
+    def __init__(self, tx: Tracer, of: Value, number: int) -> None:
+        self.tx = tx
+        self.of = of
+        self.number = number
+
+    def __hash__(self) -> int:
+        return self.number
+
+    def __eq__(self, other: object) -> bool:
+        from engine.trace.operations import same_or_equal
+
+        if self is other:
+            return True
+        if isinstance(other, HashedKey):
+            return self.of is other.of or same_or_equal(self.tx, self.of, other.of)
+        raise Unsupported("unsupported-operation", "comparing keys of different kinds that have the same hash")
+
+
+@special(id)
+def _id(tx: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    of = force(tx, args[0])
+    if isinstance(of, Const) or not of.is_mutable:
+        from engine.trace.values.tensor import TensorValue
+
+        if not isinstance(of, TensorValue):
+            raise Unsupported("unsupported-operation", f"id() of {of.describe()}")
+    return IdValue(of)
+
+
+def equal_ids(tx: Tracer, left: Value, right: Value) -> bool | None:
+    """Whether two ids are equal; None where one of the two is no id."""
+    if isinstance(left, IdValue) and isinstance(right, IdValue):
+        return IdKey(tx, left.of) == IdKey(tx, right.of)
+    return None
