@@ -29,6 +29,8 @@ export class TracerView {
     /** @type {any} */
     this.time = null;
     this.at = 0;
+    /** The step whose line the source pane shows: the one in hand, or the call that led out of the recorded source. */
+    this.sourceStep = 0;
     /** Rows of the source with a breakpoint. @type {Set<number>} */
     this.stops = new Set();
     /** Instructions of the code in view, in order. @type {number[]} */
@@ -124,6 +126,7 @@ export class TracerView {
     this.at = Math.min(this.at, part.count - 1);
     this.stops = new Set();
     this.code = -1;
+    this.sourceStep = this.at;
     for (const pane of [this.graph, this.guards, this.effects]) pane.rows?.reset(0);
     this.slider.max = String(part.count - 1);
     this.ticks.className = "ticks" + (this.tickSteps().some((steps) => steps.length > CROWD) ? " dense" : "");
@@ -209,9 +212,12 @@ export class TracerView {
 
   drawCode() {
     const { time, part, at } = this;
-    const [code, , , , row, line] = time.op(at), next = time.op(Math.min(at + 1, part.count - 1));
+    const [code, , , , , line] = time.op(at), next = time.op(Math.min(at + 1, part.count - 1));
     const frames = time.frames(Math.max(0, at - 1)), from = at > 0 && part.depth[at] ? frames[1] : null;
-    this.source.count.textContent = `in ${part.codes[code]}` + (from ? `, inlined from line ${from.line}` : "");
+    const own = time.op(at)[4], caller = own >= 0 || at === 0 ? undefined : frames.slice(1).find((/** @type {any} */ f) => time.op(f.step)[4] >= 0);
+    this.sourceStep = caller ? caller.step : at;
+    const row = time.op(this.sourceStep)[4];
+    this.source.count.textContent = caller ? `${part.codes[code]} was not recorded: its caller` : `in ${part.codes[code]}` + (from ? `, inlined from line ${from.line}` : "");
     this.source.empty.hidden = row >= 0;
     this.source.empty.textContent = `${part.codes[code]} lies outside your code${line ? ` (line ${line} of its file)` : ""}: its source was not recorded.`;
     this.source.body.hidden = row < 0;
@@ -257,7 +263,7 @@ export class TracerView {
   drawFrames() {
     const found = this.time.frames(this.at);
     this.frames.count.textContent = String(found.length);
-    put(this.frames.body, found.map((/** @type {any} */ f) => h("div", { class: "val" }, h("span", { class: "sg" }), h("button", { type: "button", class: "v", onclick: () => this.go(f.step) }, f.name), h("span", { class: "mut" }, f.line ? "line " + f.line : ""))));
+    put(this.frames.body, found.map((/** @type {any} */ f) => h("div", { class: "val fr" }, h("span", { class: "sg" }), h("button", { type: "button", class: "v", title: f.name, onclick: () => this.go(f.step) }, f.name), h("span", { class: "mut" }, f.line ? "line " + f.line : ""))));
   }
 
   /** Go to the step that made a value: its node's where it has one. @param {string} node @param {() => number} otherwise */
@@ -288,7 +294,7 @@ export class TracerView {
 
   /** @param {number} i */
   #sourceRow(i) {
-    const { part, time } = this, [, , , , row, , from, to] = time.op(this.at), isNow = row === i;
+    const { part, time } = this, [, , , , row, , from, to] = time.op(this.sourceStep), isNow = row === i;
     const ordinal = part.ordinals[i] || 0, runs = tokens(part.source[i], "python");
     const cut = isNow && from >= 0 ? marked(runs, from, to) : runs.map(([c, t]) => /** @type {[string, string, boolean]} */ ([c, t, false]));
     const stop = this.stops.has(i);

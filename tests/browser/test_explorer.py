@@ -5,12 +5,14 @@ from __future__ import annotations
 import os
 import pathlib
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
+from engine.records.bytecode import Span
 from tests.notebook_ext.sessions import empty_session, head_session, hostile_session, large_session, verified_session
-from tests.notebook_ext.traces import many_steps_session, onion_session, steps_session
+from tests.notebook_ext.traces import many_steps_session, onion_session, steps, steps_session, traced
 
 pytestmark = pytest.mark.browser
 VIEWS = ("linked", "guards", "recompiles", "breaks", "graph", "kernels", "timings", "tracer", "onion")
@@ -251,6 +253,18 @@ def test_the_tracer_walks_into_a_call_and_out_again(explorer: Show) -> None:
     assert "contents of the list are replaced" in pane(page, "Side effects pending")
     assert press(page, "ArrowUp").startswith("Step 12:")
     assert "None so far" in pane(page, "Side effects pending")
+
+
+def test_inside_code_without_source_its_caller_is_shown(explorer: Show) -> None:
+    """The pane says whose source is missing, and marks the user's line that led there."""
+    session = traced(tuple(replace(s, span=Span("lib.py", 9)) if s.frame else s for s in steps()))
+    page = explorer(session)
+    open_view(page, "tracer")
+    assert press(page, "i").startswith("Step 6: RESUME at line 9 of scaled")
+    assert "scaled was not recorded: its caller" in pane(page, "Source")
+    assert "a = scaled(x, 2)" in page.locator('.lm .tp[aria-label="Source"] .cur').inner_text()
+    press(page, "o")
+    assert "in f" in pane(page, "Source")
 
 
 def test_going_back_shows_exactly_what_was_there(explorer: Show) -> None:
