@@ -340,3 +340,32 @@ class AwkwardNames(nn.Module):
         x = self.layers["in"](torch_)
         x = self.layers["été"](self.layers["0-first"](x))
         return self.layers["self"](x) * mul + self.add + getattr(self, "return")
+
+
+@program(lambda: (torch.randn(2, 5, 4),))
+class RecurrentLayers(nn.Module):
+    """LSTM and GRU."""
+
+    def __init__(self):
+        super().__init__()
+        self.lstm = nn.LSTM(4, 4, batch_first=True)
+        self.gru = nn.GRU(4, 3, num_layers=2, bidirectional=True)
+
+    def forward(self, x):
+        y, (hidden, _) = self.lstm(x)
+        return self.gru(y)[0], hidden
+
+
+@program(lambda: (torch.randn(2, 4),))
+class GradientsAlreadyWanted(nn.Module):
+    """requires_grad_ where nothing changes, and a list of parameters by position."""
+
+    def __init__(self):
+        super().__init__()
+        self.weights = nn.ParameterList([nn.Parameter(torch.ones(4)) for _ in range(3)])
+
+    def forward(self, x):
+        self.weights[0].requires_grad_()
+        for weight in self.weights:
+            x = x * weight
+        return x + self.weights[-1]

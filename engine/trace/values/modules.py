@@ -153,30 +153,54 @@ class ModuleValue(ObjectValue):
             )
 
     def _call_with_hooks(self, tx: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
+        from engine.trace.values.mappings import DictValue
         from engine.trace.values.sequences import TupleValue
 
         own = self.held.__dict__
-        if own["_backward_hooks"] or own["_backward_pre_hooks"] or kwargs or own.get("_forward_hooks_always_called"):
+        lazy = isinstance(self.held, torch.nn.modules.lazy.LazyModuleMixin)
+        if own["_backward_hooks"] or own["_backward_pre_hooks"] or own.get("_forward_hooks_always_called") or lazy:
             raise Unsupported("unknown-call", f"the hooks of {self.describe()} run")
-        if own.get("_forward_hooks_with_kwargs") or own.get("_forward_pre_hooks_with_kwargs"):
-            raise Unsupported("unknown-call", f"the hooks of {self.describe()} run")
-        for hook in self._hooks(tx, "_forward_pre_hooks"):
-            result = force(tx, hook.call(tx, [self, TupleValue(list(args))], {}))
-            if not (isinstance(result, Const) and result.value is None):
+        for hook, with_keywords in self._hooks(tx, "_forward_pre_hooks"):
+            words = DictValue({k: (Const(k), v) for k, v in kwargs.items()})
+            given: list[Value] = [self, TupleValue(list(args)), *([words] if with_keywords else [])]
+            result = force(tx, hook.call(tx, given, {}))
+            if isinstance(result, Const) and result.value is None:
+                continue
+            if with_keywords:
+                args, kwargs = self._replaced_arguments(tx, result)
+            else:
                 args = list(result.items) if isinstance(result, TupleValue) else [result]
         output = force(tx, self.get_attr(tx, "forward")).call(tx, args, kwargs)
-        for hook in self._hooks(tx, "_forward_hooks"):
-            result = force(tx, hook.call(tx, [self, TupleValue(list(args)), output], {}))
+        for hook, with_keywords in self._hooks(tx, "_forward_hooks"):
+            words = DictValue({k: (Const(k), v) for k, v in kwargs.items()})
+            given = [self, TupleValue(list(args)), *([words] if with_keywords else []), output]
+            result = force(tx, hook.call(tx, given, {}))
             if not (isinstance(result, Const) and result.value is None):
                 output = result
         return output
 
-    def _hooks(self, tx: Tracer, table: str) -> list[Value]:
+    def _replaced_arguments(self, tx: Tracer, result: Value) -> tuple[list[Value], dict[str, Value]]:
+        """Arguments as a pre-hook with keywords returns them."""
+        from engine.trace.values.mappings import DictValue
+        from engine.trace.values.sequences import TupleValue
+
+        if isinstance(result, TupleValue) and len(result.items) == 2:
+            positional, words = (force(tx, i) for i in result.items)
+            if isinstance(positional, TupleValue) and isinstance(words, DictValue):
+                return list(positional.items), {str(k): v for k, (_, v) in words.entries.items()}
+        raise Unsupported("unknown-call", f"a hook of {self.describe()} returns what is not known to be arguments")
+
+    def _hooks(self, tx: Tracer, table: str) -> list[tuple[Value, bool]]:
+        """The hooks in order, each with whether it takes keyword arguments."""
         assert self.origin is not None
         real = self.held.__dict__[table]
+        with_keywords = self.held.__dict__.get(f"{table}_with_kwargs", {})
         base = Attr(self.origin, table)
         tx.guard(DictKeys(base, tuple(real), cause=tx.cause("its hooks ran")))
-        return [tx.wrap(hook, Item(base, key)) for key, hook in real.items()]
+        if with_keywords:
+            keywords = Attr(self.origin, f"{table}_with_kwargs")
+            tx.guard(DictKeys(keywords, tuple(with_keywords), cause=tx.cause("its hooks ran")))
+        return [(tx.wrap(hook, Item(base, key)), key in with_keywords) for key, hook in real.items()]
 
     # Containers: their members in order, without running their Python code.
 

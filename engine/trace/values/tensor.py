@@ -183,6 +183,8 @@ class TensorValue(Value):
     def call_method(self, tx: Tracer, name: str, args: list[Value], kwargs: dict[str, Value]) -> Value:
         if name in self.written or (self.held is not None and name in getattr(self.held, "__dict__", {})):
             return super().call_method(tx, name, args, kwargs)
+        if name == "requires_grad_" and self._has_requires_grad(tx, args, kwargs):
+            return self
         if name in _PYTHON_ONLY:
             raise Unsupported(
                 "data-dependent" if name in ("numpy", "tolist") else "unknown-call", f"Tensor.{name} is called"
@@ -196,6 +198,11 @@ class TensorValue(Value):
         if name in ("__iter__", "__bool__", "__getitem__", "__setitem__"):
             return self._protocol(tx, name, args)
         return emit(tx, "call_method", name, [self, *args], kwargs)
+
+    def _has_requires_grad(self, tx: Tracer, args: list[Value], kwargs: dict[str, Value]) -> bool:
+        """Whether ``requires_grad_`` would leave everything as it is."""
+        wanted = force(tx, args[0] if args else kwargs.get("requires_grad", Const(True)))
+        return isinstance(wanted, Const) and wanted.value is self.fake.requires_grad and self.fake.is_leaf
 
     def _measure(self, tx: Tracer, name: str, args: list[Value]) -> Value | None:
         if name in ("dim", "ndimension") and not args:
@@ -223,6 +230,8 @@ class TensorValue(Value):
                 return NONE
 
     def set_attr(self, tx: Tracer, name: str, value: Value) -> None:
+        if name == "requires_grad" and self._has_requires_grad(tx, [value], {}):
+            return
         if hasattr(torch.Tensor, name) or name.startswith(_MARKS):
             raise Unsupported("side-effect", f"the attribute {name!r} of a tensor is set")
         tx.mutating(self)

@@ -74,6 +74,7 @@ _PURE: dict[int, Any] = {
         *(f for n, f in vars(math).items() if callable(f)),
         *(f for n, f in vars(cmath).items() if callable(f)),
         *(f for n, f in vars(operator).items() if callable(f) and not isinstance(f, type) and not n.startswith("_") and not n.startswith("i")),
+        operator.index, operator.inv, operator.invert,
         abs, ascii, bin, chr, divmod, format, hash, hex, oct, ord, pow, repr, round, sum,
         torch.promote_types, torch.can_cast, torch.is_storage,
         str.maketrans, bytes.fromhex, dict.fromkeys, int.from_bytes, float.fromhex,

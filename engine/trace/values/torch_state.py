@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 import torch.overrides
 
+from engine.ir.origin import Attr, Item
 from engine.trace.signals import Unsupported
 from engine.trace.values.base import NONE, Const, Value, force
 from engine.trace.values.functions import special
@@ -101,3 +102,20 @@ def _ties(module: torch.nn.Module) -> bool:
     ]
     modules = list(module.named_modules(remove_duplicate=False))
     return any(len({id(v) for _, v in found}) != len(found) for found in (tensors, modules))
+
+
+@special(torch.nn.RNNBase._weights_have_changed)
+def _weights_have_changed(tx: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    """Whether an RNN's flat list of weights is out of date: taken not to be, as long as both ways reach the same tensors."""
+    module = force(tx, args[0])
+    if not isinstance(module, ModuleValue) or module.origin is None or module.written or module.replaced:
+        raise Unsupported("unknown-call", "the weights of a recurrent module may have changed")
+    if module.held._weights_have_changed():
+        raise Unsupported("unknown-call", "the weights of a recurrent module have changed")
+    names = module.held._flat_weights_names
+    for n, (name, weight) in enumerate(zip(names, module.held._flat_weights, strict=True)):
+        if weight is not module.held._parameters.get(name):
+            raise Unsupported("unknown-call", "the weights of a recurrent module are not its parameters")
+        force(tx, module.member(tx, "_parameters", name))
+        tx.wrap(weight, Item(Attr(module.origin, "_flat_weights"), n))
+    return Const(False)

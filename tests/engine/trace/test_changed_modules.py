@@ -1,0 +1,101 @@
+"""Modules changed between calls of compiled code."""
+
+from __future__ import annotations
+
+import torch
+from torch import nn
+
+import engine
+
+
+def test_replaced_weight_of_lstm_is_used() -> None:
+    """An LSTM that was compiled uses a weight that is assigned later."""
+    lstm = nn.LSTM(4, 4)
+    x = torch.randn(3, 2, 4)
+    compiled = engine.compile(lstm, backend="eager")
+    before = compiled(x)[0]
+    assert torch.equal(before, lstm(x)[0])
+    with torch.no_grad():
+        lstm.weight_ih_l0 = nn.Parameter(torch.ones_like(lstm.weight_ih_l0))
+    after = compiled(x)[0]
+    assert torch.equal(after, lstm(x)[0])
+    assert not torch.equal(after, before)
+
+
+def test_hook_added_later_runs() -> None:
+    """A hook registered after compiling runs at the next call, with keyword arguments if it asks for them."""
+
+    class Outer(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.inner = nn.Linear(4, 4)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return self.inner(x)  # type: ignore[no-any-return]
+
+    outer = Outer()
+    x = torch.randn(2, 4)
+    compiled = engine.compile(outer, backend="eager")
+    compiled(x)
+    outer.inner.register_forward_hook(lambda module, args, kwargs, output: output * 2, with_kwargs=True)
+    assert torch.equal(compiled(x), outer(x))
+    outer.inner.register_forward_hook(lambda module, args, output: output + args[0])
+    assert torch.equal(compiled(x), outer(x))
+
+
+def test_hooks_replace_keyword_arguments() -> None:
+    """Hooks see and replace keyword arguments in one graph, as in Python."""
+
+    class Scaling(nn.Module):
+        def forward(self, x: torch.Tensor, scale: float = 1.0) -> torch.Tensor:
+            return x * scale
+
+    class Outer(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.inner = Scaling()
+            self.inner.register_forward_pre_hook(
+                lambda module, args, kwargs: ((args[0] + 1,), {"scale": kwargs["scale"] * 2}), with_kwargs=True
+            )
+            self.inner.register_forward_hook(
+                lambda module, args, kwargs, output: output * kwargs["scale"], with_kwargs=True
+            )
+            self.inner.register_forward_hook(lambda module, args, output: output - args[0])
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return self.inner(x, scale=3.0)  # type: ignore[no-any-return]
+
+    outer = Outer()
+    x = torch.randn(2, 4)
+    with engine.record() as session:
+        found = engine.compile(outer, backend="eager")(x)
+    assert torch.equal(found, outer(x))
+    assert not [b for c in session.compilations if c.trace is not None for b in c.trace.breaks]
+
+
+def test_changed_custom_function_is_used() -> None:
+    """A backward that is replaced after compiling takes part in the next call."""
+
+    class Doubled(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, x):  # type: ignore[no-untyped-def]
+            ctx.factor = 2
+            return x * 2
+
+        @staticmethod
+        def backward(ctx, grad):  # type: ignore[no-untyped-def]
+            return grad * ctx.factor
+
+    def run(x: torch.Tensor) -> torch.Tensor:
+        return Doubled.apply(x).sum()  # type: ignore[no-any-return]
+
+    compiled = engine.compile(run, backend="aot_eager")
+    x = torch.ones(3, requires_grad=True)
+    compiled(x).backward()
+    assert x.grad is not None
+    assert x.grad.tolist() == [2, 2, 2]
+    Doubled.backward = staticmethod(lambda ctx, grad: grad * 7)
+    x.grad = None
+    compiled(x).backward()
+    assert x.grad is not None
+    assert x.grad.tolist() == [7, 7, 7]
