@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import keyword
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 import sympy
@@ -22,6 +23,7 @@ from engine.kernels.expressions import (
     operation_text,
 )
 from engine.kernels.indexing import Blocking, blocking, blocks, is_divisible, is_linear
+from engine.kernels.online import sums_with_largest
 from engine.records.lowering import LoopOp
 
 LONGEST_INLINE = 56
@@ -75,7 +77,8 @@ class Printer:
         self.sizes: dict[Size, str] = {}
         self.live = _live(kernel.ops)
         self.uses = _uses(self.live)
-        self.levels = _levels(kernel.ops)
+        self.online = sums_with_largest(self.live) if self.block.is_looped else {}
+        self.levels = _levels(kernel.ops, self.online)
         pointwise = kernel.r is None
         self.x_name = "at" if pointwise else "row"
         # A symbolic size is always passed as a whole: a launcher refuses one that does not fit in 32 bits.
@@ -215,7 +218,8 @@ class Printer:
         stores = [op for op in self.live if op.name in WRITES and R in op.space and self.levels[op.number] == level]
         if not reductions and not stores:
             return
-        needed = _closure([*(a for op in reductions for a in op.args), *stores], self.kernel.ops)
+        computed = [op for op in reductions if op.number not in self.online]
+        needed = _closure([*(a for op in computed for a in op.args), *stores], self.kernel.ops, in_one_run=True)
         for op in reductions:
             name = self._unique(f"{role(op.label or 'total')}_acc")
             self.names[-1 - op.number] = name
@@ -230,11 +234,17 @@ class Printer:
             if op.number in needed and R in op.space and (op.name not in WRITES or op in stores):
                 self.texts.pop(op.number, None)
                 self._write(op)
-        for op in reductions:
-            self._accumulate(op)
+        sums = {self.online[op.number].number: op for op in reductions if op.number in self.online}
+        for op in computed:
+            if op.number in sums:
+                self._accumulate_exponentials(op, sums[op.number])
+            else:
+                self._accumulate(op)
         self.indent = "    "
         for op in reductions:
             acc = self.names[-1 - op.number]
+            if op.number in self.online:
+                acc = self._rescaled(op, self.online[op.number])
             self._assign(op, Text(self._reduced(op, acc), True, (op.number,)))
 
     def _accumulate(self, op: Op) -> None:
@@ -243,6 +253,26 @@ class Printer:
             op.value, f"tl.{'maximum' if op.value == 'max' else 'minimum'}({acc}, {value.text})"
         )
         self._add(f"{acc} = {combined}", (*value.ops, op.number))
+
+    def _accumulate_exponentials(self, largest: Op, total: Op) -> None:
+        """The largest value so far, and the sum of exponentials below it: what was summed below a smaller one is scaled down."""
+        top, acc = self.names[-1 - largest.number], self.names[-1 - total.number]
+        value = self._masked_value(largest)
+        behind = (*value.ops, largest.number, total.number, total.args[0].number)
+        here, raised = self._unique(f"{top.removesuffix('_acc')}_here"), self._unique(f"{top.removesuffix('_acc')}_new")
+        self._add(f"{here} = {value.text}", (*value.ops, largest.number))
+        self._add(f"{raised} = tl.maximum({top}, {here})", (largest.number,))
+        self._add(f"{acc} = {acc} * tl.where({top} == {raised}, 1.0, tl.exp({top} - {raised}))", behind)
+        self._add(f'{acc} = {acc} + tl.where({here} == float("-inf"), 0.0, tl.exp({here} - {raised}))', behind)
+        self._add(f"{top} = {raised}", (largest.number,))
+
+    def _rescaled(self, total: Op, largest: Op) -> str:
+        """Each lane's sum below the row's largest value; a row of nothing but -inf has no such sum, as in eager."""
+        top, acc, whole = self.names[-1 - largest.number], self.names[-1 - total.number], self._text(largest).text
+        scaled = f"{acc} * tl.where({top} == {whole}, 1.0, tl.exp({top} - {whole}))"
+        behind = (total.number, total.args[0].number)
+        self._add(f'{acc} = tl.where({whole} == float("-inf"), float("nan"), {scaled})', behind)
+        return acc
 
     def _neutral(self, op: Op) -> str:
         if op.value in NEUTRAL:
@@ -465,7 +495,8 @@ def _live(ops: tuple[Op, ...]) -> list[Op]:
     return [op for op in ops if op.number in needed]
 
 
-def _closure(roots: list[Op], ops: tuple[Op, ...]) -> set[int]:
+def _closure(roots: list[Op], ops: tuple[Op, ...], *, in_one_run: bool = False) -> set[int]:
+    """What the roots need; ``in_one_run`` without what reductions that are over needed."""
     seen: set[int] = set()
     stack = list(roots)
     while stack:
@@ -473,7 +504,8 @@ def _closure(roots: list[Op], ops: tuple[Op, ...]) -> set[int]:
         if op.number in seen:
             continue
         seen.add(op.number)
-        stack.extend(_needs(op, ops))
+        if not (in_one_run and op.name == "reduce"):
+            stack.extend(_needs(op, ops))
     return seen
 
 
@@ -494,10 +526,10 @@ def _uses(ops: list[Op]) -> dict[int, list[Op]]:
     return uses
 
 
-def _levels(ops: tuple[Op, ...]) -> dict[int, int]:
+def _levels(ops: tuple[Op, ...], online: Mapping[int, Op]) -> dict[int, int]:
     """How many runs over the inner loop must be over before an operation can be computed."""
     levels: dict[int, int] = {}
     for op in ops:
         below = max((levels[n.number] for n in _needs(op, ops)), default=0)
-        levels[op.number] = below + 1 if op.name == "reduce" else below
+        levels[op.number] = below + 1 if op.name == "reduce" and op.number not in online else below
     return levels

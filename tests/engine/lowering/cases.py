@@ -519,3 +519,23 @@ def largest_of_windows(odd: Any, x: Any, n: Any) -> Any:
         (F.max_pool2d(x, 3, 2, 1, ceil_mode=True, return_indices=True), F.max_pool2d(x * 2, 2) + 1),
         (F.max_pool2d(n.float(), 2, return_indices=True), F.max_pool2d(x, 2, dilation=2)),
     )
+
+
+def _long_odd() -> torch.Tensor:
+    x = torch.randn(6, 17_001) * 30
+    x[0], x[1, 5], x[2, 9_000], x[3, :17_000] = -math.inf, math.nan, math.inf, -math.inf
+    x[4, 3:] = -math.inf
+    return x
+
+
+@case(_long_odd, dynamic=False)
+def exponentials_of_long_rows(x: Any) -> Any:
+    """Sums of exponentials kept up in one run over a row, where NaN, infinities or nothing but -inf are in it."""
+    sums = (x - x.amax(-1, keepdim=True)).exp().sum(-1)
+    return x.softmax(-1), x.log_softmax(-1), x.logsumexp(-1), sums, F.cross_entropy(x[3:], torch.tensor([17_000, 1, 7]))
+
+
+@case(normal(20_000, 40), dynamic=False)
+def exponentials_of_long_columns(x: Any) -> Any:
+    """The same across memory."""
+    return (x * 2).softmax(0), x.log_softmax(0)
