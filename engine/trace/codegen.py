@@ -315,6 +315,8 @@ class Codegen:
                 head.item(index)
             case TypeOf():
                 self._head_call(type)
+            case Referent():
+                self._head_call(operator.call)
             case _:
                 raise Unsupported("side-effect", f"loading {origin.expr} again")
 
@@ -339,8 +341,6 @@ class Codegen:
         result.argnames = list(code.co_varnames[:count])
         result.argcount = code.co_argcount
         result.posonlyargcount = code.co_posonlyargcount
-            case Referent():
-                self._head_call(operator.call)
         result.kwonlyargcount = code.co_kwonlyargcount
         result.name = code.co_name
         result.qualname = code.co_qualname
