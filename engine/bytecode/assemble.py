@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from bytecode import Instr, Label
-from bytecode.instr import UNSET, InstrLocation
+from bytecode.instr import UNSET, InstrLocation, TryBegin, TryEnd
 
 from engine.bytecode.opcodes import VERSION
 
@@ -16,19 +16,29 @@ class Emitter:
 
     def __init__(self, location: InstrLocation | None = None) -> None:
         self.location = location
-        self.code: list[Instr | Label] = []
+        self.code: list[Instr | Label | TryBegin | TryEnd] = []
 
     def emit(self, name: str, arg: Any = UNSET) -> None:
         """Add one instruction."""
         self.code.append(Instr(name, arg, location=self.location))
 
-    def extend(self, instructions: Iterable[Instr | Label]) -> None:
+    def extend(self, instructions: Iterable[Instr | Label | TryBegin | TryEnd]) -> None:
         """Add ready instructions."""
         self.code.extend(instructions)
 
     def label(self, label: Label) -> None:
         """Put a jump target here."""
         self.code.append(label)
+
+    def try_begin(self, handler: Label, depth: int) -> TryBegin:
+        """What follows is covered by ``handler``, which finds the exception above ``depth`` values."""
+        begin = TryBegin(handler, push_lasti=False, stack_depth=depth)
+        self.code.append(begin)
+        return begin
+
+    def try_end(self, begin: TryBegin) -> None:
+        """End what ``begin`` covers."""
+        self.code.append(TryEnd(begin))
 
     def const(self, value: Any) -> None:
         """Push a constant (any object)."""

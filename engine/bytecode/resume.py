@@ -10,16 +10,27 @@ from types import CodeType
 from bytecode import Bytecode, CompilerFlags, Instr, Label
 from bytecode.instr import CellVar, FreeVar, InstrLocation, TryBegin, TryEnd
 
+from engine.bytecode.decode import decode
+
 NULL = "null"
 VALUE = "value"
+HANDLED = "handled"
+"""Where CPython keeps the exception that was handled before: the parameter is the exception that is being handled from here on."""
+
+
+class InstructionOffset(int):
+    """Where an exception was raised, in code units, as exception handlers find it on the stack."""
 
 
 @dataclass(frozen=True)
 class Point:
-    """Where a resume function goes on: instruction ``index`` of ``code``, with this stack (``VALUE`` or ``NULL``, bottom first) and locals."""
+    """Where a resume function goes on: instruction ``index`` of ``code``, with this stack (bottom first) and locals.
+
+    A place on the stack is ``VALUE``, ``NULL``, ``HANDLED``, or an int: the offset of the instruction of that index.
+    """
 
     index: int
-    stack: tuple[str, ...]
+    stack: tuple[str | int, ...]
     locals: tuple[str, ...]
 
 
@@ -44,7 +55,7 @@ def resumed(code: CodeType) -> Resumed | None:
 
 def stack_names(point: Point) -> tuple[str, ...]:
     """Parameters that carry the stack, bottom first."""
-    return tuple(f"__stack_{n}" for n, kind in enumerate(point.stack) if kind == VALUE)
+    return tuple(f"__stack_{n}" for n, kind in enumerate(point.stack) if kind in (VALUE, HANDLED))
 
 
 def resume_code(code: CodeType, point: Point) -> CodeType:
@@ -68,7 +79,7 @@ def free_names(code: CodeType) -> tuple[str, ...]:
 def _build(code: CodeType, point: Point) -> CodeType:
     known = resumed(code)
     base, index = (code, point.index) if known is None else (known.base, point.index - known.shift)
-    source = Bytecode.from_code(base)
+    source = Bytecode.from_code(base, conserve_exception_block_stackdepth=True)
     label = Label()
     body = _body(source, index, label)
     result = Bytecode()
@@ -86,8 +97,11 @@ def _build(code: CodeType, point: Point) -> CodeType:
     result.flags = CompilerFlags(
         base.co_flags & ~(inspect.CO_VARARGS | inspect.CO_VARKEYWORDS) | (inspect.CO_NESTED if free else 0)
     )
-    made = result.to_code()
     shift = len(prefix) - _dropped(base)
+    # The body's own depths hold: the assembler's search starts at the first instruction and does not see the middle of a block.
+    depth = max(base.co_stacksize, len(point.stack) + 1)
+    assembled = result.to_code(stacksize=depth, compute_exception_stack_depths=False)
+    made = _place_offsets(assembled, shift - (known.shift if known else 0))
     real = id(made)
     _bases[real] = (weakref.ref(made, lambda _: _bases.pop(real, None)), Resumed(base, shift, index))
     return made
@@ -97,12 +111,27 @@ def _prefix(point: Point, label: Label, free: tuple[str, ...], location: InstrLo
     prefix = [Instr("COPY_FREE_VARS", len(free), location=location)] if free else []
     prefix.append(Instr("RESUME", 0, location=location))
     for n, kind in enumerate(point.stack):
-        name = f"__stack_{n}"
-        prefix.append(
-            Instr("PUSH_NULL", location=location) if kind == NULL else Instr("LOAD_FAST", name, location=location)
-        )
+        if kind == NULL:
+            prefix.append(Instr("PUSH_NULL", location=location))
+        elif isinstance(kind, int):
+            prefix.append(Instr("LOAD_CONST", InstructionOffset(kind), location=location))
+        else:
+            prefix.append(Instr("LOAD_FAST", f"__stack_{n}", location=location))
+        if kind == HANDLED:
+            prefix.extend([Instr("PUSH_EXC_INFO", location=location), Instr("POP_TOP", location=location)])
     prefix.append(Instr("JUMP_FORWARD", label, location=location))
     return prefix
+
+
+def _place_offsets(made: CodeType, shift: int) -> CodeType:
+    """Turn indices of the broken code's instructions into offsets of this code's own."""
+    if not any(type(c) is InstructionOffset for c in made.co_consts):
+        return made
+    ops = decode(made).ops
+    consts = tuple(
+        InstructionOffset(ops[c + shift].offset // 2) if type(c) is InstructionOffset else c for c in made.co_consts
+    )
+    return made.replace(co_consts=consts)
 
 
 def _dropped(base: CodeType) -> int:

@@ -93,6 +93,11 @@ CATALOGUE: dict[str, Reason] = {
         "Inside try or with blocks, or with an iterator half-way, Python's own state cannot be handed to a new function.",
         ("Move the line that breaks out of the block.",),
     ),
+    "still-running": Reason(
+        "A generator is half-way when the graph breaks later",
+        "Where a generator stands, or a context manager made from one, cannot be handed to new code: Python runs it from its start.",
+        ("Move the line that breaks out of the block or loop.", "Write the context manager as a class."),
+    ),
     "nothing-to-compile": Reason(
         "There is nothing to compile in this function",
         "It met a break before any tensor operation, and none of its arguments holds a tensor or a module.",

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 import torch.fx
 from bytecode import Bytecode, CompilerFlags, Instr, Label
-from bytecode.instr import CellVar, FreeVar, InstrLocation
+from bytecode.instr import CellVar, FreeVar, InstrLocation, TryBegin, TryEnd
 
 from engine.bytecode.assemble import Emitter
 from engine.bytecode.opcodes import VERSION
@@ -56,6 +56,8 @@ class Codegen:
         self.source = code
         self.out = Emitter(location)
         self.head = Emitter(location)
+        self.tail = Emitter(location)
+        self._again = Label()
         self.constants: dict[Slot, Any] = {}
         self.uses_cells = False
         self._slots: dict[int, Slot] = {}
@@ -239,14 +241,39 @@ class Codegen:
         self._load_inputs([i.origin for i in inputs])
         if graph is not None:
             switches = _switches_state(graph.graph)
+            begin = self.head.try_begin(self._again, 0) if self.tx.is_caught else None
             self.head.callable_const(self.embed(call_restoring) if switches else graph.slot)
             if switches:
                 self.head.const(graph.slot)
             for graph_input in inputs:
                 self._head_load(graph_input.origin)
             self.head.call(len(inputs) + switches)
+            if begin is not None:
+                self.head.try_end(begin)
+                self._run_again()
             self._unpack_outputs()
         return self._assemble(), graph
+
+    def _run_again(self) -> None:
+        """An exception in the graph that the user's code may handle: nothing has happened yet, so Python runs the function's own code."""
+        out = self.tail
+        interrupted = Label()
+        out.label(self._again)
+        out.emit("PUSH_EXC_INFO")
+        out.const(self.embed(Exception))
+        out.emit("CHECK_EXC_MATCH")
+        out.jump_if_false(interrupted)
+        out.emit("POP_TOP")
+        out.emit("POP_EXCEPT")
+        body = Bytecode.from_code(self.source, conserve_exception_block_stackdepth=True)
+        for item in body:
+            is_setup = isinstance(item, Instr) and item.name in ("MAKE_CELL", "COPY_FREE_VARS")
+            if not is_setup and isinstance(item, (Instr, Label, TryBegin, TryEnd)):
+                out.extend([item])
+        out.label(interrupted)
+        out.emit("SWAP", 2)
+        out.emit("POP_EXCEPT")
+        out.emit("RERAISE", 0)
 
     def _unpack_outputs(self) -> None:
         if not self._outputs:
@@ -349,7 +376,18 @@ class Codegen:
         result.freevars = list(code.co_freevars)
         result.cellvars = list(code.co_cellvars)
         result.flags = CompilerFlags(code.co_flags)
-        return result.to_code()
+        if not self.tail.code:
+            return result.to_code()
+        return self._with_tail(result)
+
+    def _with_tail(self, result: Bytecode) -> CodeType:
+        """With the function's own code at the end. A resume function starts in its middle, where no search finds its depths: they are kept."""
+        end = len(result)
+        result.extend([self._again, Instr("RERAISE", 0, location=self.out.location)])
+        depth = max(result.compute_stacksize(), self.source.co_stacksize, 4)
+        del result[end:]
+        result.extend(self.tail.code)
+        return result.to_code(stacksize=depth, compute_exception_stack_depths=False)
 
     # The state of torch.
 

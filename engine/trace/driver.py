@@ -32,11 +32,12 @@ from engine.trace.codegen import Codegen
 from engine.trace.loop import advance
 from engine.trace.resumption import Resumption
 from engine.trace.shapes import shape_guards
-from engine.trace.side_effects import guard_distinct, pending_values, replay, shares_new_history
+from engine.trace.side_effects import changes_inputs, guard_distinct, pending_values, replay, shares_new_history
 from engine.trace.signals import Restart, Skip, TraceSignal, Unsupported, UserException
 from engine.trace.state import Frame, Tracer
 from engine.trace.steps import StepLog
 from engine.trace.values.base import Value
+from engine.trace.values.contexts import leave_in_graph
 from engine.trace.values.functions import CellValue
 from engine.trace.values.torch_functions import guard_state
 
@@ -54,7 +55,7 @@ for _family in (
 ):
     importlib.import_module(f"engine.trace.{_family}")  # each fills in its part of the tables
 
-_MAX_RESTARTS = 3
+_MAX_RESTARTS = 8
 _FAKE_LOG = logging.getLogger("torch._subclasses.fake_tensor")
 """Logs the user's own errors, with a traceback of torch's, before Python shows them."""
 
@@ -147,6 +148,7 @@ class _Attempt:
             kw_names = frame.kw_names
             before = (self.tx.graph.operations, self.tx.changes)
             self.executed += 1
+            self.tx.root_executed = self.executed
             if self.restart is not None and self.executed == self.restart.executed:
                 op = frame.decoded.ops[frame.index]
                 frame.op = op
@@ -162,11 +164,20 @@ class _Attempt:
                 return self._break(frame, frame.op, stack, reason)
             except Skip as skip:
                 skip.stack = skip.stack or self.tx.spans()
-                raise
+                if skip.kind != "raises" or frame.decoded.handlers[frame.op.index] is None:
+                    raise
+                # The user's own handler may catch it: Python raises it, and the rest goes on from there.
+                raised = Unsupported("raises", skip.what)
+                raised.stack = skip.stack
+                self._unwind(frame)
+                if before != (self.tx.graph.operations, self.tx.changes):
+                    raise Restart(self.executed, raised) from skip
+                frame.kw_names = kw_names
+                return self._break(frame, frame.op, stack, raised)
             except UserException as error:
-                raised = Skip("raises", f"{error.value.describe()} is raised")
-                raised.stack = self.tx.spans()
-                raise raised from error
+                uncaught = Skip("raises", f"{error.value.describe()} is raised")
+                uncaught.stack = self.tx.spans()
+                raise uncaught from error
             if outcome is not None:
                 assert frame.result is not None
                 return self._return(frame, frame.result)
@@ -210,6 +221,7 @@ class _Attempt:
             cg.prepare(
                 [value, *pending_values(self.tx), *(c for c in frame.cells.values() if isinstance(c, CellValue))]
             )
+            _enter_after_graph(self.tx, cg)
             cg.load(value)
             cg.flush()
             told = replay(self.tx, cg)
@@ -232,6 +244,8 @@ class _Attempt:
                 cg.out.emit("STORE_DEREF", CellVar(name))
 
     def _check_sharing(self) -> None:
+        if self.tx.is_caught and changes_inputs(self.tx):
+            raise Skip("side-effect", "an argument is changed in place where the code handles exceptions")
         if shares_new_history(self.tx):
             raise Skip("side-effect", "an argument that shares memory with another one comes to require gradients")
 
@@ -253,6 +267,7 @@ class _Attempt:
         told: list[str] = []
         try:
             cg.prepare([*resumption.values(), *pending_values(self.tx)])
+            _enter_after_graph(self.tx, cg)
 
             def emit_effects() -> None:
                 told.extend(replay(self.tx, cg))
@@ -260,6 +275,9 @@ class _Attempt:
 
             resumption.emit(emit_effects)
         except Unsupported as error:
+            if 0 < error.born < self.executed:
+                what = f"{error.what.removeprefix('rebuilding ').removesuffix(' after the graph')} is half-way at a later break: {reason.what}"
+                raise Restart(error.born, Unsupported("still-running", what)) from error
             raise self._skip(reason, spans, error.what) from error
         except Skip as error:
             raise self._skip(reason, spans, error.what) from error
@@ -315,6 +333,14 @@ class _Attempt:
     def record_parts(self) -> tuple[Any, Any]:
         """Inlined calls and steps so far."""
         return tuple(self.tx.inlined.values()), self.log.steps() if self.log is not None else ()
+
+
+def _enter_after_graph(tx: Tracer, cg: Codegen) -> None:
+    """Contexts that outlive the graph are entered in Python, outermost first."""
+    leave_in_graph(tx)
+    for context, _ in tx.entered:
+        cg.load(context)
+        cg.out.emit("POP_TOP")
 
 
 def _location(frame: Frame) -> InstrLocation | None:

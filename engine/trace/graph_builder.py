@@ -131,6 +131,7 @@ def emit(
     node = tx.graph.add(
         op, target, tuple(p[0] for p in pairs), {k: p[0] for k, p in keyword_pairs.items()}, tx.node_origin()
     )
+    tx.note_handlers()
     fakes = [p[1] for p in pairs]
     keyword_fakes = {k: p[1] for k, p in keyword_pairs.items()}
     before = _versions((fakes, keyword_fakes))

@@ -41,7 +41,7 @@ def inline_call(tx: Tracer, function: FunctionValue, args: list[Value], kwargs: 
     for name, cell in zip(code.co_freevars, function.cells(tx), strict=True):
         frame.cells[name] = cell
     if code.co_flags & inspect.CO_GENERATOR:
-        return GeneratorValue(frame)
+        return GeneratorValue(frame, tx.root_executed)
     _note(tx, code, frame)
     tx.frames.append(frame)
     try:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from engine.bytecode.opcodes import reason
+from engine.bytecode.resume import InstructionOffset
 from engine.options import config
 from engine.trace.signals import Unsupported, UserException
 from engine.trace.table import HANDLERS
@@ -44,9 +45,33 @@ def execute(tx: Tracer, frame: Frame, op: Op) -> Any:
     try:
         return handler(tx, frame, op)
     except UserException as error:
+        if error.is_new:
+            error.is_new = False
+            if op.opname != "RERAISE":
+                chain(tx, error.value)
         if not find_handler(tx, frame, error.value):
             raise
         return None
+
+
+def chain(tx: Tracer, error: Value) -> None:
+    """A new exception remembers the one that was being handled."""
+    from engine.trace.handlers.exceptions import handled
+    from engine.trace.values.exceptions import ExceptionValue
+
+    before = handled(tx)
+    if not isinstance(error, ExceptionValue):
+        return
+    error.line = tx.spans()[0].line
+    if before is None or before is error:
+        return
+    link: Value | None = before
+    while isinstance(link, ExceptionValue):
+        if link.attributes.get("__context__") is error:
+            del link.attributes["__context__"]
+            break
+        link = link.attributes.get("__context__")
+    error.set_attr(tx, "__context__", before)
 
 
 def find_handler(tx: Tracer, frame: Frame, error: Value) -> bool:
@@ -56,7 +81,7 @@ def find_handler(tx: Tracer, frame: Frame, error: Value) -> bool:
         return False
     del frame.stack[handler.depth :]
     if handler.push_index:
-        frame.push(Const(frame.op.offset // 2))
+        frame.push(Const(InstructionOffset(frame.op.offset // 2)))
     frame.push(error)
     frame.index = handler.target
     return True

@@ -8,18 +8,19 @@ from types import CodeType
 from typing import TYPE_CHECKING, Any
 
 from bytecode import Bytecode, Instr, Label
-from bytecode.instr import CellVar, FreeVar
+from bytecode.instr import CellVar, FreeVar, TryBegin
 
 from engine.bytecode.decode import Decoded, Op
 from engine.bytecode.liveness import live_before
 from engine.bytecode.opcodes import VERSION
+from engine.bytecode.resume import HANDLED, VALUE, InstructionOffset, Point, free_names, resume_code, resumed
 from engine.bytecode.resume import NULL as NULL_KIND
-from engine.bytecode.resume import VALUE, Point, free_names, resume_code, resumed
 from engine.bytecode.spans import span_of
 from engine.ir.frame import CALLEE, ResumeSlot, Slot
 from engine.trace.signals import Skip
-from engine.trace.support import TailCall, finish
-from engine.trace.values.base import NULL, Value
+from engine.trace.support import TailCall, finish, leave_with
+from engine.trace.values.base import NULL, Const, Value
+from engine.trace.values.exceptions import Handling
 
 if TYPE_CHECKING:
     from engine.trace.codegen import Codegen
@@ -66,6 +67,8 @@ _SIMPLE: dict[str, tuple[int, int]] = {
     "MATCH_CLASS": (3, 1),
     "MATCH_KEYS": (2, 3),
     "DELETE_GLOBAL": (0, 0),
+    "BEFORE_WITH": (1, 2),
+    "CHECK_EXC_MATCH": (2, 2),
 }
 """Instructions that work on the top of the stack alone: how many values they take and leave."""
 
@@ -118,6 +121,8 @@ class Resumption:
         self.decoded: Decoded = frame.decoded
         self.live = live_before(frame.decoded)
         self.slots: list[ResumeSlot] = []
+        self.handler = frame.decoded.handlers[op.index]
+        self.caught = Label()
 
     def values(self) -> list[Value]:
         """All that the new code may have to load."""
@@ -132,6 +137,8 @@ class Resumption:
         Raises:
             Skip: this instruction cannot be left to Python by itself.
         """
+        if [v.error for v in self.stack if isinstance(v, Handling)] != self.frame.handled:
+            raise Skip("not-resumable", "an exception is about to leave its handler")
         self._store_cells()
         if self.op.opname in _JUMPS:
             self._jump(replay)
@@ -141,8 +148,52 @@ class Resumption:
             self._call(replay)
         elif self.op.opname in ("LOAD_ATTR", "LOAD_METHOD"):
             self._load_attr(replay)
+        elif self.op.opname == "WITH_EXCEPT_START":
+            self._with_except(replay)
+        elif self.op.opname == "RAISE_VARARGS":
+            self._raise(replay)
         else:
             self._simple(replay)
+        self._catch()
+
+    # An instruction in Python that may raise, inside the user's try and with blocks.
+
+    def _begin(self) -> TryBegin | None:
+        """What follows is the broken instruction: it sees the exception being handled, and what it raises goes to the user's handler."""
+        out = self.cg.out
+        if self.handler is None:
+            return None
+        self._keep(self.live[self.handler.target])
+        if self.frame.handled:
+            self._load_all([self.frame.handled[-1]])
+            out.emit("PUSH_EXC_INFO")
+            out.emit("POP_TOP")
+        return out.try_begin(self.caught, 1 if self.frame.handled else 0)
+
+    def _end(self, begin: TryBegin | None) -> None:
+        """The broken instruction is done; its results are still on the stack."""
+        if begin is not None:
+            self.cg.out.try_end(begin)
+
+    def _leave(self) -> None:
+        """The results are off the stack: no exception is being handled from here on."""
+        if self.frame.handled:
+            self.cg.out.emit("POP_EXCEPT")
+
+    def _catch(self) -> None:
+        """Where an exception of the broken instruction goes: on at the user's handler."""
+        if self.handler is None:
+            return
+        out = self.cg.out
+        out.label(self.caught)
+        if self.frame.handled:
+            out.emit("SWAP", 2)
+            out.emit("POP_EXCEPT")
+        error = self._store_top()
+        stack: list[Value | str] = [*self.stack[: self.handler.depth]]
+        if self.handler.push_index:
+            stack.append(Const(InstructionOffset(self.op.offset // 2)))
+        self._resume(Outcome(self.handler.target, [*stack, error]))
 
     # The kinds of break.
 
@@ -154,19 +205,24 @@ class Resumption:
         self._drop(len(below))
         self._materialize()
         replay()
+        begin = self._begin()
         self.cg.out.load(condition)
         jumps_if_false = "FALSE" in self.op.opname
         label = Label()
         self.cg.out.jump_if_false(label)
+        self._end(begin)
+        self._leave()
         kept: list[Value | str] = [*below]
         at_target: list[Value | str] = kept if takes else [*kept, condition]
         if jumps_if_false:
             self._resume(Outcome(self.op.index + 1, kept))
             self.cg.out.label(label)
+            self._leave()
             self._resume(Outcome(self.op.target, at_target))
         else:
             self._resume(Outcome(self.op.target, at_target))
             self.cg.out.label(label)
+            self._leave()
             self._resume(Outcome(self.op.index + 1, kept))
 
     def _for_iter(self, replay: Callable[[], None]) -> None:
@@ -178,13 +234,17 @@ class Resumption:
         self._materialize()
         replay()
         label = Label()
+        begin = self._begin()
         self.cg.out.load(iterator)
         self.cg.out.emit("FOR_ITER", label)
+        self._end(begin)
         item = self._store_top()
         self.cg.out.emit("POP_TOP")
+        self._leave()
         below: list[Value | str] = [*self.stack[:-1]]
         self._resume(Outcome(self.op.index + 1, [*below, iterator, item]))
         self.cg.out.label(label)
+        self._leave()
         self._resume(Outcome(self.op.target, below))
 
     def _call(self, replay: Callable[[], None]) -> None:
@@ -203,11 +263,14 @@ class Resumption:
         names = [self._store_top() for _ in (fn, *first, *args)]
         names.reverse()
         replay()
+        begin = self._begin()
         cg.out.callable(lambda: self._through_callee(names[0]))
         for name in names[1:]:
             cg.out.load(name)
         self._call_instruction(len(names) - 1)
+        self._end(begin)
         result = self._store_top()
+        self._leave()
         self._resume(Outcome(op.index + 1, [*below, result]))
 
     def _through_callee(self, name: str) -> None:
@@ -233,11 +296,39 @@ class Resumption:
         of = self._store_top()
         self._drop(len(self.stack) - 1)
         replay()
+        begin = self._begin()
         self.cg.out.load(of)
         self.cg.out.attribute(self.op.argval)
+        self._end(begin)
         found = self._store_top()
+        self._leave()
         pair: list[Value | str] = [found, NULL] if VERSION >= (3, 13) else [NULL, found]
         self._resume(Outcome(self.op.index + 1, [*self.stack[:-1], *(pair if as_method else [found])]))
+
+    def _with_except(self, replay: Callable[[], None]) -> None:
+        """A context manager's ``__exit__`` is told of an exception; the stack stays as it is."""
+        self._load_all(self.stack)
+        self._drop(len(self.stack))
+        replay()
+        begin = self._begin()
+        self.cg.out.callable(lambda: self.cg.const(leave_with))
+        self._load_all([self.stack[-4], self.stack[-1]])
+        self.cg.out.call(2)
+        self._end(begin)
+        result = self._store_top()
+        self._leave()
+        self._resume(Outcome(self.op.index + 1, [*self.stack, result]))
+
+    def _raise(self, replay: Callable[[], None]) -> None:
+        """A ``raise`` of something unknown: nothing follows it but a handler."""
+        split = len(self.stack) - self.op.arg
+        self._load_all(self.stack)
+        self._drop(len(self.stack))
+        replay()
+        begin = self._begin()
+        self._load_all(self.stack[split:])
+        self.cg.out.extend([self._instruction()])
+        self._end(begin)
 
     def _simple(self, replay: Callable[[], None]) -> None:
         counts = operands(self.op)
@@ -252,11 +343,14 @@ class Resumption:
         names = [self._store_top() for _ in taken]
         names.reverse()
         replay()
+        begin = self._begin()
         for name in names:
             self.cg.out.load(name)
         self.cg.out.extend([self._instruction()])
+        self._end(begin)
         results: list[Value | str] = [self._store_top() for _ in range(leaves)]
         results.reverse()
+        self._leave()
         self._resume(Outcome(self.op.index + 1, [*below, *results]))
 
     def _instruction(self) -> Instr:
@@ -274,7 +368,9 @@ class Resumption:
 
     def _materialize(self) -> None:
         """Build live locals before the paths part, so that both find them."""
-        wanted = self.live[self.op.index + 1] | self.live[self.op.target]
+        self._keep(self.live[self.op.index + 1] | self.live[self.op.target])
+
+    def _keep(self, wanted: frozenset[str]) -> None:
         values = [v for n, v in self.frame.locals.items() if n in wanted]
         self._load_all(values)
         self._drop(len(values))
@@ -304,7 +400,8 @@ class Resumption:
         names = tuple(sorted(n for n in self.live[outcome.index] if n in self.frame.locals))
         if any(not n.isidentifier() for n in names):
             raise Skip("not-resumable", "the rest of a comprehension")
-        point = Point(outcome.index, tuple(NULL_KIND if v is NULL else VALUE for v in outcome.stack), names)
+        kinds = tuple(self._kind(v) for v in outcome.stack)
+        point = Point(outcome.index, kinds, names)
         code = resume_code(self.code, point)
         slot = Slot("resume")
         is_resume = resumed(self.code) is not None
@@ -316,17 +413,25 @@ class Resumption:
         out.callable(lambda: self.cg.const(TailCall) if is_resume else self._function(slot, code, free))
         if is_resume:
             self._function(slot, code, free)
-        for value in outcome.stack:
+        for value, kind in zip(outcome.stack, kinds, strict=True):
             if isinstance(value, str):
                 out.load(value)
-            elif value is not NULL:
+            elif kind in (VALUE, HANDLED):
                 self.cg.load(value)
         self.cg.load_all(self.frame.locals[n] for n in names)
         self.cg.flush()
-        out.call(sum(v is not NULL for v in outcome.stack) + len(names) + (1 if is_resume else 0))
+        out.call(sum(k in (VALUE, HANDLED) for k in kinds) + len(names) + (1 if is_resume else 0))
         if not is_resume:
             out.call(1)
         out.returns()
+
+    def _kind(self, value: Value | str) -> str | int:
+        """How a resume function gets a value of the stack."""
+        if isinstance(value, Handling):
+            return HANDLED
+        if isinstance(value, Const) and type(value.value) is InstructionOffset:
+            return self.decoded.index_of[2 * value.value]
+        return NULL_KIND if value is NULL else VALUE
 
     def _function(self, slot: Slot, code: CodeType, free: tuple[str, ...]) -> None:
         """Push the resume function; with cells, made around them now."""

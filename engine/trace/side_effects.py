@@ -144,6 +144,11 @@ def _may_share(a: TensorValue, b: TensorValue) -> bool:
         return True
 
 
+def changes_inputs(tx: Tracer) -> bool:
+    """Whether the graph changes an input in place."""
+    return any(v.fake.is_inference() or v.fake._version != version for v, version in tx.input_tensors)
+
+
 def shares_new_history(tx: Tracer) -> bool:
     """Whether an input came to require gradients by a change in place while another input shares its memory.
 

@@ -22,6 +22,8 @@ class Unsupported(TraceSignal):
         self.kind = kind
         self.what = what
         self.stack: tuple[Span, ...] = ()
+        self.born = 0
+        """Which of the root frame's instructions made what is in the way of resuming: Python can run that one instead."""
 
 
 class Skip(TraceSignal):
@@ -40,6 +42,8 @@ class UserException(TraceSignal):
     def __init__(self, value: Value) -> None:
         super().__init__(value.describe())
         self.value = value
+        self.is_new = True
+        """Whether no frame has seen it yet."""
 
 
 class Restart(TraceSignal):

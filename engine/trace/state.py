@@ -160,6 +160,18 @@ def _guard_key(guard: Guard) -> Any:
             return type(guard), guard.origin, repr(guard)
 
 
+def _catches(frame: Frame) -> bool:
+    """Whether one of the handlers around a frame's instruction does more than leave a context that the graph itself enters and leaves."""
+    handler = frame.decoded.handlers[frame.op.index]
+    while handler is not None:
+        first = frame.decoded.ops[handler.target].opname
+        leave = frame.stack[handler.depth - 1] if 0 < handler.depth <= len(frame.stack) else None
+        if first != "COPY" and not getattr(leave, "is_in_graph", False):
+            return True
+        handler = frame.decoded.handlers[handler.target]
+    return False
+
+
 def _forget(table: dict[int, Value], key: int) -> None:
     table.pop(key, None)
 
@@ -197,6 +209,12 @@ class Tracer:
         self.tensors_seen = False
         self.undo_at_end: list[Any] = []
         """Contexts that are entered for real while tracing and not left yet."""
+        self.entered: list[tuple[Any, torch.fx.Node]] = []
+        """Contexts that the graph has entered and not left, with the nodes that entered them."""
+        self.root_executed = 0
+        """How many instructions of the root frame were begun."""
+        self.is_caught = False
+        """Whether the user's code does something when an operation of the graph raises."""
         self.entry_state: dict[str, Any] = {name: GLOBAL_STATES[name].read() for name in _STATES}
         """torch's global state when the frame was entered."""
 
@@ -220,6 +238,11 @@ class Tracer:
         """Why a guard is added now."""
         stack = self.spans()
         return Cause(stack[-1] if stack else None, stack, why)
+
+    def note_handlers(self) -> None:
+        """An operation joins the graph: look whether a handler covers it, other than the end of a context that the graph holds."""
+        if not self.is_caught:
+            self.is_caught = any(_catches(f) for f in self.frames)
 
     # Guards and wrapping.
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import types
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator
@@ -9,6 +10,9 @@ from itertools import islice
 from typing import Any
 
 import torch
+
+_HEAP = 1 << 9
+"""The flag of classes made by Python code."""
 
 
 class TailCall:
@@ -42,6 +46,24 @@ def call_restoring(graph: Callable[..., Any], *inputs: Any) -> Any:
             torch.set_autocast_enabled(device, enabled)
             torch.set_autocast_dtype(device, dtype)
         raise
+
+
+def grad_context(cls: Any, mode: bool, before: bool | None) -> Any:
+    """``torch.no_grad`` and its like, without switching grad mode; entered when ``before``, the mode to return to, is given."""
+    made = object.__new__(cls)
+    if cls is torch.set_grad_enabled:
+        made.mode = mode
+    if before is not None or cls is not torch.enable_grad:
+        made.prev = bool(before)
+    return made
+
+
+def autocast(entered: bool, names: tuple[str, ...], *values: Any) -> Any:
+    """A ``torch.autocast``, entered if so wished."""
+    made = torch.autocast(**dict(zip(names, values, strict=True)))
+    if entered:
+        made.__enter__()
+    return made
 
 
 def refill_deque(deque: Any, items: list[Any]) -> None:
@@ -102,6 +124,25 @@ def new_object(cls: type) -> Any:
     """An instance whose ``__init__`` has been traced already."""
     made: Any = object.__new__(cls)
     return made
+
+
+def new_exception(cls: type[BaseException], line: int, *args: Any) -> BaseException:
+    """An exception whose class's own ``__init__`` has been traced already; what C code does at its creation is done.
+
+    ``line`` is where the calling frame raised it, 0 if it was not raised.
+    """
+    base: Any = next(c for c in cls.__mro__ if not c.__flags__ & _HEAP)
+    made: BaseException = base.__new__(cls, *args)
+    base.__init__(made, *args)
+    if line:
+        frame = sys._getframe(1)
+        made.__traceback__ = types.TracebackType(None, frame, frame.f_lasti, line)
+    return made
+
+
+def leave_with(leave: Callable[..., Any], error: BaseException) -> Any:
+    """What a ``with`` statement calls when an exception passes it."""
+    return leave(type(error), error, error.__traceback__)
 
 
 def set_attributes(target: Any, names: tuple[str, ...], values: tuple[Any, ...]) -> None:

@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING
 
 from engine.trace.signals import Unsupported, UserException
 from engine.trace.table import handles
-from engine.trace.values.base import NONE, Const, Value, force
+from engine.trace.values.base import NONE, Const, NotConstant, Value, force, is_none
 from engine.trace.values.classes import ClassValue
-from engine.trace.values.exceptions import ExceptionValue
+from engine.trace.values.exceptions import ExceptionValue, Handling
 
 if TYPE_CHECKING:
     from engine.bytecode.decode import Op
@@ -24,7 +24,8 @@ def exception_of(tx: Tracer, value: Value) -> ExceptionValue:
     return value
 
 
-def _handled(tx: Tracer) -> Value | None:
+def handled(tx: Tracer) -> Value | None:
+    """The exception being handled now."""
     for frame in reversed(tx.frames):
         if frame.handled:
             return frame.handled[-1]
@@ -34,14 +35,16 @@ def _handled(tx: Tracer) -> Value | None:
 @handles("RAISE_VARARGS")
 def _raise(tx: Tracer, frame: Frame, op: Op) -> None:
     if op.arg == 0:
-        current = _handled(tx)
+        current = handled(tx)
         if current is None:
-            tx.raise_error(RuntimeError, "No active exception to reraise")
-        assert current is not None
+            raise Unsupported("unsupported-operation", "raising again what a caller may be handling")
         raise UserException(current)
-    if op.arg == 2:
-        frame.stack.pop()
-    raise UserException(exception_of(tx, force(tx, frame.stack.pop())))
+    cause = force(tx, frame.stack.pop()) if op.arg == 2 else None
+    error = exception_of(tx, force(tx, frame.stack.pop()))
+    if cause is not None:
+        error.set_attr(tx, "__cause__", cause if is_none(cause) else exception_of(tx, cause))
+        error.set_attr(tx, "__suppress_context__", Const(True))
+    raise UserException(error)
 
 
 @handles("RERAISE")
@@ -52,7 +55,7 @@ def _reraise(tx: Tracer, frame: Frame, op: Op) -> None:
 @handles("PUSH_EXC_INFO")
 def _push_exc_info(tx: Tracer, frame: Frame, op: Op) -> None:
     error = frame.stack.pop()
-    frame.push(frame.handled[-1] if frame.handled else NONE)
+    frame.push(Handling(error))
     frame.push(error)
     frame.handled.append(error)
 
@@ -65,8 +68,11 @@ def _pop_except(tx: Tracer, frame: Frame, op: Op) -> None:
 
 @handles("CHECK_EXC_MATCH")
 def _check_match(tx: Tracer, frame: Frame, op: Op) -> None:
-    wanted = force(tx, frame.stack.pop()).python(tx)
-    frame.push(Const(issubclass(frame.stack[-1].type(), wanted)))
+    try:
+        wanted = force(tx, frame.stack.pop()).python(tx)
+    except NotConstant:
+        raise Unsupported("unsupported-operation", "except with a class that is not known while tracing") from None
+    frame.push(Const(issubclass(force(tx, frame.stack[-1]).type(), wanted)))
 
 
 @handles("BEFORE_WITH")
@@ -80,13 +86,13 @@ def _before_with(tx: Tracer, frame: Frame, op: Op) -> None:
 
 @handles("WITH_EXCEPT_START")
 def _with_except(tx: Tracer, frame: Frame, op: Op) -> None:
-    leave, error = force(tx, frame.stack[-4]), frame.stack[-1]
+    leave, error = force(tx, frame.stack[-4]), force(tx, frame.stack[-1])
     frame.push(leave.call(tx, [tx.fixed(error.type()), error, NONE], {}))
 
 
 @handles("CLEANUP_THROW")
 def _cleanup_throw(tx: Tracer, frame: Frame, op: Op) -> None:
-    error = frame.popn(3)[-1]
+    error = force(tx, frame.popn(3)[-1])
     if not issubclass(error.type(), StopIteration):
         raise UserException(error)
     frame.push(NONE)

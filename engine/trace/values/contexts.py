@@ -6,9 +6,11 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from engine.ir.origin import Origin
+from engine.ir.guard import Equals
+from engine.ir.origin import Attr, Origin
 from engine.trace.signals import Unsupported
-from engine.trace.values.base import NONE, Value, force
+from engine.trace.support import autocast, grad_context
+from engine.trace.values.base import NONE, Const, Value, force
 from engine.trace.values.functions import MethodOf, special
 from engine.trace.values.torch_functions import guard_state
 from engine.trace.values.wrap import wraps
@@ -18,6 +20,12 @@ if TYPE_CHECKING:
 
     from engine.trace.codegen import Codegen
     from engine.trace.state import Tracer
+
+
+class _ContextMethod(MethodOf):
+    """A method of a context that the graph holds: a graph that raises half-way is left as if it had been called."""
+
+    is_in_graph = True
 
 
 class GradContext(Value):
@@ -38,9 +46,13 @@ class GradContext(Value):
 
     def get_attr(self, tx: Tracer, name: str) -> Value:
         if name in ("__enter__", "__exit__", "__call__", "clone"):
-            return MethodOf(self, name)
+            return _ContextMethod(self, name)
         if name == "__class__":
             return tx.fixed(self.cls)
+        if name == "prev" and self.before:
+            return Const(self.before[-1])
+        if name == "mode" and self.cls is torch.set_grad_enabled:
+            return Const(self.mode)
         return super().get_attr(tx, name)
 
     def call_method(self, tx: Tracer, name: str, args: list[Value], kwargs: dict[str, Value]) -> Value:
@@ -59,10 +71,11 @@ class GradContext(Value):
         return DecoratedByContext(self, force(tx, args[0]))
 
     def reconstruct(self, cg: Codegen) -> None:
-        cg.out.callable(lambda: cg.const(self.cls))
-        if self.cls is torch.set_grad_enabled:
-            cg.const(self.mode)
-        cg.out.call(1 if self.cls is torch.set_grad_enabled else 0)
+        cg.helper(grad_context, 0)
+        cg.const(self.cls)
+        cg.const(self.mode)
+        cg.const(self.before[-1] if self.before else None)
+        cg.out.call(3)
 
 
 class DecoratedByContext(Value):
@@ -101,7 +114,23 @@ def set_grad(tx: Tracer, mode: bool) -> None:
 @wraps(torch.no_grad, torch.enable_grad)
 def _grad_context(tx: Tracer, real: Any, origin: Origin) -> Value:
     tx.guard_type(real, origin, "it is entered")
-    return GradContext(type(real), isinstance(real, torch.enable_grad))
+    return _entered(tx, GradContext(type(real), isinstance(real, torch.enable_grad)), real, origin)
+
+
+@wraps(torch.set_grad_enabled)
+def _grad_enabled_context(tx: Tracer, real: Any, origin: Origin) -> Value:
+    tx.guard_type(real, origin, "it is entered")
+    tx.guard(Equals(Attr(origin, "mode"), real.mode, cause=tx.cause("grad mode is set to it")))
+    return SetGrad(_entered(tx, GradContext(torch.set_grad_enabled, real.mode), real, origin))
+
+
+def _entered(tx: Tracer, context: GradContext, real: Any, origin: Origin) -> GradContext:
+    """With what leaving a real context sets grad mode to."""
+    before = getattr(real, "prev", None)
+    if before is not None:
+        tx.guard(Equals(Attr(origin, "prev"), before, cause=tx.cause("leaving the context sets grad mode to it")))
+        context.before.append(before)
+    return context
 
 
 def _maker(cls: Any, mode: bool) -> None:
@@ -126,6 +155,12 @@ def _set_grad_enabled(tx: Tracer, args: list[Value], kwargs: dict[str, Value]) -
     return SetGrad(context)
 
 
+@special(torch._C._set_grad_enabled)
+def _switch_grad(tx: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    set_grad(tx, bool(force(tx, args[0]).truth(tx)))
+    return NONE
+
+
 class SetGrad(Value):
     """``torch.set_grad_enabled(mode)``: in force from its construction on."""
 
@@ -137,8 +172,8 @@ class SetGrad(Value):
 
     def get_attr(self, tx: Tracer, name: str) -> Value:
         if name in ("__enter__", "__exit__"):
-            return MethodOf(self, name)
-        return super().get_attr(tx, name)
+            return _ContextMethod(self, name)
+        return self.context.get_attr(tx, name)
 
     def call_method(self, tx: Tracer, name: str, args: list[Value], kwargs: dict[str, Value]) -> Value:
         if name == "__enter__":
@@ -149,6 +184,12 @@ class SetGrad(Value):
             return NONE
         return super().call_method(tx, name, args, kwargs)
 
+    def children(self) -> list[Value]:
+        return [self.context]
+
+    def reconstruct(self, cg: Codegen) -> None:
+        cg.load(self.context)
+
 
 class AutocastContext(Value):
     """``torch.autocast(...)``."""
@@ -157,7 +198,7 @@ class AutocastContext(Value):
 
     def __init__(self, arguments: dict[str, Any]) -> None:
         self.arguments = arguments
-        self.active: list[tuple[Any, Value]] = []
+        self.active: list[tuple[Any, torch.fx.Node]] = []
 
     def type(self) -> type:
         return torch.autocast
@@ -167,7 +208,7 @@ class AutocastContext(Value):
 
     def get_attr(self, tx: Tracer, name: str) -> Value:
         if name in ("__enter__", "__exit__"):
-            return MethodOf(self, name)
+            return _ContextMethod(self, name)
         return super().get_attr(tx, name)
 
     def call_method(self, tx: Tracer, name: str, args: list[Value], kwargs: dict[str, Value]) -> Value:
@@ -179,10 +220,12 @@ class AutocastContext(Value):
             node.meta["example_value"] = None
             real.__enter__()
             tx.undo_at_end.append(real)
-            self.active.append((real, node))  # type: ignore[arg-type]
+            tx.entered.append((self, node))
+            self.active.append((real, node))
             return NONE
         if name == "__exit__":
             real, entered = self.active.pop()
+            tx.entered.remove((self, entered))
             node = tx.graph.add(
                 "call_function", torch.amp.autocast_mode._exit_autocast, (entered,), {}, tx.node_origin()
             )
@@ -191,6 +234,23 @@ class AutocastContext(Value):
             tx.undo_at_end.remove(real)
             return NONE
         return super().call_method(tx, name, args, kwargs)
+
+    def reconstruct(self, cg: Codegen) -> None:
+        if len(self.active) > 1:
+            raise Unsupported("side-effect", "autocast is entered twice")
+        cg.helper(autocast, 0)
+        cg.const(bool(self.active))
+        cg.const(tuple(self.arguments))
+        for value in self.arguments.values():
+            cg.const(value)
+        cg.out.call(2 + len(self.arguments))
+
+
+def leave_in_graph(tx: Tracer) -> None:
+    """End in the graph the contexts that it entered; code after it enters those that outlive it."""
+    for _, entered in reversed(tx.entered):
+        node = tx.graph.add("call_function", torch.amp.autocast_mode._exit_autocast, (entered,), {}, tx.node_origin())
+        node.meta["example_value"] = None
 
 
 @special(torch.autocast, torch.amp.autocast)

@@ -6,14 +6,38 @@ import types
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+from engine.bytecode.resume import InstructionOffset
 from engine.ir.origin import Attr
+from engine.trace.support import new_exception
 from engine.trace.values.base import NONE, Const, Value, force
 from engine.trace.values.classes import class_attribute, class_origin, find_in_class
 from engine.trace.values.sequences import TupleValue
+from engine.trace.values.wrap import is_literal, makes
 
 if TYPE_CHECKING:
     from engine.trace.codegen import Codegen
     from engine.trace.state import Tracer
+
+
+class Handling(Value):
+    """What lies on the stack while ``error`` is handled: CPython keeps there what was handled before."""
+
+    def __init__(self, error: Value) -> None:
+        self.error = error
+
+    def type(self) -> type:
+        return types.NoneType
+
+    def children(self) -> list[Value]:
+        return [self.error]
+
+    def reconstruct(self, cg: Codegen) -> None:
+        cg.load(self.error)
+
+
+@makes(InstructionOffset)
+def _offset(tx: Tracer, value: InstructionOffset) -> Value:
+    return Const(value)
 
 
 class ExceptionValue(Value):
@@ -26,6 +50,8 @@ class ExceptionValue(Value):
         self.args = args
         self.error = error
         self.attributes: dict[str, Value] = {}
+        self.line = 0
+        """Where the root frame raised it, or called what did."""
 
     def type(self) -> type:
         return self.cls
@@ -57,8 +83,12 @@ class ExceptionValue(Value):
                 return self.args[0] if self.args else NONE
             case "__class__":
                 return tx.fixed(self.cls)
-            case "__cause__" | "__context__" | "__traceback__" | "__suppress_context__":
+            case "__cause__" | "__context__":
                 return NONE
+            case "__suppress_context__":
+                return Const(False)
+            case "__traceback__":
+                raise self.refuse("reading the traceback")
         if not hasattr(self.cls, name):
             tx.raise_error(AttributeError, f"'{self.cls.__name__}' object has no attribute '{name}'")
         found = class_attribute(tx, self.cls, name, self)
@@ -96,13 +126,21 @@ class ExceptionValue(Value):
         return [*self.args, *self.attributes.values()]
 
     def reconstruct(self, cg: Codegen) -> None:
-        cg.out.callable(lambda: cg.const(self.cls))
+        cg.helper(new_exception, 0)
+        cg.const(self.cls)
+        cg.const(self.line)
         cg.load_all(self.args)
-        cg.out.call(len(self.args))
-        for name, value in self.attributes.items():
-            if name.startswith("__"):
-                continue
+        cg.out.call(2 + len(self.args))
+        cg.remember(self)
+        for name, value in (*self._folded(), *self.attributes.items()):
             cg.out.emit("COPY", 1)
             cg.load(value)
             cg.out.emit("SWAP", 2)
             cg.out.emit("STORE_ATTR", name)
+
+    def _folded(self) -> list[tuple[str, Value]]:
+        """Attributes of an exception that Python raised while folding."""
+        own = vars(self.error) if self.error is not None else {}
+        if not all(is_literal(v) for v in own.values()):
+            raise self.refuse("rebuilding its attributes")
+        return [(name, Const(value)) for name, value in own.items()]

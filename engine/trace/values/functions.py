@@ -557,8 +557,9 @@ class BuiltinValue(Value):
 class GeneratorValue(IteratorValue):
     """A generator whose body is traced step by step."""
 
-    def __init__(self, frame: Frame) -> None:
+    def __init__(self, frame: Frame, born: int) -> None:
         self.frame = frame
+        self.born = born
         self.is_started = False
         self.is_running = False
 
@@ -593,6 +594,11 @@ class GeneratorValue(IteratorValue):
 
             return throw_into_generator(tx, self, args)
         return super().call_method(tx, name, args, kwargs)
+
+    def reconstruct(self, cg: Codegen) -> None:
+        error = Unsupported("side-effect", f"rebuilding the generator {self.frame.code.co_qualname} after the graph")
+        error.born = self.born
+        raise error
 
 
 @wraps(types.FunctionType)
