@@ -1,0 +1,102 @@
+"""Models of the transformers library with small random configurations, against plain PyTorch; graph breaks are counted."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+import torch
+
+import engine
+
+transformers = pytest.importorskip("transformers")
+pytestmark = pytest.mark.slow
+
+TEXT = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 64, "vocab_size": 100}
+GROUPED = {**TEXT, "num_key_value_heads": 2}
+PICTURE = {k: v for k, v in TEXT.items() if k != "vocab_size"} | {"image_size": 32, "patch_size": 8}
+SEQ2SEQ = {
+    "d_model": 32,
+    "encoder_layers": 2,
+    "decoder_layers": 2,
+    "encoder_attention_heads": 4,
+    "decoder_attention_heads": 4,
+    "encoder_ffn_dim": 64,
+    "decoder_ffn_dim": 64,
+    "vocab_size": 100,
+}
+T5 = {"d_model": 32, "d_kv": 8, "d_ff": 64, "num_layers": 2, "num_heads": 4, "decoder_start_token_id": 0}
+SMALL: dict[str, tuple[str, dict[str, Any]]] = {
+    "BertModel": ("BertConfig", TEXT),
+    "BertForSequenceClassification": ("BertConfig", TEXT),
+    "DistilBertModel": ("DistilBertConfig", {"dim": 32, "n_layers": 2, "n_heads": 4, "hidden_dim": 64}),
+    "GPT2Model": ("GPT2Config", {"n_embd": 32, "n_layer": 2, "n_head": 4}),
+    "LlamaForCausalLM": ("LlamaConfig", GROUPED),
+    "MistralForCausalLM": ("MistralConfig", GROUPED),
+    "OPTForCausalLM": ("OPTConfig", {**TEXT, "ffn_dim": 64, "word_embed_proj_dim": 32, "max_position_embeddings": 64}),
+    "T5ForConditionalGeneration": ("T5Config", T5),
+    "BartForConditionalGeneration": ("BartConfig", {**SEQ2SEQ, "max_position_embeddings": 64}),
+    "ViTForImageClassification": ("ViTConfig", PICTURE),
+    "DebertaV2Model": (
+        "DebertaV2Config",
+        {**TEXT, "relative_attention": True, "pos_att_type": ["p2c", "c2p"]},
+    ),
+}
+
+
+def made(name: str) -> tuple[Any, dict[str, Any]]:
+    """A model with random weights from a fixed seed, and inputs for it."""
+    config, sizes = SMALL[name]
+    torch.manual_seed(0)
+    model = getattr(transformers, name)(getattr(transformers, config)(**sizes))
+    if "Image" in name:
+        return model, {"pixel_values": torch.randn(2, 3, 32, 32), "labels": torch.tensor([0, 1])}
+    inputs: dict[str, Any] = {"input_ids": torch.randint(0, 100, (2, 8))}
+    if "Sequence" in name:
+        inputs["labels"] = torch.tensor([0, 1])
+    elif "For" in name:
+        inputs["labels"] = torch.randint(0, 100, (2, 8))
+    return model, inputs
+
+
+def tensors_in(value: Any) -> Iterator[torch.Tensor]:
+    """Tensors of a model's output, caches left out."""
+    if isinstance(value, torch.Tensor):
+        yield value
+    elif isinstance(value, dict):
+        for item in value.values():
+            yield from tensors_in(item)
+    elif isinstance(value, (list, tuple)):
+        for item in value:
+            yield from tensors_in(item)
+
+
+def results(model: Any, run: Callable[..., Any], inputs: dict[str, Any], *, train: bool) -> list[torch.Tensor]:
+    """Outputs, and gradients of all parameters when training."""
+    torch.manual_seed(1)
+    model.zero_grad()
+    with torch.set_grad_enabled(train):
+        found = list(tensors_in(run(**inputs)))
+    if train:
+        total = torch.stack([t.sum() * (n + 1) for n, t in enumerate(found) if t.requires_grad]).sum()
+        total.backward()
+        found.extend(p.grad for p in model.parameters() if p.grad is not None)
+    return [t.detach() for t in found]
+
+
+@pytest.mark.parametrize("train", [False, True], ids=["inference", "training"])
+@pytest.mark.parametrize("name", SMALL)
+def test_model_is_one_graph_and_right(name: str, train: bool) -> None:
+    """The model traces into one graph, with the outputs and gradients that plain PyTorch gives."""
+    model, inputs = made(name)
+    model.train(train)
+    expected = results(model, model, inputs, train=train)
+    engine.reset()
+    with engine.record() as session:
+        found = results(model, engine.compile(model, backend="eager"), inputs, train=train)
+    assert len(found) == len(expected)
+    for ours, plain in zip(found, expected, strict=True):
+        torch.testing.assert_close(ours, plain)
+    breaks = [b.what for c in session.compilations if c.trace is not None for b in c.trace.breaks]
+    assert not breaks
