@@ -207,3 +207,63 @@ def break_in_nested_calls(x):
         return inner(y - 1) + y
 
     return middle(x) * 3
+
+
+@program(lambda: (torch.randn(3, 3),), breaks=2)
+def break_in_autocast(x):
+    """A break under autocast: what follows still computes in the lower precision, and leaving is left to Python."""
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        y = x @ x
+        engine.graph_break()
+        z = y @ x
+    return z, x @ x, torch.is_autocast_enabled("cpu")
+
+
+class Timer:
+    def __enter__(self):
+        self.entered = True
+        return self
+
+    def __exit__(self, kind, error, traceback):
+        self.entered = False
+        return kind is KeyError
+
+
+@program(lambda: (torch.randn(3),), breaks=1)
+def break_in_own_context(x):
+    """A break inside a context manager of the user's, which then swallows an exception."""
+    timer = Timer()
+    with timer as entered:
+        y = x * 2
+        engine.graph_break()
+        y = y + 1
+        {}["missing"]
+    return y, entered is timer, timer.entered
+
+
+@program(lambda: (torch.randn(3),), breaks=1)
+def break_in_handler(x):
+    """A break while an exception is handled: it is still the one being handled afterwards."""
+    y = x + 1
+    try:
+        {}["missing"]
+    except KeyError as error:
+        y = y * 2
+        engine.graph_break()
+        try:
+            raise ValueError("second")
+        except ValueError as second:
+            same = second.__context__ is error
+        y = y + 1
+    return y, same
+
+
+@program(lambda: (torch.randn(3), torch.tensor([1])), lambda: (torch.randn(3), torch.tensor([9])))
+def caught_from_the_graph(x, where):
+    """An operator that raises on the values it meets, inside a try."""
+    y = x + 1
+    try:
+        z = torch.index_select(y, 0, where)
+    except IndexError:
+        z = y * 2
+    return z + 1
