@@ -228,3 +228,17 @@ def tensors_with_attributes(x):
     y.note = "doubled"
     z = y.add_(1)
     return z, z.note, hasattr(y.detach(), "note"), x.seen
+
+
+class Shifted(torch.nn.Module):
+    """A module without a constructor of its own."""
+
+    def forward(self, x):
+        return x + 1
+
+
+@program(lambda: (torch.randn(3, 4),))
+def bare_module_made(x):
+    """A module of the user's own that holds nothing is made where it is used."""
+    shift = Shifted()
+    return shift(x), shift.training

@@ -50,11 +50,11 @@ def made_module(tx: Tracer, cls: type[torch.nn.Module], args: list[Value], kwarg
     """``cls(*args, **kwargs)`` in traced code.
 
     Raises:
-        Unsupported: the class is not torch's own, an argument is not constant, or the module holds parameters, buffers or modules.
+        Unsupported: the class is neither torch's own nor without a constructor, an argument is not constant, or the module holds parameters, buffers or modules.
     """
     refused = Unsupported("unknown-call", f"the module {cls.__name__} is created")
     hooks = any(torch.nn.modules.module.__dict__[name] for name in _REGISTRATION_HOOKS)
-    if hooks or not cls.__module__.startswith("torch.nn.modules.") or _may_hold_tensors(cls):
+    if hooks or not (_is_bare(cls) or (cls.__module__.startswith("torch.nn.modules.") and not _may_hold_tensors(cls))):
         raise refused
     try:
         constants: list[Any] = tx.constants(args)
@@ -71,6 +71,13 @@ def made_module(tx: Tracer, cls: type[torch.nn.Module], args: list[Value], kwarg
     if any(member is not None for table in tables for member in table.values()):
         raise refused
     return MadeModule(twin, args, kwargs)
+
+
+def _is_bare(cls: type[torch.nn.Module]) -> bool:
+    """Whether making one runs no code but ``nn.Module``'s own."""
+    own = ("__init__", "__setattr__", "__getattr__", "__new__", "__call__", "__getattribute__")
+    found = [next((base for base in cls.__mro__ if name in vars(base)), object) for name in own]
+    return type(cls) is type and all(base in (torch.nn.Module, object) for base in found)
 
 
 def _is_numbers(value: Any) -> bool:
