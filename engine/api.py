@@ -14,7 +14,7 @@ from typing import Any, cast
 import torch
 
 from engine import afterwards, errors
-from engine.expect import expecting
+from engine.expectation import expecting
 from engine.ir.context import current_session, recording
 from engine.ir.marks import DYNAMIC, STATIC
 from engine.kernels.targets import default_target, parse_target

@@ -25,6 +25,7 @@ from engine.guards.tell import guards_record
 from engine.ir.aot import AotGraph
 from engine.ir.context import current_session
 from engine.ir.exact import describe
+from engine.ir.files import is_library_file, source_file
 from engine.ir.frame import CALLEE, CompiledFrame, FrameRequest, GraphSlot, ResumeSlot, Slot, TracedFrame
 from engine.ir.kernel import Program
 from engine.ir.origin import Scope
@@ -142,9 +143,12 @@ class Pipeline:
                 return self._compile(request, work)
         finally:
             if session is not None:
-                self._put(session, request, work)
+                self._put(session, work)
 
-    def _put(self, session: Session, request: FrameRequest, work: _Work) -> None:
+    def _put(self, session: Session, work: _Work) -> None:
+        if work.record.trace is not None:
+            for file in {i.file for i in work.record.trace.inlined if not is_library_file(i.file)}:
+                session.add_file(source_file(file))
         session.put(
             replace(
                 work.record,

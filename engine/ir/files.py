@@ -5,8 +5,11 @@ from __future__ import annotations
 import linecache
 import os
 import re
+import sysconfig
 
-from engine.records.bytecode import SourceFile
+import torch
+
+from engine.records.bytecode import SourceFile, Span
 
 cell_names: dict[str, str] = {}
 """File name of a cell's code -> what a person calls the cell; the notebook front end fills it in."""
@@ -27,3 +30,22 @@ def file_name(file: str) -> str:
 def source_file(file: str) -> SourceFile:
     """The record of a source file, with its whole text where that can be had."""
     return SourceFile(file, file_name(file), "".join(linecache.getlines(file)))
+
+
+_LIBRARIES = (
+    os.path.dirname(os.path.abspath(torch.__file__)) + os.sep,
+    *{os.path.normpath(sysconfig.get_path(p)) + os.sep for p in ("stdlib", "platstdlib")},
+)
+_INSTALLED = (f"{os.sep}site-packages{os.sep}", f"{os.sep}dist-packages{os.sep}")
+
+
+def is_library_file(file: str) -> bool:
+    """Whether a file is torch's or the standard library's; other installed packages count as the user's program."""
+    if file.startswith(_LIBRARIES[0]):
+        return True
+    return file.startswith(("<frozen", *_LIBRARIES[1:])) and not any(i in file for i in _INSTALLED)
+
+
+def innermost_of_user(stack: tuple[Span, ...]) -> Span | None:
+    """The innermost place of a stack (outermost first) that lies in the user's program: the line that a person can change."""
+    return next((s for s in reversed(stack) if not is_library_file(s.file)), stack[-1] if stack else None)

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import builtins
+import enum
 from collections.abc import Callable, Iterable
 from contextlib import suppress
-from types import CodeType
+from types import CodeType, MethodType
 from typing import Any
 
 import torch
@@ -16,6 +17,7 @@ from engine.bytecode.decode import Decoded, Op, decode
 from engine.bytecode.spans import span_of
 from engine.ir.frame import FrameRequest
 from engine.ir.global_state import GLOBAL_STATES
+from engine.ir.files import innermost_of_user
 from engine.ir.graph import NodeOrigin
 from engine.ir.guard import Cause, CodeIs, Equals, Guard, IsObject, SameObject, TypeIs
 from engine.ir.origin import Fixed, Namespace, Origin
@@ -232,12 +234,12 @@ class Tracer:
     def node_origin(self, note: str = "") -> NodeOrigin:
         """Provenance for a node made now."""
         stack = self.spans()
-        return NodeOrigin((), stack[-1] if stack else None, stack, self.frames[-1].module if self.frames else "", note)
+        return NodeOrigin((), innermost_of_user(stack), stack, self.frames[-1].module if self.frames else "", note)
 
     def cause(self, why: str) -> Cause:
         """Why a guard is added now."""
         stack = self.spans()
-        return Cause(stack[-1] if stack else None, stack, why)
+        return Cause(innermost_of_user(stack), stack, why)
 
     def note_handlers(self) -> None:
         """An operation joins the graph: look whether a handler covers it, other than the end of a context that the graph holds."""
@@ -324,12 +326,14 @@ class Tracer:
 
     def constant_attr(self, value: Const, name: str) -> Value:
         """An attribute of a constant: a method to be folded, or a plain value."""
-        from engine.trace.values.functions import ConstMethod
+        from engine.trace.values.functions import BoundMethod, ConstMethod
 
         try:
             found = getattr(value.value, name)
         except AttributeError as error:
             raise self.user_exception(error) from error
+        if isinstance(value.value, enum.Enum) and isinstance(found, MethodType) and found.__self__ is value.value:
+            return BoundMethod(value, self.fixed(found.__func__))
         if callable(found) and not isinstance(found, type):
             return ConstMethod(value, name)
         return self.from_python(found)

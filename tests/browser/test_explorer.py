@@ -148,6 +148,25 @@ def test_guards_step_in_the_order_of_checking(explorer: Show) -> None:
     assert page.locator('.lm [role=treegrid] [role=row][aria-selected="true"]').count() == 1
 
 
+def test_a_long_list_shows_the_same_rows_when_one_comes_back_to_it(explorer: Show) -> None:
+    """The guard at hand is in view again after another tab was open, however many guards there are."""
+    session = head_session()
+    first = session.compilations[0]
+    assert first.guards is not None
+    more = tuple(replace(first.guards.guards[0], id=f"m{n}", origin=f"L['more'][{n}]") for n in range(400))
+    session.put(replace(first, guards=replace(first.guards, guards=(*first.guards.guards, *more))))
+    page = explorer(session)
+    open_view(page, "guards")
+    page.keyboard.press("End")
+    for view in ("linked", "guards"):
+        open_view(page, view)
+        page.wait_for_timeout(100)
+    at = page.locator(".lm .tree .sel")
+    assert at.count() == 1
+    box, frame = at.bounding_box(), page.locator(".lm .rows.tree").bounding_box()
+    assert frame["y"] <= box["y"] <= frame["y"] + frame["height"]
+
+
 def test_recompiles_say_who_refused_and_why(explorer: Show) -> None:
     """The first miss is chosen; the next one shows both refusals; Enter opens the guard that refused."""
     page = explorer(head_session())

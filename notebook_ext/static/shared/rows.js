@@ -22,7 +22,12 @@ export class Rows {
     this.top = 0;
     this.view = 0;
     this.el = h("div", { ...props, class: "rows " + (props.class || ""), onscroll: () => { this.top = this.el.scrollTop; this.#fill(); } }, this.inner);
-    this.observer = new ResizeObserver(() => { this.view = this.el.clientHeight; this.#fill(); });
+    // A list that was scrolled while it was hidden stands at its top when it appears.
+    this.observer = new ResizeObserver(() => {
+      this.view = this.el.clientHeight;
+      if (this.view && this.el.scrollTop !== this.top) { this.el.scrollTop = this.top; this.top = this.el.scrollTop; }
+      this.#fill();
+    });
     this.observer.observe(this.el);
   }
 

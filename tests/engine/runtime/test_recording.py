@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from engine.errors import BadArgument, Expectation
-from engine.expect import expecting
+from engine.expectation import expecting
 from engine.ir.context import attention, recording
 from engine.ir.files import cell_names, file_name
 from engine.records.session import Session
