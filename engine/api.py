@@ -234,7 +234,8 @@ class Explanation:
 
     def __repr__(self) -> str:
         guards = sum(len(g.guards) for g in self.guards)
-        head = f"{self.name}: {self.graphs} graphs, {len(self.breaks)} breaks, {guards} guards"
+        counts = ((self.graphs, "graph"), (len(self.breaks), "break"), (guards, "guard"))
+        head = f"{self.name}: " + ", ".join(f"{n} {word}{'' if n == 1 else 's'}" for n, word in counts)
         return "\n".join([head, *(f"  break: {b}" for b in self.breaks)])
 
 

@@ -1,0 +1,231 @@
+"""The public functions, on real compiles."""
+
+from __future__ import annotations
+
+import functools
+import pathlib
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+import torch
+
+import engine
+from engine import api
+
+
+@pytest.fixture(autouse=True)
+def fresh() -> Iterator[None]:
+    """Every test starts with empty caches and the built-in backends."""
+    engine.reset()
+    known = dict(api.BACKENDS)
+    yield
+    api.BACKENDS.clear()
+    api.BACKENDS.update(known)
+
+
+def double(x: torch.Tensor) -> torch.Tensor:
+    return x * 2
+
+
+def printing(x: torch.Tensor) -> torch.Tensor:
+    y = x + 1
+    print("seen")
+    return y * 2
+
+
+class Scaled:
+    """A callable object."""
+
+    def __init__(self, by: float) -> None:
+        self.by = by
+
+    def __call__(self, x: torch.Tensor) -> torch.Tensor:
+        return x * self.by
+
+    def shifted(self, x: torch.Tensor, by: float = 1.0) -> torch.Tensor:
+        return self(x) + by
+
+
+X = torch.arange(4.0)
+
+
+@pytest.mark.parametrize(
+    ("subject", "expected"),
+    [
+        (double, X * 2),
+        (Scaled(3.0), X * 3),
+        (Scaled(3.0).shifted, X * 3 + 1),
+        (functools.partial(Scaled(3.0).shifted, by=5.0), X * 3 + 5),
+        (torch.nn.Softplus(), torch.nn.functional.softplus(X)),
+    ],
+    ids=["function", "object", "method", "partial", "module"],
+)
+def test_whatever_python_can_call_is_compiled(subject: Any, expected: torch.Tensor) -> None:
+    """Functions, callable objects, methods, partials and modules give what they gave, through one graph."""
+    with engine.record() as session:
+        torch.testing.assert_close(engine.compile(subject)(X), expected)
+    assert [g.stage for c in session.compilations for g in c.graphs if g.stage == "fx"] == ["fx"]
+
+
+def test_a_decorator_with_options() -> None:
+    """``@engine.compile(backend=...)`` compiles the function below it."""
+
+    @engine.compile(backend="eager")
+    def triple(x: torch.Tensor) -> torch.Tensor:
+        return x * 3
+
+    assert triple(X).equal(X * 3)
+    assert triple.__name__ == "triple"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ({"backend": "tritn"}, "no backend 'tritn'"),
+        ({"backend": 3}, "no backend 3"),
+        ({"target": "h100"}, "no target 'h100'"),
+        ({"dynamic": "yes"}, "dynamic must be"),
+        ({"options": {"mood": "fast"}}, "no option 'mood'"),
+    ],
+)
+def test_wrong_arguments_are_refused_in_a_sentence(arguments: dict[str, Any], words: str) -> None:
+    """Each says what was wrong and what to choose."""
+    with pytest.raises(engine.EngineError, match=words):
+        engine.compile(double, **arguments)
+
+
+@pytest.mark.parametrize("subject", [3, "f", torch.sin, Scaled])
+def test_what_has_no_python_code_is_refused(subject: Any) -> None:
+    """The sentence names what was passed."""
+    with pytest.raises(engine.EngineError, match="takes a Python function"):
+        engine.compile(subject)
+
+
+def test_fullgraph_points_at_the_line(capsys: pytest.CaptureFixture[str]) -> None:
+    """The user's line stands under the message with a caret, and nothing has run."""
+    with pytest.raises(engine.GraphBreak) as caught:
+        engine.compile(printing, fullgraph=True)(X)
+    assert 'print("seen")' in str(caught.value)
+    assert "^^^^^" in str(caught.value)
+    assert not capsys.readouterr().out
+
+
+def test_a_backend_of_ones_own() -> None:
+    """A registered callable gets the graph and real inputs, and what it returns is run."""
+    seen: list[Any] = []
+
+    def backend(graph: torch.fx.GraphModule, inputs: list[Any]) -> Callable[..., Any]:
+        seen.extend(inputs)
+        return lambda *args: tuple(r + 1 for r in graph(*args))
+
+    engine.register_backend("plus_one", backend)
+    assert "plus_one" in engine.list_backends()
+    assert engine.compile(double, backend="plus_one")(X).equal(X * 2 + 1)
+    assert len(seen) == 1
+    assert seen[0].equal(X)
+
+
+def test_a_built_in_backend_cannot_be_replaced() -> None:
+    """The sentence says so."""
+    with pytest.raises(engine.EngineError, match="built-in"):
+        engine.register_backend("triton", lambda graph, inputs: graph)
+
+
+def test_a_failing_backend_is_recorded_and_the_call_still_works() -> None:
+    """The graph runs as traced; under fullgraph the failure is raised."""
+
+    def broken(graph: torch.fx.GraphModule, inputs: list[Any]) -> Callable[..., Any]:
+        raise RuntimeError("out of ideas")
+
+    with engine.record() as session:
+        assert engine.compile(double, backend=broken)(X).equal(X * 2)
+    (failure,) = session.compilations[0].failures
+    assert "out of ideas" in failure.sentence
+    with pytest.raises(engine.BackendError, match="out of ideas"):
+        engine.compile(double, backend=broken, fullgraph=True)(X)
+
+
+def test_explain_leaves_every_cache_as_it_was() -> None:
+    """What is compiled elsewhere stays compiled, and explain's own call adds nothing to it."""
+    compiled = engine.compile(printing, backend="eager")
+    compiled(X)
+    before = engine.guards_of(compiled)
+    found = engine.explain(compiled, torch.ones(7))
+    assert found.graphs == 2
+    assert "printing: 2 graphs, 1 break" in str(found)
+    assert "print" in found.breaks[0]
+    assert engine.guards_of(compiled) == before
+    with engine.record() as session:
+        compiled(X)
+    assert not session.compilations
+
+
+def test_explain_shows_what_the_function_raises() -> None:
+    """The user's exception is not swallowed."""
+    with pytest.raises(RuntimeError, match="shape"):
+        engine.explain(lambda x: x.view(3, 5), X)
+
+
+def test_expect_names_what_was_too_many() -> None:
+    """The error says which function recompiled, and why; what is as expected passes."""
+    compiled = engine.compile(double, backend="eager")
+    with engine.expect(graphs=1, breaks=0, recompiles=0):
+        compiled(X)
+    with pytest.raises(AssertionError, match="size 7"), engine.expect(recompiles=0):
+        compiled(torch.ones(7))
+
+
+def test_explain_call_runs_nothing() -> None:
+    """It names the entry that a call would hit, or the guard that refuses, and compiles nothing."""
+    compiled = engine.compile(double, backend="eager")
+    compiled(X)
+    assert engine.explain_call(compiled, X).hit is not None
+    refused = engine.explain_call(compiled, X.double())
+    assert refused.hit is None
+    assert refused.rejections[0].kind == "dtype"
+    assert len(engine.guards_of(compiled)) == 1
+
+
+def test_a_marked_dimension_needs_one_compile() -> None:
+    """Sizes of a dimension marked as dynamic share one entry; one marked as static never does."""
+    compiled = engine.compile(double, backend="eager")
+    with engine.record() as session:
+        for n in (3, 4, 5):
+            x = torch.ones(n)
+            engine.mark_dynamic(x, 0)
+            assert compiled(x).shape == (n,)
+    assert len(session.compilations) == 1
+
+
+@pytest.mark.parametrize("mark", [engine.mark_dynamic, engine.mark_static])
+def test_marking_a_dimension_that_is_not_there(mark: Callable[..., None]) -> None:
+    """One sentence."""
+    with pytest.raises(engine.EngineError, match="has no dimension 3"):
+        mark(torch.ones(2, 2), 3)
+
+
+def test_a_session_survives_its_file(tmp_path: pathlib.Path) -> None:
+    """All records of a real compile come back equal; a loaded session says that it cannot verify."""
+    with engine.record(level="steps") as session, torch.no_grad():
+        engine.compile(printing)(X)
+    again = engine.Session.load(session.save(tmp_path / "s.json"))
+    assert again.data() == session.data()
+    assert {v.outcome for v in engine.verify(again).values()} == {"not verifiable"}
+    assert all(v.outcome in ("equal", "close") for v in engine.verify(session).values())
+
+
+def test_an_unknown_level_is_refused() -> None:
+    """The sentence lists the levels."""
+    with pytest.raises(engine.EngineError, match="standard, steps"), engine.record(level="all"):
+        pass
+
+
+def test_kernels_reach_the_session_after_the_results() -> None:
+    """Without a GPU the target's listings arrive in the background; waiting for them ends."""
+    with engine.record() as session, torch.no_grad():
+        engine.compile(double)(X)
+    assert engine.wait(session, 60)
+    (kernel,) = session.compilations[0].kernels
+    assert kernel.targets[0].target == session.target
+    assert {listing.stage for listing in kernel.targets[0].listings} >= {"ttir", "ptx", "sass"}
