@@ -147,7 +147,7 @@ def same_keys(value: Any, keys: tuple[Any, ...]) -> bool:
 def instance_dict(value: Any) -> dict[str, Any]:
     """The instance's own ``__dict__`` (empty where it has none), never through a property of that name."""
     holder = _in_classes(type(value), "__dict__")
-    if type(holder) is types.GetSetDescriptorType:
+    if type(holder) in (types.GetSetDescriptorType, types.MemberDescriptorType):
         found = holder.__get__(value, type(value))
         return found if type(found) is dict else {}
     return value.__dict__ if type(value) is types.ModuleType else {}

@@ -121,6 +121,20 @@ def throw_into_generator(tx: Tracer, generator: GeneratorValue, args: list[Value
     raise tx.user_exception(StopIteration())
 
 
+def close_generator(tx: Tracer, generator: GeneratorValue) -> None:
+    """``generator.close()``: GeneratorExit is raised where the body waits, so that its handlers run."""
+    if not generator.is_started or generator.frame.finished or not any(generator.frame.decoded.handlers):
+        generator.frame.finished = True
+        return
+    try:
+        throw_into_generator(tx, generator, [tx.user_exception(GeneratorExit()).value])
+    except UserException as error:
+        if not issubclass(error.value.type(), (GeneratorExit, StopIteration)):
+            raise
+        return
+    tx.raise_error(RuntimeError, "generator ignored GeneratorExit")
+
+
 def _is_none(tx: Tracer, value: Value) -> bool:
     forced = force(tx, value)
     return isinstance(forced, Const) and forced.value is None

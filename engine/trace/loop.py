@@ -9,7 +9,7 @@ from engine.bytecode.resume import InstructionOffset
 from engine.options import config
 from engine.trace.signals import Unsupported, UserException
 from engine.trace.table import HANDLERS
-from engine.trace.values.base import Const, Value
+from engine.trace.values.base import Const, NotConstant, Value
 
 if TYPE_CHECKING:
     from engine.bytecode.decode import Op
@@ -44,6 +44,8 @@ def execute(tx: Tracer, frame: Frame, op: Op) -> Any:
         raise Unsupported("unsupported-opcode", reason(op.opname))
     try:
         return handler(tx, frame, op)
+    except NotConstant:
+        raise Unsupported("unsupported-operation", "a value is needed that is not known while tracing") from None
     except UserException as error:
         if error.is_new:
             error.is_new = False

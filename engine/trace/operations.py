@@ -209,6 +209,10 @@ def compare(tx: Tracer, symbol: str, left: Value, right: Value) -> Value:
                 return result
     if symbol in ("==", "!=") and isinstance(left, SequenceValue) and isinstance(right, SequenceValue):
         return Const(_equal_sequences(tx, left, right) == (symbol == "=="))
+    if isinstance(left, SequenceValue) and isinstance(right, SequenceValue):
+        for base in (tuple, list):
+            if issubclass(left.type(), base) and issubclass(right.type(), base):
+                return _first_difference(tx, symbol, left, right)
     try:
         values = tx.constants([left, right])
     except NotConstant:
@@ -231,6 +235,14 @@ def _equal_sequences(tx: Tracer, left: Any, right: Any) -> bool:
     if issubclass(left.type(), tuple) != issubclass(right.type(), tuple) or len(left.items) != len(right.items):
         return False
     return all(same_or_equal(tx, force(tx, a), force(tx, b)) for a, b in zip(left.items, right.items, strict=True))
+
+
+def _first_difference(tx: Tracer, symbol: str, left: Any, right: Any) -> Value:
+    """Order of two tuples or two lists: that of their first items that differ, else of their lengths."""
+    for a, b in zip(left.items, right.items, strict=False):
+        if not same_or_equal(tx, force(tx, a), force(tx, b)):
+            return compare(tx, symbol, a, b)
+    return tx.fold(COMPARE[symbol][0], len(left.items), len(right.items))
 
 
 def _equal(tx: Tracer, left: Value, right: Value) -> bool | None:

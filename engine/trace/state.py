@@ -15,9 +15,9 @@ from torch.fx.experimental.symbolic_shapes import ShapeEnv
 
 from engine.bytecode.decode import Decoded, Op, decode
 from engine.bytecode.spans import span_of
+from engine.ir.files import innermost_of_user
 from engine.ir.frame import FrameRequest
 from engine.ir.global_state import GLOBAL_STATES
-from engine.ir.files import innermost_of_user
 from engine.ir.graph import NodeOrigin
 from engine.ir.guard import Cause, CodeIs, Equals, Guard, IsObject, SameObject, TypeIs
 from engine.ir.origin import Fixed, Namespace, Origin
@@ -25,7 +25,7 @@ from engine.options import Options
 from engine.records.bytecode import Span
 from engine.records.trace import InlinedCall
 from engine.trace.graph_builder import GraphBuilder
-from engine.trace.signals import Unsupported, UserException
+from engine.trace.signals import TraceSignal, Unsupported, UserException
 from engine.trace.values.base import Const, Lazy, NotConstant, Value, force
 from engine.trace.values.wrap import build, from_python
 
@@ -303,7 +303,7 @@ class Tracer:
         """Run a pure function on Python values now; an exception of its becomes the user's."""
         try:
             return self.from_python(fn(*args, **kwargs))
-        except (RecursionError, MemoryError):
+        except (RecursionError, MemoryError, NotConstant, TraceSignal):
             raise
         except Exception as error:
             raise self.user_exception(error) from error

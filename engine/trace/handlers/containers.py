@@ -9,6 +9,7 @@ from engine.trace.table import handles
 from engine.trace.values.base import Const, Value, force
 from engine.trace.values.functions import special_of
 from engine.trace.values.mappings import DictValue, SetValue, entries_of
+from engine.trace.values.objects import ObjectValue
 from engine.trace.values.sequences import ListValue, SliceValue, TupleValue, sequence_items
 
 if TYPE_CHECKING:
@@ -147,6 +148,8 @@ def _unpack_star(tx: Tracer, frame: Frame, op: Op) -> None:
 def formatted(tx: Tracer, value: Value, conversion: int, spec: str) -> Value:
     """One part of an f-string. ``conversion``: 0 none, 1 str, 2 repr, 3 ascii."""
     value = force(tx, value)
+    if not conversion and isinstance(value, ObjectValue) and value.method(tx, "__format__") is not None:
+        return value.call_special(tx, "__format__", [Const(spec)])
     if conversion or not isinstance(value, Const):
         fn = (str, str, repr, ascii)[conversion]
         if not tx.is_constant(value) and (spec and not conversion):

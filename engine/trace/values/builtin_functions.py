@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import collections
 import functools
+import math
 import operator
 import sys
 import types
@@ -338,6 +339,9 @@ def _pow(tx: Tracer, args: Args, kwargs: Words) -> Value:
 
 @special(divmod)
 def _divmod(tx: Tracer, args: Args, kwargs: Words) -> Value:
+    of = force(tx, args[0])
+    if isinstance(of, ObjectValue) and of.method(tx, "__divmod__") is not None:
+        return of.call_special(tx, "__divmod__", [args[1]])
     return TupleValue([operations.binary(tx, "//", args[0], args[1]), operations.binary(tx, "%", args[0], args[1])])
 
 
@@ -346,6 +350,8 @@ def _round(tx: Tracer, args: Args, kwargs: Words) -> Value:
     of = force(tx, args[0])
     if isinstance(of, TensorValue):
         return of.call_method(tx, "round", [], {"decimals": args[1]} if len(args) > 1 else kwargs)
+    if isinstance(of, ObjectValue) and of.method(tx, "__round__") is not None:
+        return of.call_special(tx, "__round__", args[1:])
     return operations.fold_call(tx, round, args, kwargs, f"round() of {of.describe()}")
 
 
@@ -550,6 +556,35 @@ def _dir(tx: Tracer, args: Args, kwargs: Words) -> Value:
         own = [str(force(tx, k).python(tx)) for k in sequence_items(tx, of.get_attr(tx, "__dict__"))]
         return tx.from_python(sorted({*dir(of.type()), *own}))
     return operations.fold_call(tx, dir, args, kwargs, f"dir() of {of.describe()}")
+
+
+@special(format)
+def _format(tx: Tracer, args: Args, kwargs: Words) -> Value:
+    of = force(tx, args[0])
+    if isinstance(of, ObjectValue) and of.method(tx, "__format__") is not None:
+        return of.call_special(tx, "__format__", [args[1] if len(args) > 1 else Const("")])
+    return operations.fold_call(tx, format, args, kwargs, f"format() of {of.describe()}")
+
+
+def _by_method(function: Any, name: str) -> None:
+    """A pure function that asks objects for a special method first."""
+
+    def rule(tx: Tracer, args: Args, kwargs: Words) -> Value:
+        of = force(tx, args[0])
+        if isinstance(of, ObjectValue) and of.method(tx, name) is not None:
+            return of.call_special(tx, name, args[1:])
+        return operations.fold_call(tx, function, args, kwargs, f"{function.__name__}() of {of.describe()}")
+
+    special(function)(rule)
+
+
+for _function, _method_name in (
+    (math.floor, "__floor__"),
+    (math.ceil, "__ceil__"),
+    (math.trunc, "__trunc__"),
+    (operator.index, "__index__"),
+):
+    _by_method(_function, _method_name)
 
 
 @special(bytes)

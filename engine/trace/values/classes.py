@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import builtins
 import enum
+import sys
 import types
 from typing import TYPE_CHECKING, Any
 
@@ -22,6 +23,8 @@ if TYPE_CHECKING:
 
 _HEAP = 1 << 9
 """Py_TPFLAGS_HEAPTYPE: set for classes that Python code made."""
+_ABSTRACT = 1 << 20
+"""Py_TPFLAGS_IS_ABSTRACT: set for classes with abstract methods left."""
 
 
 def find_in_class(cls: builtins.type, name: str) -> tuple[builtins.type, Any] | None:
@@ -86,13 +89,14 @@ def bind_attribute(
 
 def _slot(tx: Tracer, name: str, instance: Value) -> Value:
     real = instance.real()
+    absent = f"'{instance.type().__name__}' object has no attribute '{name}'"
     if real is NotImplemented or instance.origin is None:
         if name == "__dict__":
             raise instance.refuse("reading __dict__")
-        return tx.raise_error(AttributeError, name)  # type: ignore[no-any-return]
+        return tx.raise_error(AttributeError, absent)  # type: ignore[no-any-return]
     if not hasattr(real, name):
         tx.guard(HasAttribute(instance.origin, name, False, cause=tx.cause(f"it has no attribute {name!r}")))
-        tx.raise_error(AttributeError, name)
+        tx.raise_error(AttributeError, absent)
     if name == "__dict__":
         raise instance.refuse("reading __dict__")
     return tx.wrap(getattr(real, name), Attr(instance.origin, name))
@@ -108,7 +112,8 @@ def _descriptor(tx: Tracer, cls: builtins.type, found: Any, instance: Value | No
     if isinstance(found, functools.partialmethod) and instance is not None:
         from engine.trace.values.dispatching import bound_partial
 
-        return bound_partial(tx, found, instance, origin)
+        base = next(b for b in cls.__mro__ if name in b.__dict__)
+        return bound_partial(tx, found, instance, base, name)
     if isinstance(found, (property, functools.cached_property, types.MemberDescriptorType)):
         return tx.wrap(found, origin)
     getter = find_in_class(type(found), "__get__")
@@ -138,7 +143,8 @@ class ClassValue(Value):
         return self.held
 
     def truth(self, tx: Tracer) -> bool:
-        return True
+        asked = self._ask(tx, "__bool__", []) or self._ask(tx, "__len__", [])
+        return True if asked is None else asked.truth(tx)
 
     def python(self, tx: Tracer) -> Any:
         return self.held
@@ -148,6 +154,7 @@ class ClassValue(Value):
 
     def get_attr(self, tx: Tracer, name: str) -> Value:
         from engine.trace.state import is_trusted
+        from engine.trace.values.metaclasses import meta_attribute
 
         if name in ("__name__", "__qualname__", "__module__", "__doc__"):
             return tx.from_python(getattr(self.held, name))
@@ -165,6 +172,9 @@ class ClassValue(Value):
         found_value = class_attribute(tx, self.held, name, None)
         if found_value is not None:
             return found_value
+        by_meta = meta_attribute(tx, self, name)
+        if by_meta is not None:
+            return by_meta
         if hasattr(self.held, name):
             found = getattr(self.held, name)
             return tx.fixed(found) if callable(found) else tx.wrap(found, Attr(class_origin(self.held), name))
@@ -176,6 +186,12 @@ class ClassValue(Value):
     def get_item(self, tx: Tracer, key: Value) -> Value:
         if issubclass(self.held, enum.Enum):
             return tx.fold(lambda: self.held[key.python(tx)])  # type: ignore[index]
+        asked = self._ask(tx, "__getitem__", [key])
+        if asked is not None:
+            return asked
+        own = find_in_class(self.held, "__class_getitem__")
+        if own is not None and isinstance(own[1], classmethod) and own[0].__module__ != "typing":
+            return self.call_method(tx, "__class_getitem__", [key], {})
         if hasattr(self.held, "__class_getitem__") or self.held in (type, list, dict, tuple, set):
             return self
         return super().get_item(tx, key)
@@ -185,15 +201,21 @@ class ClassValue(Value):
             from engine.trace.values.iterators import SequenceIterator
 
             return SequenceIterator([Const(m) for m in self.held], type(iter(())))
-        return super().iterate(tx)
+        return self._ask(tx, "__iter__", []) or super().iterate(tx)
 
     def length(self, tx: Tracer) -> Value:
         if issubclass(self.held, enum.Enum):
             return Const(len(self.held))
-        return super().length(tx)
+        return self._ask(tx, "__len__", []) or super().length(tx)
+
+    def _ask(self, tx: Tracer, name: str, args: list[Value]) -> Value | None:
+        from engine.trace.values.metaclasses import ask
+
+        return ask(tx, self, name, args)
 
     def contains(self, tx: Tracer, item: Value) -> bool:
-        return bool(item.python(tx) in self.held)  # type: ignore[operator]
+        asked = self._ask(tx, "__contains__", [item])
+        return bool(item.python(tx) in self.held) if asked is None else asked.truth(tx)  # type: ignore[operator]
 
     def call(self, tx: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
         rule = special_of(self.held)
@@ -205,8 +227,10 @@ class ClassValue(Value):
         cg.const(self.held)
 
 
-def construct(tx: Tracer, of: ClassValue, args: list[Value], kwargs: dict[str, Value]) -> Value:
-    """``Class(*args)`` for classes without a rule of their own."""
+def construct(
+    tx: Tracer, of: ClassValue, args: list[Value], kwargs: dict[str, Value], *, by_type: bool = False
+) -> Value:
+    """``Class(*args)`` for classes without a rule of their own; with ``by_type`` as if the metaclass had no ``__call__``."""
     from engine.trace.operations import fold_call
     from engine.trace.values.exceptions import ExceptionValue
 
@@ -225,7 +249,7 @@ def construct(tx: Tracer, of: ClassValue, args: list[Value], kwargs: dict[str, V
         from engine.trace.values.made_modules import made_module
 
         return made_module(tx, cls, args, kwargs)
-    if type(cls).__call__ is not type.__call__ and type(cls).__module__ not in ("abc", "typing"):
+    if not by_type and type(cls).__call__ is not type.__call__ and type(cls).__module__ not in ("abc", "typing"):
         meta = find_in_class(type(cls), "__call__")
         if meta is None or not isinstance(meta[1], types.FunctionType):
             raise Unsupported("unknown-call", f"{cls.__name__} is created")
@@ -248,7 +272,15 @@ def _plain_object(tx: Tracer, of: ClassValue, args: list[Value], kwargs: dict[st
     if container_base(cls) is not None and cls.__new__ in (dict.__new__, list.__new__, set.__new__, tuple.__new__):
         made: Value = new_container_value(cls, _tuple_items(tx, cls, args))
         return _initialised(tx, cls, made, args, kwargs)
-    if not is_plain_class(cls) or not cls.__module__ or getattr(cls, "__abstractmethods__", None):
+    if is_plain_class(cls) and cls.__flags__ & _ABSTRACT:
+        abstract = cls.__dict__["__abstractmethods__"]
+        methods = f"method{'s' * (len(abstract) > 1)} {', '.join(sorted(abstract))}"
+        if sys.version_info >= (3, 12):
+            names = ", ".join(f"'{n}'" for n in sorted(abstract))
+            methods = f"an implementation for abstract method{'s' * (len(abstract) > 1)} {names}"
+            tx.raise_type_error(f"Can't instantiate abstract class {cls.__name__} without {methods}")
+        tx.raise_type_error(f"Can't instantiate abstract class {cls.__name__} with abstract {methods}")
+    if not is_plain_class(cls) or not cls.__module__:
         raise Unsupported("unknown-call", f"{cls.__module__}.{cls.__qualname__} is created")
     new = find_in_class(cls, "__new__")
     if new is not None and new[0] is not object and new[0].__module__ != "typing":
@@ -317,9 +349,13 @@ class SuperValue(Value):
         return super
 
     def get_attr(self, tx: Tracer, name: str) -> Value:
+        from engine.trace.values.metaclasses import super_of_class
         from engine.trace.values.objects import ObjectValue
 
         if isinstance(self.of, ClassValue):
+            by_meta = super_of_class(tx, self.start, self.of, name)
+            if by_meta is not None:
+                return by_meta
             cls, instance = self.of.held, None
             if isinstance((raw := self._raw(cls, name)), classmethod):
                 return BoundMethod(self.of, tx.wrap(raw.__func__, Fixed(raw.__func__, name)))

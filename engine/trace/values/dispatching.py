@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import heapq
 import operator
 import reprlib
+import types
 from typing import TYPE_CHECKING, Any
 
 from engine.ir import exact
@@ -14,9 +16,10 @@ from engine.ir.origin import Attr, Fixed, Item, Origin
 from engine.trace import operations
 from engine.trace.signals import Unsupported
 from engine.trace.values.base import Const, Value, force
+from engine.trace.values.classes import class_origin
 from engine.trace.values.functions import BY_CODE, BoundMethod, PartialValue, RealFunction, special
 from engine.trace.values.objects import ObjectValue
-from engine.trace.values.sequences import TupleValue
+from engine.trace.values.sequences import ListValue, TupleValue, sequence_items
 from engine.trace.values.wrap import wraps
 
 if TYPE_CHECKING:
@@ -135,8 +138,11 @@ for _wrapper, _rule in _WRAPPERS:
     BY_CODE[_wrapper.__code__] = _rule
 
 
-def bound_partial(tx: Tracer, found: Any, instance: Value, origin: Origin) -> Value:
-    """A ``functools.partialmethod`` read through an instance."""
+def bound_partial(tx: Tracer, found: Any, instance: Value, owner: type, name: str) -> Value:
+    """A ``functools.partialmethod`` of the class ``owner``, read through an instance."""
+    place = Item(Attr(class_origin(owner), "__dict__"), name)
+    tx.guard(IsObject(place, found, cause=tx.cause(f"the method {name!r} was used")))
+    origin = Fixed(found, name)
     inner = force(tx, tx.wrap(found.func, Attr(origin, "func")))
     if not isinstance(inner, RealFunction):
         raise Unsupported("unsupported-operation", "a partialmethod of anything but a function")
@@ -206,3 +212,91 @@ class _ToKey(Value):
 @special(functools.cmp_to_key)
 def _cmp_to_key(tx: Tracer, args: Args, kwargs: Words) -> Value:
     return _ToKey(args[0] if args else kwargs["mycmp"])
+
+
+# Sequences, by operator's functions.
+
+
+def _occurrences(tx: Tracer, args: Args, kwargs: Words) -> Value:
+    return Const(
+        sum(operations.same_or_equal(tx, force(tx, i), force(tx, args[1])) for i in sequence_items(tx, args[0]))
+    )
+
+
+def _position(tx: Tracer, args: Args, kwargs: Words) -> Value:
+    for n, item in enumerate(sequence_items(tx, args[0])):
+        if operations.same_or_equal(tx, force(tx, item), force(tx, args[1])):
+            return Const(n)
+    return tx.raise_error(ValueError, "sequence.index(x): x not in sequence")  # type: ignore[no-any-return]
+
+
+def _concatenated(tx: Tracer, args: Args, kwargs: Words) -> Value:
+    return operations.binary(tx, "+", args[0], args[1])
+
+
+def _deleted(tx: Tracer, args: Args, kwargs: Words) -> Value:
+    force(tx, args[0]).del_item(tx, force(tx, args[1]))
+    return Const(None)
+
+
+special(operator.countOf)(_occurrences)
+special(operator.indexOf)(_position)
+special(operator.concat)(_concatenated)
+special(operator.delitem)(_deleted)
+
+
+@special(types.MethodType)
+def _method(tx: Tracer, args: Args, kwargs: Words) -> Value:
+    return BoundMethod(args[1], force(tx, args[0]))
+
+
+# heapq: the real algorithms, on items whose comparisons are traced.
+
+
+class _Item:
+    """One item of a heap: compares by running traced code."""
+
+    def __init__(self, tx: Tracer, value: Value) -> None:
+        self.tx = tx
+        self.value = value
+
+    def __lt__(self, other: _Item) -> bool:
+        return force(self.tx, operations.compare(self.tx, "<", self.value, other.value)).truth(self.tx)
+
+
+def _heap_rule(function: Any) -> Any:
+    def rule(tx: Tracer, args: Args, kwargs: Words) -> Value:
+        heap = force(tx, args[0])
+        if not isinstance(heap, ListValue) or heap.cls is not list:
+            raise heap.refuse(f"{function.__name__}()")
+        items = [_Item(tx, force(tx, i)) for i in heap.items]
+        rest = [_Item(tx, force(tx, a)) for a in args[1:]]
+        try:
+            found = function(items, *rest)
+        except IndexError as error:
+            raise tx.user_exception(error) from error
+        tx.mutating(heap)
+        heap.items[:] = [i.value for i in items]
+        return Const(None) if found is None else found.value
+
+    return rule
+
+
+for _function in (heapq.heapify, heapq.heappush, heapq.heappop, heapq.heappushpop, heapq.heapreplace):
+    special(_function)(_heap_rule(_function))
+
+
+def _best_rule(largest: bool) -> Any:
+    def rule(tx: Tracer, args: Args, kwargs: Words) -> Value:
+        count = max(0, int(force(tx, args[0]).python(tx)))
+        how: Words = {"reverse": Const(largest)}
+        key = args[2] if len(args) > 2 else kwargs.get("key")
+        if key is not None:
+            how["key"] = key
+        return ListValue(operations.sorted_items(tx, list(sequence_items(tx, args[1])), how)[:count])
+
+    return rule
+
+
+special(heapq.nlargest)(_best_rule(True))
+special(heapq.nsmallest)(_best_rule(False))

@@ -265,6 +265,7 @@ class MadeFunction(FunctionValue):
         self.keyword_default_values: dict[str, Value] = {}
         self.cell_values: list[CellValue] = []
         self.attributes: dict[str, Value] = {}
+        self.annotated = False
 
     def key(self, tx: Tracer) -> Any:
         return self
@@ -585,9 +586,9 @@ class GeneratorValue(IteratorValue):
                 raise tx.user_exception(StopIteration())
             return found
         if name == "close":
-            if self.is_started and not self.frame.finished and any(self.frame.decoded.handlers):
-                raise self.refuse("closing it half-way")
-            self.frame.finished = True
+            from engine.trace.inline import close_generator
+
+            close_generator(tx, self)
             return NONE
         if name == "throw":
             from engine.trace.inline import throw_into_generator

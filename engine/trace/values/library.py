@@ -9,6 +9,7 @@ import inspect
 import os
 import types
 import typing
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -18,8 +19,9 @@ from engine.ir.origin import MISSING, Entry, Fixed, Origin
 from engine.trace.signals import Unsupported
 from engine.trace.values.base import NONE, Const, Value, force
 from engine.trace.values.classes import find_in_class, is_plain_class
-from engine.trace.values.functions import BoundMethod, FunctionValue, MethodOf, RealFunction, special
+from engine.trace.values.functions import BoundMethod, FunctionValue, MadeFunction, MethodOf, RealFunction, special
 from engine.trace.values.mappings import DictValue, SetValue
+from engine.trace.values.namespaces import NamespaceValue
 from engine.trace.values.objects import ObjectValue
 from engine.trace.values.sequences import ListValue, TupleValue
 from engine.trace.values.tensor import TensorValue
@@ -91,7 +93,20 @@ def _signature(tx: Tracer, args: Args, kwargs: Words) -> Value:
         return tx.fixed(inspect.signature(of.held), "signature")
     if isinstance(of, BoundMethod) and isinstance(of.function, RealFunction):
         return tx.fixed(inspect.signature(types.MethodType(of.function.held, object())), "signature")
+    if isinstance(of, MadeFunction):
+        return tx.fixed(inspect.signature(_twin(tx, of)), "signature")
     raise Unsupported("unknown-call", f"inspect.signature() of {of.describe()}")
+
+
+def _twin(tx: Tracer, of: MadeFunction) -> types.FunctionType:
+    """A function with the same parameters as one that the traced code made."""
+    if of.annotated:
+        raise Unsupported("unknown-call", "inspect.signature() of a function made with annotations")
+    cells = tuple(types.CellType() for _ in of.code.co_freevars)
+    made = types.FunctionType(of.code, {}, of.name, tuple(tx.constants(of.default_values)) or None, cells)
+    words = of.keyword_default_values
+    made.__kwdefaults__ = dict(zip(words, tx.constants(words.values()), strict=True)) or None
+    return made
 
 
 @special(dataclasses.fields)
@@ -122,6 +137,8 @@ def _copy(tx: Tracer, args: Args, kwargs: Words) -> Value:
         return ListValue(list(of.items), None, of.cls, of.maxlen)
     if isinstance(of, (DictValue, SetValue)):
         return of.call_method(tx, "copy", [], {})
+    if type(of) in (ObjectValue, NamespaceValue) and _copies_attributes(of.type()):
+        return _same_attributes(tx, of, lambda value: value)
     raise Unsupported("unknown-call", f"copy.copy() of {of.describe()}")
 
 
@@ -147,20 +164,32 @@ def _deep(tx: Tracer, of: Value, memo: dict[int, Value]) -> Value:
         )
     elif isinstance(of, TensorValue) and not of.fake.requires_grad:
         made = of.call_method(tx, "clone", [], {})
-    elif type(of) is ObjectValue and _copies_attributes(of.cls):
-        made = memo[id(of)] = ObjectValue(of.cls, None, NotImplemented)
-        attributes: Any = of.get_attr(tx, "__dict__")
-        for name, (_, value) in attributes.entries.items():
-            made.written[name] = _deep(tx, force(tx, value), memo)
+    elif type(of) in (ObjectValue, NamespaceValue) and _copies_attributes(of.type()):
+        made = _same_attributes(tx, of, lambda value: _deep(tx, force(tx, value), memo), memo)
     else:
         raise Unsupported("unknown-call", f"copy.deepcopy() of {of.describe()}")
     memo[id(of)] = made
     return made
 
 
+def _same_attributes(
+    tx: Tracer, of: Any, copied: Callable[[Value], Value], memo: dict[int, Value] | None = None
+) -> Value:
+    """A new instance of the same class with a copy of each attribute."""
+    made: ObjectValue = type(of)(of.cls, None, NotImplemented)
+    if memo is not None:
+        memo[id(of)] = made
+    attributes: Any = of.get_attr(tx, "__dict__")
+    for name, (_, value) in attributes.entries.items():
+        made.written[name] = copied(value)
+    return made
+
+
 def _copies_attributes(cls: type) -> bool:
     """Whether copying an instance means copying its ``__dict__``."""
-    own = "__deepcopy__ __reduce__ __reduce_ex__ __getstate__ __setstate__ __getnewargs__ __getnewargs_ex__ __new__".split()
+    if cls is types.SimpleNamespace:
+        return True
+    own = "__copy__ __deepcopy__ __reduce__ __reduce_ex__ __getstate__ __setstate__ __getnewargs__ __getnewargs_ex__ __new__".split()
     found = (find_in_class(cls, name) for name in own)
     slots = any(type(entry) is types.MemberDescriptorType for base in cls.__mro__ for entry in vars(base).values())
     return is_plain_class(cls) and not slots and all(f is None or f[0] is object for f in found)

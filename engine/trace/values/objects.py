@@ -145,13 +145,24 @@ class ObjectValue(Value):
             tx.guard(HasAttribute(self.origin, name, False, cause=tx.cause(f"it has no attribute {name!r}")))
 
     def _dict(self, tx: Tracer) -> Value:
-
-        own = {} if self.held is NotImplemented else dict(getattr(self.held, "__dict__", {}))
-        entries: dict[Any, tuple[Value, Value]] = {}
+        if self.has_no_dict():
+            return tx.raise_error(AttributeError, f"'{self.cls.__name__}' object has no attribute '__dict__'")  # type: ignore[no-any-return]
         if self.origin is not None:
             from engine.ir.guard import DictKeys
 
-            tx.guard(DictKeys(Attr(self.origin, "__dict__"), tuple(own), cause=tx.cause("its attributes were listed")))
+            own = tuple(getattr(self.held, "__dict__", {}))
+            tx.guard(DictKeys(Attr(self.origin, "__dict__"), own, cause=tx.cause("its attributes were listed")))
+        made: Value = InstanceDict(tx, self)
+        return made
+
+    def has_no_dict(self) -> bool:
+        """Whether all classes declare ``__slots__``, none of them ``__dict__``."""
+        return self.cls.__dictoffset__ == 0
+
+    def attributes(self, tx: Tracer) -> dict[Any, tuple[Value, Value]]:
+        """What its ``__dict__`` holds now, as entries of a dict."""
+        own = {} if self.held is NotImplemented else dict(getattr(self.held, "__dict__", {}))
+        entries: dict[Any, tuple[Value, Value]] = {}
         for name in own:
             value = self.own_attr(tx, name)
             if value is not None:
@@ -159,10 +170,13 @@ class ObjectValue(Value):
         for name, written in self.written.items():
             if written is None:
                 entries.pop(name, None)
-            else:
+            elif not self._in_slot(name):
                 entries[name] = (Const(name), written)
-        made: Value = FrozenDict(entries)
-        return made
+        return entries
+
+    def _in_slot(self, name: str) -> bool:
+        found = find_in_class(self.cls, name)
+        return found is not None and isinstance(found[1], types.MemberDescriptorType)
 
     def set_attr(self, tx: Tracer, name: str, value: Value) -> None:
         setter = find_in_class(self.cls, "__setattr__")
@@ -196,6 +210,10 @@ class ObjectValue(Value):
             raise self.refuse(f"setting the attribute {name!r}, a descriptor,")
         if name in ("__class__", "__dict__"):
             raise self.refuse(f"setting {name}")
+        if self.has_no_dict() and (found is None or not isinstance(found[1], types.MemberDescriptorType)):
+            words = "has no attribute" if found is None else "attribute"
+            end = "" if found is None else " is read-only"
+            tx.raise_error(AttributeError, f"'{self.cls.__name__}' object {words} '{name}'{end}")
         tx.mutating(self)
         if name in self.written and self.written[name] is None:
             del self.written[name]  # set again after it was deleted: it comes last
@@ -364,22 +382,64 @@ def _by_index(tx: Tracer, of: ObjectValue, count: Any) -> Value | None:
         raise
 
 
-def _frozen_dict() -> type:
+def _instance_dict() -> Any:
     from engine.trace.values.mappings import DictValue
 
-    class Frozen(DictValue):
-        """An instance's ``__dict__`` as it is now; writing through it is not supported."""
+    class InstanceDict(DictValue):
+        """An instance's ``__dict__``: a window on its attributes, which writes through."""
+
+        def __init__(self, tx: Tracer, of: ObjectValue) -> None:
+            self.tx = tx
+            self.of_object = of
+            super().__init__({})
+
+        @property
+        def entries(self) -> dict[Any, tuple[Value, Value]]:
+            return self.of_object.attributes(self.tx)
+
+        @entries.setter
+        def entries(self, entries: Any) -> None:
+            if entries:
+                raise self.refuse("replacing an instance's __dict__")
+
+        def snapshot(self) -> Callable[[], None]:
+            return lambda: None
+
+        def children(self) -> list[Value]:
+            return [self.of_object]
 
         def set_item(self, tx: Tracer, key: Value, value: Value) -> None:
-            raise self.refuse("writing into an instance's __dict__")
+            name = key.python(tx)
+            found = find_in_class(self.of_object.cls, name) if isinstance(name, str) else (object, None)
+            if found is not None and (found[0] is object or is_data_descriptor(found[1])):
+                raise self.refuse("writing this key into an instance's __dict__")
+            self.of_object.set_plainly(tx, name, value)
 
         def pop(self, tx: Tracer, key: Value, default: Value | None = None) -> Value:
-            raise self.refuse("writing into an instance's __dict__")
+            name = key.key(tx)
+            present = self.entries.get(name)
+            if present is None:
+                return super().pop(tx, key, default)
+            self.of_object.set_plainly(tx, name, None)
+            return present[1]
 
-    return Frozen
+        def call_method(self, tx: Tracer, name: str, args: list[Value], kwargs: dict[str, Value]) -> Value:
+            if name == "clear":
+                for key in self.keys():
+                    self.pop(tx, key)
+                return NONE
+            if name == "popitem":
+                raise self.refuse("popitem() of an instance's __dict__")
+            return super().call_method(tx, name, args, kwargs)
+
+        def reconstruct(self, cg: Codegen) -> None:
+            cg.load(self.of_object)
+            cg.out.attribute("__dict__")
+
+    return InstanceDict
 
 
-FrozenDict = _frozen_dict()
+InstanceDict = _instance_dict()
 
 
 class PythonModule(Value):

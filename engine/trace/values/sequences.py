@@ -127,10 +127,13 @@ class SequenceValue(Value):
 
 def index_of(tx: Tracer, key: Value) -> Any:
     """A key as a Python int where it is one."""
+    from engine.trace.values.objects import ObjectValue
     from engine.trace.values.tensor import TensorValue
 
     if isinstance(key, TensorValue):
         raise key.refuse("using its value as an index")
+    if isinstance(key, ObjectValue) and key.method(tx, "__index__") is not None:
+        key = key.call_special(tx, "__index__", [])
     value = key.python(tx)
     return int(value) if isinstance(value, bool) else value
 
