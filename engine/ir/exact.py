@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import collections
-import functools
 import enum
+import functools
 import math
 import operator
 import types

@@ -45,6 +45,7 @@ for _family in (
     "handlers",
     "values.autograd_functions",
     "values.builtin_functions",
+    "values.constants",
     "values.container_objects",
     "values.contexts",
     "values.library",
