@@ -135,7 +135,7 @@ _WRAPPERS: tuple[tuple[Any, Any], ...] = (
     *((wrap(repr), _recursive_repr) for name, wrap in vars(dataclasses).items() if name == "_recursive_repr"),
 )
 for _wrapper, _rule in _WRAPPERS:
-    BY_CODE[_wrapper.__code__] = _rule
+    BY_CODE[id(_wrapper.__code__)] = (_wrapper.__code__, _rule)
 
 
 def bound_partial(tx: Tracer, found: Any, instance: Value, owner: type, name: str) -> Value:

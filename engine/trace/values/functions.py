@@ -29,8 +29,9 @@ BY_NAME: dict[tuple[str, str], Special] = {}
 """Rules for functions of modules that must not be imported for their sake, and for class methods from C: by module or class, and name."""
 
 
-BY_CODE: dict[types.CodeType, Callable[[Tracer, Any, list[Value], dict[str, Value]], Value]] = {}
-"""Rules for wrappers that the standard library makes anew for each function, by the code that they share."""
+ByCode = Callable[["Tracer", Any, list[Value], dict[str, Value]], Value]
+BY_CODE: dict[int, tuple[types.CodeType, ByCode]] = {}
+"""Rules for wrappers that the standard library makes anew for each function, by the id of the code that they share."""
 
 
 def special(*callables: Any) -> Callable[[Special], Special]:
@@ -214,9 +215,9 @@ class RealFunction(FunctionValue):
         rule = special_of(self.held)
         if rule is not None:
             return rule(tx, args, kwargs)
-        by_code = BY_CODE.get(self.code)
+        by_code = BY_CODE.get(id(self.code))
         if by_code is not None:
-            return by_code(tx, self, args, kwargs)
+            return by_code[1](tx, self, args, kwargs)
         if is_disabled(self.held):
             raise Unsupported("disabled", f"{self.describe()} is called")
         if self.held.__dict__.get("_dynamo_marked_constant", False):
