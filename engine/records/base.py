@@ -53,7 +53,9 @@ def to_plain(value: Any) -> Any:
         return [to_plain(v) for v in value]
     if isinstance(value, dict):
         return {str(k): to_plain(v) for k, v in value.items()}
-    if isinstance(value, float) and not math.isfinite(value):  # JSON has no form for these, and a browser refuses Python's
+    if isinstance(value, float) and not math.isfinite(
+        value
+    ):  # JSON has no form for these, and a browser refuses Python's
         return None
     return value
 
