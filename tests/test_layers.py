@@ -27,7 +27,7 @@ containers =
     engine
 layers =
     api
-    expect : pipeline : observe
+    expectation : pipeline : observe
     afterwards
     {" | ".join(f"({stage})" for stage in STAGES)}
     (bytecode) : (graph)
@@ -87,7 +87,7 @@ def test_the_contract_bites(tmp_path: pathlib.Path) -> None:
     for package, text in {
         "": "",
         "api": "",
-        "expect": "",
+        "expectation": "",
         "pipeline": "",
         "afterwards": "",
         "observe": "",
