@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 import threading
+import time
 import weakref
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
@@ -84,8 +86,6 @@ def _with_target(compilation: CompilationRecord, kernel: str, record: TargetReco
 
 def wait(session: Session, timeout: float | None = None) -> bool:
     """Wait for the session's background work; False when ``timeout`` seconds passed first."""
-    import time
-
     end = None if timeout is None else time.monotonic() + timeout
     for job in tuple(_of(session).jobs):
         left = None if end is None else max(0.0, end - time.monotonic())
@@ -120,7 +120,7 @@ def verify(session: Session) -> dict[str, VerifyRecord]:
             with _of(session).lock:
                 session.set_stage(f"verify {compilation.id}")
                 found = verify_program(lowered.program, lowered.graph, lowered.inputs)
-        session.amend(compilation.id, lambda c, found=found: _with_verify(c, found))  # type: ignore[misc]
+        session.amend(compilation.id, functools.partial(_with_verify, found=found))
         results.update({f"{compilation.id} {k}": v for k, v in found.items()})
     session.set_stage("")
     return results

@@ -169,6 +169,20 @@ class Null(Value):
 NULL = Null()
 
 
+class Attributed(Value):
+    """A kind whose attributes are kept by name, as written by the traced code."""
+
+    attributes: dict[str, Value]
+
+    def snapshot(self) -> Callable[[], None]:
+        saved = dict(self.attributes)
+
+        def undo() -> None:
+            self.attributes = saved
+
+        return undo
+
+
 class Const(Value):
     """An immutable Python object known while tracing: numbers, strings, None, dtypes, devices, enum members."""
 

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import types
-from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from engine.bytecode.resume import InstructionOffset
 from engine.ir.origin import Attr
 from engine.trace.support import new_exception
-from engine.trace.values.base import NONE, Const, Value, force
+from engine.trace.values.base import NONE, Attributed, Const, Value, force
 from engine.trace.values.classes import class_attribute, class_origin, find_in_class
 from engine.trace.values.sequences import TupleValue
 from engine.trace.values.wrap import is_literal, makes
@@ -40,7 +39,7 @@ def _offset(tx: Tracer, value: InstructionOffset) -> Value:
     return Const(value)
 
 
-class ExceptionValue(Value):
+class ExceptionValue(Attributed):
     """An exception. ``error`` is the Python object where a real one was raised while folding."""
 
     is_mutable = True
@@ -64,14 +63,6 @@ class ExceptionValue(Value):
 
     def truth(self, tx: Tracer) -> bool:
         return True
-
-    def snapshot(self) -> Callable[[], None]:
-        saved = dict(self.attributes)
-
-        def undo() -> None:
-            self.attributes = saved
-
-        return undo
 
     def get_attr(self, tx: Tracer, name: str) -> Value:
         if name in self.attributes:

@@ -12,7 +12,7 @@ from engine.ir.marks import ORIGINALS, is_disabled, is_in_graph
 from engine.ir.origin import Attr, CellOf, Fixed, Item, Namespace, Origin
 from engine.trace.graph_builder import emit
 from engine.trace.signals import Unsupported
-from engine.trace.values.base import NONE, Const, NotConstant, Value, force
+from engine.trace.values.base import NONE, Attributed, Const, NotConstant, Value, force
 from engine.trace.values.iterators import IteratorValue
 from engine.trace.values.wrap import wraps, wraps_if
 
@@ -253,7 +253,7 @@ class RealFunction(FunctionValue):
         return tx.wrap(getattr(self.held, name), Attr(self._base, name))
 
 
-class MadeFunction(FunctionValue):
+class MadeFunction(Attributed, FunctionValue):
     """A function that the traced code made: a closure, a lambda, a comprehension."""
 
     is_mutable = True
@@ -279,14 +279,6 @@ class MadeFunction(FunctionValue):
 
     def cells(self, tx: Tracer) -> list[CellValue]:
         return self.cell_values
-
-    def snapshot(self) -> Callable[[], None]:
-        saved = dict(self.attributes)
-
-        def undo() -> None:
-            self.attributes = saved
-
-        return undo
 
     def get_attr(self, tx: Tracer, name: str) -> Value:
         if name in self.attributes:

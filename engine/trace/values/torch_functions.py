@@ -190,18 +190,6 @@ BY_NAME[("torch._dynamo.external_utils", "is_compiling")] = _is_compiling
 BY_NAME[("torch._dynamo.decorators", "graph_break")] = _graph_break
 
 
-@special(torch.is_grad_enabled)
-def _is_grad_enabled(tx: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
-    guard_state(tx, "grad_mode", torch.is_grad_enabled())
-    return Const(torch.is_grad_enabled())
-
-
-@special(torch.get_default_dtype)
-def _default_dtype(tx: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
-    guard_state(tx, "default_dtype", torch.get_default_dtype())
-    return Const(torch.get_default_dtype())
-
-
 @special(torch.is_tensor)
 def _is_tensor(tx: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
     return Const(issubclass(force(tx, args[0]).type(), torch.Tensor))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -20,16 +21,25 @@ if TYPE_CHECKING:
     from engine.trace.state import Tracer
 
 
-@special(torch.is_inference_mode_enabled)
-def _inference_mode(tx: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
-    guard_state(tx, "inference_mode", torch.is_inference_mode_enabled())
-    return Const(torch.is_inference_mode_enabled())
+_QUERIES: dict[Callable[[], Any], str] = {
+    torch.are_deterministic_algorithms_enabled: "deterministic",
+    torch.get_default_dtype: "default_dtype",
+    torch.is_grad_enabled: "grad_mode",
+    torch.is_inference_mode_enabled: "inference_mode",
+}
+"""Functions that read a piece of torch's global state, and the state that a call of each guards."""
 
 
-@special(torch.are_deterministic_algorithms_enabled)
-def _deterministic(tx: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
-    guard_state(tx, "deterministic", torch.are_deterministic_algorithms_enabled())
-    return Const(torch.are_deterministic_algorithms_enabled())
+def _query(ask: Callable[[], Any], state: str) -> None:
+    @special(ask)
+    def read(tx: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
+        found = ask()
+        guard_state(tx, state, found)
+        return Const(found)
+
+
+for _ask, _state in _QUERIES.items():
+    _query(_ask, _state)
 
 
 @special(torch.overrides.is_tensor_like)
