@@ -13,7 +13,8 @@ from engine.aot.analyse import facts, needs_gradients, refusal
 from engine.aot.functionalize import Functional, functionalize
 from engine.aot.outputs import NotFunctional
 from engine.aot.wrappers import aliases, autocast, mutations
-from engine.aot.wrappers.layer import Wrapper, weave
+from engine.aot.wrappers.layer import LayerWrapper, weave
+from engine.aot.wrappers.wrapper import Call, Onion, Wrapper, peel
 from engine.graph.tell import graph_record
 from engine.ir.aot import AotGraph
 from engine.ir.context import current_session
@@ -22,8 +23,11 @@ from engine.records.aot import AotRecord, WrapperRecord
 from engine.records.graph import GraphRecord
 
 Run = Callable[..., Any]
-WRAPPERS: tuple[Wrapper, ...] = (aliases, mutations, autocast)
-"""Outermost first."""
+WRAPPERS: tuple[Wrapper, ...] = ()
+"""Around the traced call, outermost first: they change what is compiled. Functions in functions."""
+
+LAYERS: tuple[LayerWrapper, ...] = (aliases, mutations, autocast)
+"""Around the functional graph, inside of ``WRAPPERS``, outermost first: they follow from its plan. Woven into one function."""
 
 UNDER_AUTOGRAD = "gradients are needed: the traced graph runs under eager autograd; the functional forward is shown, and is not what ran"
 
@@ -56,30 +60,29 @@ def compile_graph(
     trains = needs_gradients(graph, inputs)
     if trains and current_session() is None:
         return AotResult(as_traced, AotRecord("training", note=UNSEEN), (told,))
-    functional = _functional(graph, inputs, compilation)
-    if isinstance(functional, str):
+    made = _functional(Call(graph, tuple(inputs)), compilation)
+    if isinstance(made, str):
         mode = "training" if trains else "eager"
-        note = (
-            f"gradients are needed: runs under eager autograd; not functional: {functional}" if trains else functional
-        )
+        note = f"gradients are needed: runs under eager autograd; not functional: {made}" if trains else made
         return AotResult(as_traced, AotRecord(mode, note=note if trains else f"runs as traced: {note}"), (told,))
+    onion, functional = made
     graphs = (told, graph_record(functional.module, "aten", compilation, "functional ATen graph"))
     run = lower(AotGraph(functional.module, functional.inputs, compilation))
     if trains:
         return AotResult(as_traced, AotRecord("training", facts(functional.plan), note=UNDER_AUTOGRAD), graphs)
-    layers = tuple(w.post_compile(functional.plan) for w in WRAPPERS)
-    records = tuple(WrapperRecord(w.NAME, w.pre_compile(functional.plan)) for w in WRAPPERS)
-    return AotResult(
-        weave(run, functional.plan, layers), AotRecord("inference", facts(functional.plan), records), graphs
-    )
+    layers = tuple(w.post_compile(functional.plan) for w in LAYERS)
+    records = tuple(WrapperRecord(w.NAME, w.pre_compile(functional.plan)) for w in LAYERS)
+    record = AotRecord("inference", facts(functional.plan), (*onion.records(), *records))
+    return AotResult(onion.close(weave(run, functional.plan, layers)), record, graphs)
 
 
-def _functional(graph: torch.fx.GraphModule, inputs: Sequence[GraphInput], compilation: str) -> Functional | str:
-    """The functional graph, or the reason that there is none."""
-    if reason := refusal(graph, inputs):
-        return reason
+def _functional(call: Call, compilation: str) -> tuple[Onion, Functional] | str:
+    """The wrappers' first halves and the functional graph inside them, or the reason that there is none."""
     try:
-        return functionalize(graph, inputs, compilation)
+        onion = peel(WRAPPERS, call)
+        if reason := refusal(onion.call.graph, onion.call.inputs):
+            return reason
+        return onion, functionalize(onion.call.graph, onion.call.inputs, compilation)
     except NotFunctional as error:
         return str(error)
     except Exception as error:  # what tracing to ATen does not know must not stop the user's code

@@ -1,1 +1,1 @@
-"""The layers around a functional graph, one file each; ``driver.WRAPPERS`` has their order."""
+"""The layers around a functional graph, one file each; ``driver.WRAPPERS`` and ``driver.LAYERS`` have their order."""

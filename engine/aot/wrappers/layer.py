@@ -1,4 +1,4 @@
-"""What a wrapper is, and how the wrappers of one graph become one flat function."""
+"""What a wrapper around the functional graph is, and how these wrappers become one flat function."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Layer:
     outputs: tuple[str, ...] | None = None
 
 
-class Wrapper(Protocol):
+class LayerWrapper(Protocol):
     """A module with these names. Both halves are pure functions of the plan."""
 
     NAME: str
