@@ -99,22 +99,20 @@ def is_pure(fn: Any) -> bool:
     return isinstance(owner, type) and owner in (str, bytes, int, float, dict)
 
 
-_INLINE_IN_TORCH = (
-    "torch.nn.modules",
-    "torch.nn.functional",
-    "torch.nn.init",
-    "torch.nn.utils",
-    "torch.nn.parameter",
-    "torch.nn.attention",
-    "torch.functional",
-    "torch.distributions",
-    "torch.utils._pytree",
-    "torch._jit_internal",
-    "torch._tensor",
-    "torch.ao.nn",
-    "torch.autograd.grad_mode",
-    "torch.utils._contextlib",
+_LEFT_IN_TORCH = tuple(
+    f"torch.{name}"
+    for name in (
+        "_C _compile _decomp _dispatch _dynamo _export _functorch _guards _higher_order_ops _inductor _library _logging _ops "
+        "_prims _python_dispatcher _subclasses _tensor_str _thread_safe_fork _utils_internal _vendor _weights_only_unpickler "
+        "ao.ns ao.pruning ao.quantization autograd backends compiler contrib cpu cuda distributed export func futures fx hub jit library "
+        "mps mtia monitor multiprocessing nested onnx optim package profiler quasirandom random serialization sparse storage "
+        "utils.backend_registration utils.benchmark utils.bottleneck utils.bundled_inputs utils.checkpoint utils.cpp_extension utils.data "
+        "utils.dlpack utils.flop_counter utils.hooks utils.mobile_optimizer utils.model_zoo utils.tensorboard utils.viz xpu"
+    ).split()
 )
+"""Parts of torch that work on more than tensors: the program, its processes, files, devices, other compilers."""
+_LEFT_DOTTED = tuple(f"{name}." for name in _LEFT_IN_TORCH)
+_INLINE_ANYWAY = ("torch.autograd.grad_mode",)
 _LEFT_TO_PYTHON = frozenset(
     "logging warnings importlib threading asyncio subprocess socket os io pdb unittest numpy scipy pandas matplotlib tqdm IPython time "
     "gc sys traceback multiprocessing concurrent shutil pathlib json pickle tempfile linecache".split()
@@ -126,7 +124,7 @@ def may_inline(fn: types.FunctionType) -> bool:
     module = str(fn.__module__ or "")
     top = module.partition(".")[0]
     if top == "torch":
-        return module.startswith(_INLINE_IN_TORCH)
+        return module.startswith(_INLINE_ANYWAY) or not f"{module}.".startswith(_LEFT_DOTTED)
     return top not in _LEFT_TO_PYTHON
 
 
