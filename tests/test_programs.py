@@ -138,10 +138,12 @@ def test_compiled_is_plain(name: str, backend: str, grad: bool, ledger: Ledger) 
 def shortfall(ran: Ran, backend: str, again: int = 0) -> str:
     """What is not ideal about a run that was right, besides stages that failed: told once, for the backend "eager".
 
-    Places where the graph broke beyond the wanted number, and compilations that repeating the last call needed.
+    Places where the graph broke beyond the wanted number, and compilations that repeating the last call needed. Rounds of a loop over an iterator
+    from outside are not counted: no compiler knows its items before it is asked, and whether there is one depends on Python's version.
     """
     parts = ["a repeated call compiled again"] if again and backend == "eager" else []
-    breaks = {b.span: b.kind for c in ran.session.compilations if c.trace is not None for b in c.trace.breaks}
+    told = [b for c in ran.session.compilations if c.trace is not None for b in c.trace.breaks]
+    breaks = {b.span: b.kind for b in told if b.kind != "outside-iterator"}
     if backend == "eager" and len(breaks) != ran.loaded.program.breaks:
         kinds = ", ".join(sorted(set(breaks.values())))
         parts.append(

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from bytecode import Instr, Label
-from bytecode.instr import UNSET, InstrLocation, TryBegin, TryEnd
+from bytecode.instr import UNSET, CellVar, FreeVar, InstrLocation, TryBegin, TryEnd
 
 from engine.bytecode.opcodes import VERSION
 
@@ -48,6 +48,10 @@ class Emitter:
         """Push a local variable."""
         self.emit("LOAD_FAST", name)
 
+    def closure(self, variable: CellVar | FreeVar) -> None:
+        """Push a cell of the frame, not what it holds."""
+        self.emit("LOAD_CLOSURE" if VERSION < (3, 13) else "LOAD_FAST", variable)
+
     def store(self, name: str) -> None:
         """Pop into a local variable."""
         self.emit("STORE_FAST", name)
@@ -86,6 +90,18 @@ class Emitter:
     def returns(self) -> None:
         """Return the top of the stack."""
         self.emit("RETURN_VALUE")
+
+    def for_iter(self, exhausted: Label) -> None:
+        """Push the next item of the iterator on top; at its end go to ``exhausted``, where ``end_for`` must stand."""
+        self.emit("FOR_ITER", exhausted)
+
+    def end_for(self, exhausted: Label) -> None:
+        """Where an exhausted iterator leads: the iterator is off the stack after this, on every version."""
+        self.label(exhausted)
+        if VERSION >= (3, 12):
+            self.emit("END_FOR")
+        if VERSION >= (3, 13):
+            self.emit("POP_TOP")
 
     def jump_if_false(self, label: Label) -> None:
         """Pop; go forward to ``label`` if it is false. The value must be a bool on 3.13."""

@@ -107,6 +107,22 @@ def _handlers(code: CodeType, ops: tuple[Op, ...], index_of: dict[int, int]) -> 
     return tuple(found)
 
 
+_TIDYING = frozenset(
+    "COPY SWAP POP_TOP POP_EXCEPT LOAD_CONST STORE_FAST STORE_FAST_MAYBE_NULL DELETE_FAST STORE_FAST_LOAD_FAST".split()
+)
+"""What handlers do that CPython itself adds: the stack and local variables are put in order, and the exception goes on."""
+
+
+def raises_again(decoded: Decoded, target: int) -> int:
+    """Index of the RERAISE at which a handler that only tidies up lets the exception go on; -1 for a handler that does more."""
+    for op in decoded.ops[target:]:
+        if op.opname == "RERAISE":
+            return op.index
+        if op.opname not in _TIDYING:
+            break
+    return -1
+
+
 def exception_table(code: CodeType) -> Iterator[tuple[int, int, int, int, bool]]:
     """Entries (start, end, target, depth, pushes index); offsets in bytes, ``end`` exclusive."""
     data = iter(code.co_exceptiontable)

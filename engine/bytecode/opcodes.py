@@ -109,4 +109,9 @@ def reason(opname: str) -> str:
     return UNSUPPORTED.get(opname, f"this version of the tracer does not know the opcode {opname}")
 
 
+def after_loop(target: int) -> int:
+    """Where a FOR_ITER that jumps to instruction ``target`` goes on once the iterator is off the stack: from 3.12 on, END_FOR is skipped."""
+    return target + VERSION[1] - 11
+
+
 _FAMILY_OF = {name: kind for kind, names in FAMILIES.items() for name in names}

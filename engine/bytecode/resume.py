@@ -8,8 +8,9 @@ from dataclasses import dataclass
 from types import CodeType
 
 from bytecode import Bytecode, CompilerFlags, Instr, Label
-from bytecode.instr import CellVar, FreeVar, InstrLocation, TryBegin, TryEnd
+from bytecode.instr import InstrLocation
 
+from engine.bytecode.apart import Item, first_real, place_free_variables, take_apart, with_shared_cells
 from engine.bytecode.decode import decode
 
 NULL = "null"
@@ -36,10 +37,10 @@ class Point:
 
 @dataclass(frozen=True, eq=False)
 class Resumed:
-    """What a resume function's code was made from: instruction i of it is instruction i - ``shift`` of ``base``."""
+    """What a resume function's code was made from: instruction i of it is instruction ``indices[i]`` of ``base`` (-1: of its own), where it starts at ``index``."""
 
     base: CodeType
-    shift: int
+    indices: tuple[int, ...]
     index: int
 
 
@@ -78,16 +79,14 @@ def free_names(code: CodeType) -> tuple[str, ...]:
 
 def _build(code: CodeType, point: Point) -> CodeType:
     known = resumed(code)
-    base, index = (code, point.index) if known is None else (known.base, point.index - known.shift)
-    source = Bytecode.from_code(base, conserve_exception_block_stackdepth=True)
+    base, index = (code, point.index) if known is None else (known.base, known.indices[point.index])
+    own = frozenset(base.co_cellvars)
     label = Label()
-    body = _body(source, index, label)
-    result = Bytecode()
     free = free_names(code)
-    stack = stack_names(point)
-    prefix = _prefix(point, label, free, _location(source, index))
-    result.extend([*prefix, *body])
-    result.argnames = [*stack, *point.locals]
+    prefix = _prefix(point, label, free, _location(base, index))
+    body, indices = _body(base, index, label)
+    result = Bytecode([*prefix, *body])
+    result.argnames = [*stack_names(point), *point.locals]
     result.argcount = len(result.argnames)
     result.name = base.co_name
     result.qualname = base.co_qualname
@@ -97,13 +96,13 @@ def _build(code: CodeType, point: Point) -> CodeType:
     result.flags = CompilerFlags(
         base.co_flags & ~(inspect.CO_VARARGS | inspect.CO_VARKEYWORDS) | (inspect.CO_NESTED if free else 0)
     )
-    shift = len(prefix) - _dropped(base)
     # The body's own depths hold: the assembler's search starts at the first instruction and does not see the middle of a block.
     depth = max(base.co_stacksize, len(point.stack) + 1)
-    assembled = result.to_code(stacksize=depth, compute_exception_stack_depths=False)
-    made = _place_offsets(assembled, shift - (known.shift if known else 0))
+    assembled = place_free_variables(result.to_code(stacksize=depth, compute_exception_stack_depths=False), own)
+    indices = (-1,) * len(prefix) + indices
+    made = _place_offsets(assembled, known, indices)
     real = id(made)
-    _bases[real] = (weakref.ref(made, lambda _: _bases.pop(real, None)), Resumed(base, shift, index))
+    _bases[real] = (weakref.ref(made, lambda _: _bases.pop(real, None)), Resumed(base, indices, index))
     return made
 
 
@@ -123,39 +122,41 @@ def _prefix(point: Point, label: Label, free: tuple[str, ...], location: InstrLo
     return prefix
 
 
-def _place_offsets(made: CodeType, shift: int) -> CodeType:
+def _place_offsets(made: CodeType, known: Resumed | None, indices: tuple[int, ...]) -> CodeType:
     """Turn indices of the broken code's instructions into offsets of this code's own."""
     if not any(type(c) is InstructionOffset for c in made.co_consts):
         return made
     ops = decode(made).ops
-    consts = tuple(
-        InstructionOffset(ops[c + shift].offset // 2) if type(c) is InstructionOffset else c for c in made.co_consts
-    )
-    return made.replace(co_consts=consts)
+    first = {base: n for n, base in reversed(list(enumerate(indices)))}
+
+    def placed(const: object) -> object:
+        if type(const) is not InstructionOffset:
+            return const
+        return InstructionOffset(ops[first[const if known is None else known.indices[const]]].offset // 2)
+
+    return made.replace(co_consts=tuple(map(placed, made.co_consts)))
 
 
-def _dropped(base: CodeType) -> int:
-    """How many instructions ``_body`` leaves out: those that set up cells."""
-    return len(base.co_cellvars) + (1 if base.co_freevars else 0)
-
-
-def _body(source: Bytecode, index: int, label: Label) -> list[Instr | Label | TryBegin | TryEnd]:
-    body: list[Instr | Label | TryBegin | TryEnd] = []
-    n = 0
-    for item in source:
-        if isinstance(item, Instr):
-            if n == index:
-                body.append(label)
-            n += 1
-            if item.name in ("MAKE_CELL", "COPY_FREE_VARS"):
-                continue
-            if isinstance(item.arg, CellVar):
-                item = Instr(item.name, FreeVar(item.arg.name), location=item.location)
-        if isinstance(item, (Instr, Label, TryBegin, TryEnd)):
+def _body(base: CodeType, index: int, label: Label) -> tuple[list[Item], tuple[int, ...]]:
+    """The instructions after the set-up of cells, ``label`` in front of instruction ``index``; for each which of ``base`` it is."""
+    body: list[Item] = []
+    indices: list[int] = []
+    start, cells = first_real(base), frozenset(base.co_cellvars)
+    label_is_due = True
+    for item, n in take_apart(base):
+        if not isinstance(item, Instr):
             body.append(item)
-    return body
+            continue
+        if n < start and item.name in ("MAKE_CELL", "COPY_FREE_VARS"):
+            continue
+        if n == index and label_is_due:
+            body.append(label)
+            label_is_due = False
+        body.append(with_shared_cells(item, cells))
+        indices.append(n)
+    return body, tuple(indices)
 
 
-def _location(source: Bytecode, index: int) -> InstrLocation | None:
-    found = [i for i in source if isinstance(i, Instr)]
-    return found[index].location if index < len(found) else None
+def _location(base: CodeType, index: int) -> InstrLocation | None:
+    found = [item for item, n in take_apart(base) if isinstance(item, Instr) and n == index]
+    return found[0].location if found else None

@@ -7,13 +7,12 @@ from collections.abc import Callable
 from types import CodeType
 from typing import Any
 
-from bytecode import Bytecode, Instr, Label
-from bytecode.instr import TryBegin, TryEnd
+from bytecode import Bytecode, Instr
 
+from engine.bytecode.apart import Item, take_apart
 from engine.bytecode.decode import Decoded, Handler, Op, decode
 from engine.bytecode.opcodes import VERSION
 
-Item = Instr | Label | TryBegin | TryEnd
 Stack = tuple[bool, ...]
 """For each entry, whether it is NULL."""
 _CALLS = frozenset(("CALL", "CALL_KW", "CALL_FUNCTION_EX"))
@@ -28,12 +27,10 @@ def route_calls(code: CodeType, callee: Callable[[Any], Any]) -> CodeType:
     positions = _callable_positions(decode(code))
     routed: list[Item] = []
     pending: list[Item] = []
-    n = -1
-    for item in source:
+    for item, n in take_apart(code):
         if not isinstance(item, Instr):
-            routed.extend(i for i in (item,) if isinstance(i, (Label, TryBegin, TryEnd)))
+            routed.append(item)
             continue
-        n += 1
         # KW_NAMES and PRECALL belong to the call that follows: what we insert goes in front of them.
         if item.name in ("KW_NAMES", "PRECALL"):
             pending.append(item)

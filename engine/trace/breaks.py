@@ -46,6 +46,11 @@ CATALOGUE: dict[str, Reason] = {
         "The callable is written in C or changes state that a graph cannot hold, so Python has to run it.",
         ("Replace it by a torch operation.", "If it is pure and works on tensors, mark it with engine.allow_in_graph."),
     ),
+    "outside-iterator": Reason(
+        "An iterator from outside is asked for an item",
+        "Its items are known only when it gives them, and asking moves it on: Python takes the item, and one graph serves every round of a loop.",
+        ("Hand over the list, tuple or range itself.",),
+    ),
     "disabled": Reason(
         "A function marked as disabled is called", "engine.disable asks for plain Python here.", ("Remove the mark.",)
     ),

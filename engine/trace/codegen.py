@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING, Any
 import torch
 import torch.fx
 from bytecode import Bytecode, CompilerFlags, Instr, Label
-from bytecode.instr import CellVar, FreeVar, InstrLocation, TryBegin, TryEnd
+from bytecode.instr import CellVar, FreeVar, InstrLocation
 
+from engine.bytecode.apart import first_real, take_apart
 from engine.bytecode.assemble import Emitter
 from engine.bytecode.opcodes import VERSION
 from engine.ir.frame import GraphSlot, Slot
@@ -265,10 +266,9 @@ class Codegen:
         out.jump_if_false(interrupted)
         out.emit("POP_TOP")
         out.emit("POP_EXCEPT")
-        body = Bytecode.from_code(self.source, conserve_exception_block_stackdepth=True)
-        for item in body:
-            is_setup = isinstance(item, Instr) and item.name in ("MAKE_CELL", "COPY_FREE_VARS")
-            if not is_setup and isinstance(item, (Instr, Label, TryBegin, TryEnd)):
+        start = first_real(self.source)
+        for item, n in take_apart(self.source):
+            if n >= start or not isinstance(item, Instr):
                 out.extend([item])
         out.label(interrupted)
         out.emit("SWAP", 2)

@@ -7,12 +7,13 @@ from dataclasses import dataclass
 from types import CodeType
 from typing import TYPE_CHECKING, Any
 
-from bytecode import Bytecode, Instr, Label
+from bytecode import Instr, Label
 from bytecode.instr import CellVar, FreeVar, TryBegin
 
+from engine.bytecode.apart import take_apart
 from engine.bytecode.decode import Decoded, Op
 from engine.bytecode.liveness import live_before
-from engine.bytecode.opcodes import VERSION
+from engine.bytecode.opcodes import VERSION, after_loop
 from engine.bytecode.resume import HANDLED, VALUE, InstructionOffset, Point, free_names, resume_code, resumed
 from engine.bytecode.resume import NULL as NULL_KIND
 from engine.bytecode.spans import span_of
@@ -21,6 +22,7 @@ from engine.trace.signals import Skip
 from engine.trace.support import TailCall, finish, leave_with
 from engine.trace.values.base import NULL, Const, Value
 from engine.trace.values.exceptions import Handling
+from engine.trace.values.functions import CellValue
 
 if TYPE_CHECKING:
     from engine.trace.codegen import Codegen
@@ -226,8 +228,6 @@ class Resumption:
             self._resume(Outcome(self.op.index + 1, kept))
 
     def _for_iter(self, replay: Callable[[], None]) -> None:
-        if VERSION != (3, 11):
-            raise Skip("not-resumable", "a loop over an iterator from outside")
         self._load_all(self.stack)
         iterator = self._store_top()
         self._drop(len(self.stack) - 1)
@@ -236,16 +236,16 @@ class Resumption:
         label = Label()
         begin = self._begin()
         self.cg.out.load(iterator)
-        self.cg.out.emit("FOR_ITER", label)
+        self.cg.out.for_iter(label)
         self._end(begin)
         item = self._store_top()
         self.cg.out.emit("POP_TOP")
         self._leave()
         below: list[Value | str] = [*self.stack[:-1]]
         self._resume(Outcome(self.op.index + 1, [*below, iterator, item]))
-        self.cg.out.label(label)
+        self.cg.out.end_for(label)
         self._leave()
-        self._resume(Outcome(self.op.target, below))
+        self._resume(Outcome(after_loop(self.op.target), below))
 
     def _call(self, replay: Callable[[], None]) -> None:
         cg, op = self.cg, self.op
@@ -354,8 +354,7 @@ class Resumption:
         self._resume(Outcome(self.op.index + 1, [*below, *results]))
 
     def _instruction(self) -> Instr:
-        wanted = [i for i in Bytecode.from_code(self.code) if isinstance(i, Instr)]
-        return wanted[self.op.index]
+        return next(i for i, n in take_apart(self.code) if n == self.op.index and isinstance(i, Instr))
 
     # Pieces.
 
@@ -400,6 +399,8 @@ class Resumption:
         names = tuple(sorted(n for n in self.live[outcome.index] if n in self.frame.locals))
         if any(not n.isidentifier() for n in names):
             raise Skip("not-resumable", "the rest of a comprehension")
+        if any(isinstance(v, CellValue) for v in outcome.stack):
+            raise Skip("not-resumable", "a comprehension whose variable a function closes over")
         kinds = tuple(self._kind(v) for v in outcome.stack)
         point = Point(outcome.index, kinds, names)
         code = resume_code(self.code, point)
@@ -441,7 +442,7 @@ class Resumption:
             return
         out.callable_const(slot)
         for name in free:
-            out.emit("LOAD_CLOSURE", CellVar(name) if name in self.code.co_cellvars else FreeVar(name))
+            out.closure(CellVar(name) if name in self.code.co_cellvars else FreeVar(name))
         out.emit("BUILD_TUPLE", len(free))
         out.const(code)
         if VERSION >= (3, 13):

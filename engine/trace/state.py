@@ -13,7 +13,7 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx.experimental.symbolic_shapes import ShapeEnv
 
-from engine.bytecode.decode import Decoded, Op, decode
+from engine.bytecode.decode import Decoded, Op, decode, raises_again
 from engine.bytecode.spans import span_of
 from engine.ir.files import innermost_of_user
 from engine.ir.frame import FrameRequest
@@ -166,11 +166,11 @@ def _catches(frame: Frame) -> bool:
     """Whether one of the handlers around a frame's instruction does more than leave a context that the graph itself enters and leaves."""
     handler = frame.decoded.handlers[frame.op.index]
     while handler is not None:
-        first = frame.decoded.ops[handler.target].opname
+        again = raises_again(frame.decoded, handler.target)
         leave = frame.stack[handler.depth - 1] if 0 < handler.depth <= len(frame.stack) else None
-        if first != "COPY" and not getattr(leave, "is_in_graph", False):
+        if again < 0 and not getattr(leave, "is_in_graph", False):
             return True
-        handler = frame.decoded.handlers[handler.target]
+        handler = frame.decoded.handlers[handler.target if again < 0 else again]
     return False
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from engine.bytecode.opcodes import VERSION
+from engine.bytecode.opcodes import after_loop
 from engine.trace.table import handles
 from engine.trace.values.base import force, is_none
 
@@ -69,10 +69,5 @@ def _for_iter(tx: Tracer, frame: Frame, op: Op) -> None:
     if item is not None:
         frame.push(item)
         return
-    if VERSION == (3, 11):
-        frame.stack.pop()
-        frame.index = op.target
-        return
-    # From 3.12 on an END_FOR at the target (with a POP_TOP from 3.13) takes the iterator off.
     frame.stack.pop()
-    frame.index = op.target + (1 if VERSION == (3, 12) else 2)
+    frame.index = after_loop(op.target)

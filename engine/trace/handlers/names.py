@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from engine.bytecode.opcodes import VERSION
+from engine.bytecode.resume import free_names
 from engine.ir.guard import IsObject
 from engine.ir.origin import MISSING, Global, MaybeGlobal
 from engine.trace.signals import Unsupported
@@ -29,15 +30,14 @@ def _load_const(tx: Tracer, frame: Frame, op: Op) -> None:
 
 def load_local(tx: Tracer, frame: Frame, name: str) -> None:
     """Push a local variable."""
-    value = frame.locals.get(name)
+    value = frame.locals.get(
+        name, frame.cells.get(name)
+    )  # from 3.13 on, a closure takes its cells as if they were locals
     if value is None:
-        cell = frame.cells.get(name)
-        if cell is None or cell.content is None:
-            tx.raise_error(
-                UnboundLocalError, f"cannot access local variable '{name}' where it is not associated with a value"
-            )
-        assert cell is not None
-        value = cell.content
+        tx.raise_error(
+            UnboundLocalError, f"cannot access local variable '{name}' where it is not associated with a value"
+        )
+    assert value is not None
     frame.push(value)
 
 
@@ -48,7 +48,8 @@ def _load_fast(tx: Tracer, frame: Frame, op: Op) -> None:
 
 @handles("LOAD_FAST_AND_CLEAR")
 def _load_and_clear(tx: Tracer, frame: Frame, op: Op) -> None:
-    frame.push(frame.locals.pop(op.argval, NULL))
+    cell = frame.cells.pop(op.argval, NULL)
+    frame.push(frame.locals.pop(op.argval, cell))
 
 
 @handles("LOAD_FAST_LOAD_FAST")
@@ -62,8 +63,10 @@ def _store_fast(tx: Tracer, frame: Frame, op: Op) -> None:
     value = frame.stack.pop()
     if value is NULL:
         frame.locals.pop(op.argval, None)
-        return
-    frame.locals[op.argval] = value
+    elif isinstance(value, CellValue) and op.argval in free_names(frame.code):
+        frame.cells[op.argval] = value  # the end of a comprehension whose variable has a cell of its own
+    else:
+        frame.locals[op.argval] = value
 
 
 @handles("STORE_FAST_STORE_FAST")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from engine.bytecode.apart import first_real
 from engine.trace.table import RETURN, handles
 from engine.trace.values.base import NULL, Const
 from engine.trace.values.functions import CellValue
@@ -47,7 +48,9 @@ def _kw_names(tx: Tracer, frame: Frame, op: Op) -> None:
 @handles("MAKE_CELL")
 def _make_cell(tx: Tracer, frame: Frame, op: Op) -> None:
     name = str(op.argval)
-    root_name = name if frame.parent is None else ""
+    # After RESUME it is the cell of a comprehension's variable: not the one that generated code reaches by this name.
+    is_own = frame.parent is None and op.index < first_real(frame.code)
+    root_name = name if is_own else ""
     frame.cells[name] = CellValue(frame.locals.pop(name, None), root_name=root_name)
 
 

@@ -99,7 +99,7 @@ class CellValue(Value):
 
     def reconstruct(self, cg: Codegen) -> None:
         if self.root_name:
-            cg.out.emit("LOAD_CLOSURE", cg.cell_arg(self.root_name))
+            cg.out.closure(cg.cell_arg(self.root_name))
             return
         cg.out.callable(lambda: cg.const(types.CellType))
         if cg.is_reaching(self) and self.content is not None:

@@ -307,7 +307,7 @@ class OpaqueIterator(IteratorValue):
 
     def step(self, tx: Tracer) -> Value | None:
         raise Unsupported(
-            "unknown-call", f"the next item of a {type(self.held).__name__} that came from outside is asked for"
+            "outside-iterator", f"the next item of a {type(self.held).__name__} that came from outside is asked for"
         )
 
     def snapshot(self) -> Callable[[], None]:

@@ -1,0 +1,79 @@
+"""A code object taken apart for editing: instructions with labels, each beside its index in ``decode``."""
+
+from __future__ import annotations
+
+import dis
+from collections.abc import Iterator
+from types import CodeType
+
+from bytecode import Bytecode, Instr, Label
+from bytecode.instr import CellVar, FreeVar, TryBegin, TryEnd
+
+from engine.bytecode.decode import decode
+from engine.bytecode.opcodes import VERSION
+
+Item = Instr | Label | TryBegin | TryEnd
+
+_HALVES = {
+    "LOAD_FAST_LOAD_FAST": ("LOAD_FAST", "LOAD_FAST"),
+    "STORE_FAST_LOAD_FAST": ("STORE_FAST", "LOAD_FAST"),
+    "STORE_FAST_STORE_FAST": ("STORE_FAST", "STORE_FAST"),
+}
+"""CPython 3.13's pairs: their operands have four bits each, which new variables may not fit into."""
+
+
+def take_apart(code: CodeType) -> Iterator[tuple[Item, int]]:
+    """Instructions, labels and covered ranges of ``code`` in order, with the depths of its handlers; beside each the index of the instruction that it is,
+    or belongs in front of. A pair of instructions in one becomes two with the same index.
+    """
+    index = 0
+    for item in Bytecode.from_code(code, conserve_exception_block_stackdepth=True):
+        if isinstance(item, Instr):
+            for part in _parts(item):
+                yield part, index
+            index += 1
+        elif isinstance(item, (Label, TryBegin, TryEnd)):
+            yield item, index
+
+
+def _parts(item: Instr) -> list[Instr]:
+    halves = _HALVES.get(item.name)
+    if halves is None:
+        return [item]
+    assert isinstance(item.arg, tuple)
+    return [Instr(half, arg, location=item.location) for half, arg in zip(halves, item.arg, strict=True)]
+
+
+def first_real(code: CodeType) -> int:
+    """Index of RESUME, before which cells are set up: a MAKE_CELL after it belongs to a comprehension."""
+    return next(op.index for op in decode(code).ops if op.opname == "RESUME")
+
+
+def with_shared_cells(item: Instr, cells: frozenset[str]) -> Instr:
+    """An instruction as it reads in a function that has ``cells``, which are the code's own, as free variables."""
+    arg = item.arg
+    if isinstance(arg, CellVar):
+        return Instr(item.name, FreeVar(arg.name), location=item.location)
+    if VERSION >= (3, 13) and isinstance(arg, str) and arg in cells and item.opcode in dis.haslocal:
+        return Instr(item.name, FreeVar(arg), location=item.location)
+    return item
+
+
+def place_free_variables(code: CodeType, cells: frozenset[str]) -> CodeType:
+    """``code`` whose instructions on local variables of these names mean the free variables: on 3.12, comprehensions swap cells that way.
+
+    Raises:
+        ValueError: there are too many variables for an operand of one byte.
+    """
+    wanted = cells.intersection(code.co_freevars)
+    if VERSION != (3, 12) or not wanted:
+        return code
+    first = len(code.co_varnames) + sum(name not in code.co_varnames for name in code.co_cellvars)
+    text = bytearray(code.co_code)
+    for op in decode(code).ops:
+        if dis.opmap[op.opname] in dis.haslocal and op.argval in wanted:
+            slot = first + code.co_freevars.index(op.argval)
+            if slot > 255 or op.arg > 255:
+                raise ValueError("too many variables")
+            text[op.offset + 1] = slot
+    return code.replace(co_code=bytes(text)) if bytes(text) != code.co_code else code
