@@ -16,7 +16,7 @@ FAMILIES: dict[str, frozenset[str]] = {
     "names": frozenset(
         "LOAD_CONST LOAD_FAST LOAD_FAST_CHECK LOAD_FAST_AND_CLEAR LOAD_FAST_LOAD_FAST STORE_FAST STORE_FAST_LOAD_FAST "
         "STORE_FAST_STORE_FAST STORE_FAST_MAYBE_NULL DELETE_FAST LOAD_GLOBAL STORE_GLOBAL DELETE_GLOBAL "
-        "LOAD_CLOSURE LOAD_DEREF STORE_DEREF DELETE_DEREF LOAD_CLASSDEREF "
+        "LOAD_CLOSURE LOAD_DEREF STORE_DEREF DELETE_DEREF "
         "LOAD_ASSERTION_ERROR ".split()
     ),
     "operators": frozenset(
@@ -41,6 +41,10 @@ FAMILIES: dict[str, frozenset[str]] = {
         "RAISE_VARARGS RERAISE PUSH_EXC_INFO POP_EXCEPT CHECK_EXC_MATCH BEFORE_WITH WITH_EXCEPT_START CLEANUP_THROW".split()
     ),
     "imports": frozenset("IMPORT_NAME IMPORT_FROM".split()),
+    "class_bodies": frozenset(
+        "LOAD_BUILD_CLASS LOAD_NAME STORE_NAME DELETE_NAME LOAD_LOCALS SETUP_ANNOTATIONS LOAD_CLASSDEREF LOAD_FROM_DICT_OR_DEREF "
+        "LOAD_FROM_DICT_OR_GLOBALS".split()
+    ),
     "match": frozenset("MATCH_MAPPING MATCH_SEQUENCE MATCH_KEYS MATCH_CLASS".split()),
 }
 """Opcode names by the family whose handlers trace them."""
@@ -56,19 +60,6 @@ UNSUPPORTED: dict[str, str] = {
     "IMPORT_STAR": "a star import happens at module level only",
     "PRINT_EXPR": "it occurs at an interactive prompt only",
     "ASYNC_GEN_WRAP": "an asynchronous generator is run by an event loop",
-    "LOAD_BUILD_CLASS": "a class is made inside the function, which runs code that a graph cannot hold",
-    **dict.fromkeys(
-        (
-            "LOAD_NAME",
-            "STORE_NAME",
-            "DELETE_NAME",
-            "LOAD_LOCALS",
-            "SETUP_ANNOTATIONS",
-            "LOAD_FROM_DICT_OR_DEREF",
-            "LOAD_FROM_DICT_OR_GLOBALS",
-        ),
-        "it occurs in the bodies of classes and modules, which are run once",
-    ),
     **dict.fromkeys(
         (
             "SETUP_FINALLY",

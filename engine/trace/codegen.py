@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import enum
 import operator
 from collections import Counter
 from collections.abc import Callable, Iterable
@@ -155,8 +156,19 @@ class Codegen:
         return f"__{prefix}{self._count}"
 
     def const(self, value: Any) -> None:
-        """Push a constant of any kind."""
-        self.out.const(self.embed(value))
+        """Push a constant of any kind; what belongs to a class that the traced code makes comes from the one made now."""
+        made = self.tx.made_classes
+        if made and isinstance(value, type) and value in made:
+            self.load(made[value])
+        elif made and isinstance(value, enum.Enum) and type(value) in made:
+            self.load(made[type(value)])
+            self.out.attribute(value.name)
+        else:
+            self.out.const(self.embed(value))
+
+    def has(self, value: Value) -> bool:
+        """Whether a value has been made already."""
+        return id(value) in self._temps
 
     def embed(self, value: Any) -> Any:
         """What stands for an object among the constants: itself, or a slot."""

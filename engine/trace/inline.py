@@ -6,6 +6,7 @@ import inspect
 from types import CodeType
 from typing import TYPE_CHECKING, Any
 
+from engine.bytecode.opcodes import VERSION
 from engine.options import config
 from engine.records.trace import InlinedCall
 from engine.trace.signals import Unsupported, UserException
@@ -52,6 +53,24 @@ def inline_call(tx: Tracer, function: FunctionValue, args: list[Value], kwargs: 
     return frame.result
 
 
+def run_class_body(tx: Tracer, body: FunctionValue) -> dict[str, Value]:
+    """Trace the body of a class statement; its names in order."""
+    from engine.trace.loop import run
+    from engine.trace.state import Frame
+
+    parent = tx.frames[-1]
+    frame = Frame(body.code, body.namespace, parent, parent.spans())
+    frame.function = body
+    for name, cell in zip(body.code.co_freevars, body.cells(tx), strict=True):
+        frame.cells[name] = cell
+    tx.frames.append(frame)
+    try:
+        run(tx, frame)
+    finally:
+        tx.frames.pop()
+    return frame.locals
+
+
 def _note(tx: Tracer, code: CodeType, frame: Frame) -> None:
     if frame.trusted:
         return
@@ -68,6 +87,8 @@ def resume_generator(tx: Tracer, generator: GeneratorValue, sent: Value) -> Valu
     frame = generator.frame
     if frame.finished:
         return None
+    if not generator.is_started and not _is_none(tx, sent):
+        tx.raise_type_error("can't send non-None value to a just-started generator")
     if generator.is_running:
         tx.raise_error(ValueError, "generator already executing")
     tx.changes += 1
@@ -79,9 +100,9 @@ def resume_generator(tx: Tracer, generator: GeneratorValue, sent: Value) -> Valu
     tx.frames.append(frame)
     try:
         outcome = run(tx, frame)
-    except UserException:
+    except UserException as error:
         frame.finished = True
-        raise
+        raise _left(tx, error) from None
     finally:
         generator.is_running = False
         tx.frames.pop()
@@ -89,6 +110,17 @@ def resume_generator(tx: Tracer, generator: GeneratorValue, sent: Value) -> Valu
         return frame.result
     frame.finished = True
     return None
+
+
+def _left(tx: Tracer, error: UserException) -> UserException:
+    """What a generator's caller gets when an exception leaves its body: a StopIteration becomes a RuntimeError (PEP 479)."""
+    if not issubclass(error.value.type(), StopIteration):
+        return error
+    made = tx.user_exception(RuntimeError("generator raised StopIteration"))
+    for name in ("__cause__", "__context__"):
+        made.value.set_attr(tx, name, error.value)
+    made.value.set_attr(tx, "__suppress_context__", Const(True))
+    return made
 
 
 def throw_into_generator(tx: Tracer, generator: GeneratorValue, args: list[Value]) -> Value:
@@ -101,24 +133,68 @@ def throw_into_generator(tx: Tracer, generator: GeneratorValue, args: list[Value
     if frame.finished or not generator.is_started:
         frame.finished = True
         raise UserException(error)
+    if generator.is_running:
+        tx.raise_error(ValueError, "generator already executing")
     tx.changes += 1
     frame.caller_stack = tx.frames[-1].spans()
-    if not find_handler(tx, frame, error):
+    generator.is_running = True
+    try:
+        item, raised = _throw_into_delegate(tx, frame, error)
+    finally:
+        generator.is_running = False
+    if item is not None:
+        return item
+    if raised is not None and not find_handler(tx, frame, raised):
         frame.finished = True
-        raise UserException(error)
+        raise _left(tx, UserException(raised))
+    generator.is_running = True
     tx.frames.append(frame)
     try:
         outcome = run(tx, frame)
-    except UserException:
+    except UserException as left:
         frame.finished = True
-        raise
+        raise _left(tx, left) from None
     finally:
+        generator.is_running = False
         tx.frames.pop()
     if outcome is YIELD:
         assert frame.result is not None
         return frame.result
     frame.finished = True
-    raise tx.user_exception(StopIteration())
+    return generator.stop(tx)
+
+
+def _throw_into_delegate(tx: Tracer, frame: Frame, error: Value) -> tuple[Value | None, Value | None]:
+    """Where a body waits in ``yield from``, its iterator gets the exception first.
+
+    What that yields; else what is raised in the body itself, None where the iterator returned and the body goes on.
+    """
+    from engine.trace.values.functions import GeneratorValue
+
+    send = frame.decoded.ops[frame.op.index - 1] if frame.op.index else frame.op
+    if send.opname != "SEND" or frame.op.opname != "YIELD_VALUE":
+        return None, error
+    inner = force(tx, frame.stack[-1])
+    try:
+        if issubclass(error.type(), GeneratorExit):
+            if isinstance(inner, GeneratorValue):
+                close_generator(tx, inner)
+            elif not inner.lacks("close"):
+                inner.call_method(tx, "close", [], {})
+            return None, error
+        if isinstance(inner, GeneratorValue):
+            return throw_into_generator(tx, inner, [error]), None
+        if inner.lacks("throw"):
+            return None, error
+        return inner.call_method(tx, "throw", [error], {}), None
+    except UserException as raised:
+        if not issubclass(raised.value.type(), StopIteration):
+            return None, raised.value
+        if VERSION == (3, 11):
+            frame.stack.pop()
+        frame.push(raised.value.get_attr(tx, "value"))
+        frame.index = send.target
+        return None, None
 
 
 def close_generator(tx: Tracer, generator: GeneratorValue) -> None:

@@ -208,6 +208,8 @@ class Tracer:
         self.watch: Any = None
         """With steps recorded: called around each instruction."""
         self.global_cache: dict[tuple[int, str], Value] = {}
+        self.made_classes: dict[type, Value] = {}
+        """Classes that the traced code made, by their twins."""
         self.tensors_seen = False
         self.undo_at_end: list[Any] = []
         """Contexts that are entered for real while tracing and not left yet."""
@@ -352,6 +354,12 @@ class Tracer:
             return self.from_python(value)
         except Unsupported:
             return Const(str(value))
+
+    def stop_iteration(self, value: Value | None = None) -> UserException:
+        """The traced code raises StopIteration, with the value that a generator returned."""
+        from engine.trace.values.exceptions import ExceptionValue
+
+        return UserException(ExceptionValue(StopIteration, [] if value is None else [value]))
 
     def raise_error(self, kind: type[BaseException], text: str) -> Any:
         """Raise ``kind(text)`` in the traced code."""

@@ -110,6 +110,7 @@ def make_function(
     keyword_defaults: dict[str, Any] | None,
     closure: Iterable[Any],
     attributes: dict[str, Any] | None,
+    annotations: dict[str, Any] | None,
 ) -> types.FunctionType:
     """A function as the traced code made it."""
     made = types.FunctionType(code, namespace, name, defaults, tuple(closure) or None)
@@ -117,7 +118,20 @@ def make_function(
     made.__kwdefaults__ = keyword_defaults
     if attributes:
         made.__dict__.update(attributes)
+    if annotations:
+        made.__annotations__ = annotations
     return made
+
+
+def build_class(name: str, bases: tuple[Any, ...], namespace: dict[str, Any], /, **words: Any) -> Any:
+    """What a class statement does when its body has run."""
+    resolved = types.resolve_bases(bases)
+    metaclass, prepared, rest = types.prepare_class(name, resolved, words)
+    for key, value in namespace.items():
+        prepared[key] = value
+    if resolved is not bases:
+        prepared["__orig_bases__"] = bases
+    return metaclass(name, resolved, prepared, **rest)
 
 
 def new_object(cls: type) -> Any:

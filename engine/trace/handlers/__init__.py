@@ -3,6 +3,7 @@
 from engine.trace.handlers import (
     attributes,
     calls,
+    class_bodies,
     containers,
     exceptions,
     generators,
@@ -17,6 +18,7 @@ from engine.trace.handlers import (
 __all__ = [
     "attributes",
     "calls",
+    "class_bodies",
     "containers",
     "exceptions",
     "generators",

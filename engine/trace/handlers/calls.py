@@ -81,10 +81,11 @@ def _set_function_attribute(tx: Tracer, frame: Frame, op: Op) -> None:
 
 
 def _attribute(tx: Tracer, made: MadeFunction, flag: int, value: Value) -> None:
-    """Set what MAKE_FUNCTION's flag says: 1 defaults, 2 keyword defaults, 4 annotations (which tracing has no use for), 8 closure."""
+    """Set what MAKE_FUNCTION's flag says: 1 defaults, 2 keyword defaults, 4 annotations, 8 closure."""
     match flag:
         case 4:
-            made.annotated = True
+            parts = list(sequence_items(tx, value))
+            made.annotations = {str(force(tx, n).python(tx)): v for n, v in zip(parts[::2], parts[1::2], strict=True)}
         case 1:
             made.default_values = list(sequence_items(tx, value))
         case 2:

@@ -5,10 +5,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from engine.bytecode.opcodes import VERSION
-from engine.trace.signals import Unsupported
+from engine.trace.signals import UserException
 from engine.trace.table import YIELD, handles
-from engine.trace.values.base import NONE, force, is_none
+from engine.trace.values.base import NONE, Value, force, is_none
 from engine.trace.values.functions import GeneratorValue
+from engine.trace.values.objects import ObjectValue
 
 if TYPE_CHECKING:
     from engine.bytecode.decode import Op
@@ -35,20 +36,31 @@ def _yield_from_iter(tx: Tracer, frame: Frame, op: Op) -> None:
 def _send(tx: Tracer, frame: Frame, op: Op) -> None:
     sent = force(tx, frame.stack.pop())
     inner = force(tx, frame.stack[-1])
-    if isinstance(inner, GeneratorValue):
-        item = inner.send(tx, sent)
-        returned = inner.frame.result if item is None else None
-    else:
-        if not is_none(sent):
-            raise Unsupported("unsupported-operation", "sending a value into an iterator")
-        item, returned = inner.step(tx), NONE
+    item, returned = _sent(tx, inner, sent)
     if item is not None:
         frame.push(item)
         return
     if VERSION == (3, 11):
         frame.stack.pop()
-    frame.push(returned if returned is not None else NONE)
+    frame.push(returned)
     frame.index = op.target
+
+
+def _sent(tx: Tracer, inner: Value, sent: Value) -> tuple[Value | None, Value]:
+    """What ``yield from`` gets of its iterator: an item, or None and what the iterator returned."""
+    if isinstance(inner, GeneratorValue):
+        item = inner.send(tx, sent)
+        return item, inner.returned() if item is None else NONE
+    if is_none(sent) and not isinstance(inner, ObjectValue):
+        return inner.step(tx), NONE
+    try:
+        if is_none(sent):
+            return inner.call_method(tx, "__next__", [], {}), NONE
+        return inner.call_method(tx, "send", [sent], {}), NONE
+    except UserException as error:
+        if not issubclass(error.value.type(), StopIteration):
+            raise
+        return None, error.value.get_attr(tx, "value")
 
 
 @handles("END_SEND")

@@ -153,16 +153,21 @@ def _load_closure(tx: Tracer, frame: Frame, op: Op) -> None:
     frame.push(_cell(frame, op.argval))
 
 
-@handles("LOAD_DEREF", "LOAD_CLASSDEREF")
-def _load_deref(tx: Tracer, frame: Frame, op: Op) -> None:
-    content = _cell(frame, op.argval).content
+def load_cell(tx: Tracer, frame: Frame, name: str) -> Value:
+    """What a closure variable holds."""
+    content = _cell(frame, name).content
     if content is None:
         tx.raise_error(
             NameError,
-            f"cannot access free variable '{op.argval}' where it is not associated with a value in enclosing scope",
+            f"cannot access free variable '{name}' where it is not associated with a value in enclosing scope",
         )
     assert content is not None
-    frame.push(content)
+    return content
+
+
+@handles("LOAD_DEREF")
+def _load_deref(tx: Tracer, frame: Frame, op: Op) -> None:
+    frame.push(load_cell(tx, frame, op.argval))
 
 
 @handles("STORE_DEREF")

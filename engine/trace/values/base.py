@@ -36,16 +36,29 @@ class Value:
         """The break for an operation that this kind does not support."""
         return Unsupported("unsupported-operation", f"{what} on a value of type {self.type().__name__}")
 
+    def lacks(self, *names: str) -> bool:
+        """Whether the value's class has none of these special methods."""
+        return not any(name in base.__dict__ for base in self.type().__mro__ for name in names)
+
+    def _needs(self, tx: Tracer, name: str, text: str, *instead: str) -> None:
+        """Raise the user's TypeError where the class has no method for the operation."""
+        if self.lacks(name, *instead):
+            tx.raise_type_error(text.format(self.type().__name__))
+
     def real(self) -> Any:
         """The one Python object that this value is known to be, else ``NotImplemented``."""
         return NotImplemented
 
     def get_attr(self, tx: Tracer, name: str) -> Value:
         """``self.name``."""
+        if self.lacks(name, "__getattr__") and self.type().__dictoffset__ == 0:
+            return tx.raise_error(AttributeError, f"'{self.type().__name__}' object has no attribute '{name}'")  # type: ignore[no-any-return]
         raise self.refuse(f"reading the attribute {name!r}")
 
     def set_attr(self, tx: Tracer, name: str, value: Value) -> None:
         """``self.name = value``."""
+        if self.lacks(name, "__getattr__") and self.type().__dictoffset__ == 0:
+            tx.raise_error(AttributeError, f"'{self.type().__name__}' object has no attribute '{name}'")
         raise self.refuse(f"setting the attribute {name!r}")
 
     def del_attr(self, tx: Tracer, name: str) -> None:
@@ -54,6 +67,8 @@ class Value:
 
     def call(self, tx: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
         """``self(*args, **kwargs)``."""
+        if self.lacks("__call__"):
+            return tx.raise_type_error(f"'{self.type().__name__}' object is not callable")  # type: ignore[no-any-return]
         raise Unsupported("unknown-call", f"calling {self.describe()}")
 
     def call_method(self, tx: Tracer, name: str, args: list[Value], kwargs: dict[str, Value]) -> Value:
@@ -62,38 +77,49 @@ class Value:
 
     def truth(self, tx: Tracer) -> bool:
         """``bool(self)``."""
+        if self.lacks("__bool__", "__len__"):
+            return True
         raise self.refuse("a truth test")
 
     def length(self, tx: Tracer) -> Value:
         """``len(self)``."""
+        self._needs(tx, "__len__", "object of type '{}' has no len()")
         raise self.refuse("len()")
 
     def iterate(self, tx: Tracer) -> Value:
         """``iter(self)``."""
+        self._needs(tx, "__iter__", "'{}' object is not iterable", "__getitem__")
         raise self.refuse("iteration")
 
     def step(self, tx: Tracer) -> Value | None:
         """``next(self)``; None when exhausted."""
+        self._needs(tx, "__next__", "'{}' object is not an iterator")
         raise self.refuse("next()")
 
     def get_item(self, tx: Tracer, key: Value) -> Value:
         """``self[key]``."""
+        self._needs(tx, "__getitem__", "'{}' object is not subscriptable")
         raise self.refuse("indexing")
 
     def set_item(self, tx: Tracer, key: Value, value: Value) -> None:
         """``self[key] = value``."""
+        self._needs(tx, "__setitem__", "'{}' object does not support item assignment")
         raise self.refuse("item assignment")
 
     def del_item(self, tx: Tracer, key: Value) -> None:
         """``del self[key]``."""
+        self._needs(tx, "__delitem__", "'{}' object doesn't support item deletion")
         raise self.refuse("item deletion")
 
     def contains(self, tx: Tracer, item: Value) -> bool:
         """``item in self``."""
+        self._needs(tx, "__contains__", "argument of type '{}' is not iterable", "__iter__", "__getitem__")
         raise self.refuse("a membership test")
 
     def key(self, tx: Tracer) -> Any:
         """What stands for the value as a dict key: equal for equal values."""
+        if self.type().__hash__ is None:
+            tx.raise_type_error(f"unhashable type: '{self.type().__name__}'")
         raise self.refuse("hashing")
 
     def python(self, tx: Tracer) -> Any:
@@ -224,18 +250,14 @@ class Const(Value):
         from engine.trace.values.iterators import SequenceIterator
 
         if not isinstance(self.value, (str, bytes)):
-            return (
-                super().iterate(tx)
-                if not hasattr(self.value, "__iter__")
-                else tx.raise_type_error(f"{self.type().__name__!r} object is not iterable")
-            )
+            return super().iterate(tx)
         return SequenceIterator([Const(c) for c in self.value], type(iter(self.value)), source=self)
 
     def get_item(self, tx: Tracer, key: Value) -> Value:
         return tx.fold(lambda a, b: a[b], self.value, key.python(tx))
 
     def contains(self, tx: Tracer, item: Value) -> bool:
-        return bool(item.python(tx) in self.value)
+        return bool(tx.fold(lambda: item.python(tx) in self.value).python(tx))
 
     def reconstruct(self, cg: Codegen) -> None:
         cg.const(self.value)

@@ -98,8 +98,12 @@ def _callable(tx: Tracer, args: Args, kwargs: Words) -> Value:
 
 @special(type)
 def _type(tx: Tracer, args: Args, kwargs: Words) -> Value:
-    if len(args) != 1:
-        raise Unsupported("unknown-call", "a class is created")
+    if len(args) == 3:
+        from engine.trace.values.made_classes import make_by_type
+
+        return make_by_type(tx, args, kwargs)
+    if len(args) != 1 or kwargs:
+        tx.raise_type_error("type() takes 1 or 3 arguments")
     return tx.fixed(force(tx, args[0]).type())
 
 
@@ -148,12 +152,15 @@ def _iter(tx: Tracer, args: Args, kwargs: Words) -> Value:
 
 @special(next)
 def _next(tx: Tracer, args: Args, kwargs: Words) -> Value:
-    found = force(tx, args[0]).step(tx)
+    of = force(tx, args[0])
+    if len(args) == 1 and isinstance(of, (ObjectValue, iterators.IteratorValue)):
+        return of.call_method(tx, "__next__", [], {})
+    found = of.step(tx)
     if found is not None:
         return found
     if len(args) > 1:
         return args[1]
-    raise tx.user_exception(StopIteration())
+    raise tx.stop_iteration()
 
 
 @special(enumerate)

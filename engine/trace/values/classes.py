@@ -13,6 +13,7 @@ import torch
 from engine.ir.guard import HasAttribute
 from engine.ir.origin import Attr, Fixed, Origin
 from engine.trace.signals import Unsupported
+from engine.trace.values.arity import check_arity
 from engine.trace.values.base import NONE, Const, Value, force
 from engine.trace.values.functions import BoundMethod, BuiltinValue, MethodOf, special_of
 from engine.trace.values.wrap import is_literal, wraps_if
@@ -129,7 +130,7 @@ def _descriptor(tx: Tracer, cls: builtins.type, found: Any, instance: Value | No
 class ClassValue(Value):
     """A class."""
 
-    def __init__(self, held: type, origin: Origin) -> None:
+    def __init__(self, held: type, origin: Origin | None) -> None:
         self.held = held
         self.origin = origin
 
@@ -220,6 +221,7 @@ class ClassValue(Value):
     def call(self, tx: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
         rule = special_of(self.held)
         if rule is not None:
+            check_arity(tx, self.held, args, kwargs)
             return rule(tx, args, kwargs)
         return construct(tx, self, args, kwargs)
 

@@ -12,7 +12,8 @@ from engine.ir.marks import ORIGINALS, is_disabled, is_in_graph
 from engine.ir.origin import Attr, CellOf, Fixed, Item, Namespace, Origin
 from engine.trace.graph_builder import emit
 from engine.trace.signals import Unsupported
-from engine.trace.values.base import NONE, Attributed, Const, NotConstant, Value, force
+from engine.trace.values.arity import check_arity, check_method_arity
+from engine.trace.values.base import NONE, Attributed, Const, NotConstant, Value, force, is_none
 from engine.trace.values.iterators import IteratorValue
 from engine.trace.values.wrap import wraps, wraps_if
 
@@ -61,7 +62,7 @@ def special_of(fn: Any) -> Special | None:
 class CellValue(Value):
     """A closure cell. Its content lives here; None while it is empty."""
 
-    __slots__ = ("content", "held", "name", "origin", "root_name")
+    __slots__ = ("content", "held", "is_class_cell", "name", "origin", "root_name")
     is_mutable = True
 
     def __init__(
@@ -72,6 +73,8 @@ class CellValue(Value):
         self.held = held
         self.root_name = root_name
         """Set for the root frame's own cells: generated code reaches them by this name."""
+        self.is_class_cell = False
+        """Whether it is the ``__class__`` cell of a class that the traced code makes."""
 
     def type(self) -> type:
         return types.CellType
@@ -266,7 +269,9 @@ class MadeFunction(Attributed, FunctionValue):
         self.keyword_default_values: dict[str, Value] = {}
         self.cell_values: list[CellValue] = []
         self.attributes: dict[str, Value] = {}
-        self.annotated = False
+        self.annotations: dict[str, Value] = {}
+        self.stub: Any = None
+        """What stands for it inside a twin."""
 
     def key(self, tx: Tracer) -> Any:
         return self
@@ -290,9 +295,12 @@ class MadeFunction(Attributed, FunctionValue):
         if name == "__module__":
             return Const(self.namespace.name)
         if name == "__doc__":
-            return NONE
+            first = self.code.co_consts[0] if self.code.co_consts else None
+            return Const(first) if isinstance(first, str) else NONE
         if name == "__code__":
             return Const(self.code)
+        if name == "__annotations__":
+            return _named(dict(self.annotations))
         if not hasattr(types.FunctionType, name):
             tx.raise_error(AttributeError, f"'function' object has no attribute '{name}'")
         return super().get_attr(tx, name)
@@ -310,12 +318,15 @@ class MadeFunction(Attributed, FunctionValue):
             *self.keyword_default_values.values(),
             *self.cell_values,
             *self.attributes.values(),
+            *self.annotations.values(),
         ]
 
     def reconstruct(self, cg: Codegen) -> None:
         from engine.trace.support import make_function
         from engine.trace.values.sequences import TupleValue
 
+        if self._comes_with_class(cg):
+            return
         cg.helper(make_function, 0)
         cg.const(self.code)
         cg.namespace(self.namespace)
@@ -325,7 +336,19 @@ class MadeFunction(Attributed, FunctionValue):
         cg.load(_named(self.keyword_default_values) if self.keyword_default_values else NONE)
         cg.load(TupleValue(list(self.cell_values)))
         cg.load(_named(self.attributes) if self.attributes else NONE)
-        cg.out.call(8)
+        cg.load(_named(self.annotations) if self.annotations else NONE)
+        cg.out.call(9)
+
+    def _comes_with_class(self, cg: Codegen) -> bool:
+        """Load it with the class whose method it is: the class is made of it, and it may refer to the class."""
+        for cell in self.cell_values:
+            if cell.is_class_cell and cell.content is not None and not cg.has(cell):
+                cg.load(cell.content)
+                cg.out.emit("POP_TOP")
+        if cg.has(self):
+            cg.load(self)
+            return True
+        return False
 
 
 def _named(values: dict[str, Value]) -> Value:
@@ -404,6 +427,7 @@ class MethodOf(Value):
         return f"{self.of.type().__name__}.{self.name}"
 
     def call(self, tx: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
+        check_method_arity(tx, self.of.type(), self.name, args, kwargs)
         return self.of.call_method(tx, self.name, args, kwargs)
 
     def get_attr(self, tx: Tracer, name: str) -> Value:
@@ -534,6 +558,7 @@ class BuiltinValue(Value):
 
         rule = special_of(self.held)
         if rule is not None:
+            check_arity(tx, self.held, args, kwargs)
             return rule(tx, args, kwargs)
         if is_leaf(self.held):
             return emit(tx, "call_function", self.held, args, kwargs)
@@ -575,9 +600,7 @@ class GeneratorValue(IteratorValue):
     def call_method(self, tx: Tracer, name: str, args: list[Value], kwargs: dict[str, Value]) -> Value:
         if name == "send":
             found = self.send(tx, args[0])
-            if found is None:
-                raise tx.user_exception(StopIteration())
-            return found
+            return self.stop(tx) if found is None else found
         if name == "close":
             from engine.trace.inline import close_generator
 
@@ -588,6 +611,35 @@ class GeneratorValue(IteratorValue):
 
             return throw_into_generator(tx, self, args)
         return super().call_method(tx, name, args, kwargs)
+
+    def returned(self) -> Value:
+        """What the body returned, told once: later ends have no value."""
+        result, self.frame.result = self.frame.result, None
+        return result or NONE
+
+    def stop(self, tx: Tracer) -> Value:
+        """Raise the StopIteration that says that the body returned."""
+        result = force(tx, self.returned())
+        raise tx.stop_iteration(None if is_none(result) else result)
+
+    def get_attr(self, tx: Tracer, name: str) -> Value:
+        code = self.frame.code
+        match name:
+            case "__name__":
+                return Const(code.co_name)
+            case "__qualname__":
+                return Const(code.co_qualname)
+            case "gi_code":
+                return Const(code)
+            case "gi_running":
+                return Const(self.is_running)
+            case "gi_suspended":
+                return Const(self.is_started and not self.is_running and not self.frame.finished)
+            case "gi_frame" if self.frame.finished:
+                return NONE
+        if name.startswith("gi_"):
+            raise self.refuse(f"reading the attribute {name!r}")
+        return super().get_attr(tx, name)
 
     def reconstruct(self, cg: Codegen) -> None:
         error = Unsupported("side-effect", f"rebuilding the generator {self.frame.code.co_qualname} after the graph")

@@ -33,20 +33,21 @@ class IteratorValue(Value):
     def get_attr(self, tx: Tracer, name: str) -> Value:
         from engine.trace.values.functions import MethodOf
 
+        if self.lacks(name):
+            return super().get_attr(tx, name)
         return MethodOf(self, name)
 
     def call_method(self, tx: Tracer, name: str, args: list[Value], kwargs: dict[str, Value]) -> Value:
         if name == "__next__":
-            return _found(tx, self.step(tx))
+            found = self.step(tx)
+            return self.stop(tx) if found is None else found
         if name == "__iter__":
             return self
         raise self.refuse(f"the method {name!r}")
 
-
-def _found(tx: Tracer, found: Value | None) -> Value:
-    if found is None:
-        raise tx.user_exception(StopIteration())
-    return found
+    def stop(self, tx: Tracer) -> Value:
+        """Raise the StopIteration that ``next`` gives at the end."""
+        raise tx.stop_iteration()
 
 
 class SequenceIterator(IteratorValue):

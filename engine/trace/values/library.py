@@ -100,7 +100,7 @@ def _signature(tx: Tracer, args: Args, kwargs: Words) -> Value:
 
 def _twin(tx: Tracer, of: MadeFunction) -> types.FunctionType:
     """A function with the same parameters as one that the traced code made."""
-    if of.annotated:
+    if of.annotations:
         raise Unsupported("unknown-call", "inspect.signature() of a function made with annotations")
     cells = tuple(types.CellType() for _ in of.code.co_freevars)
     made = types.FunctionType(of.code, {}, of.name, tuple(tx.constants(of.default_values)) or None, cells)
@@ -216,5 +216,14 @@ def _tree(tx: Tracer, of: Value, visit: Any) -> Value:
     return force(tx, visit(of))
 
 
-for _family in ("dispatching", "identity", "iteration", "namespaces", "patterns", "random_numbers", "references"):
+for _family in (
+    "dispatching",
+    "identity",
+    "iteration",
+    "made_classes",
+    "namespaces",
+    "patterns",
+    "random_numbers",
+    "references",
+):
     importlib.import_module(f"engine.trace.values.{_family}")  # each fills in its part of the tables

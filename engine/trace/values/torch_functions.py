@@ -16,6 +16,7 @@ from engine.ir.guard import GlobalState
 from engine.ir.marks import graph_break
 from engine.ir.origin import Fixed
 from engine.trace.signals import Unsupported
+from engine.trace.values.arity import check_method_arity
 from engine.trace.values.base import NONE, Const, Value, force
 from engine.trace.values.functions import BY_NAME, special
 
@@ -114,7 +115,7 @@ _LEFT_IN_TORCH = tuple(
 _LEFT_DOTTED = tuple(f"{name}." for name in _LEFT_IN_TORCH)
 _INLINE_ANYWAY = ("torch.autograd.grad_mode",)
 _LEFT_TO_PYTHON = frozenset(
-    "logging warnings importlib threading asyncio subprocess socket os io pdb unittest numpy scipy pandas matplotlib tqdm IPython time "
+    "logging warnings importlib threading asyncio subprocess socket os io pdb numpy scipy pandas matplotlib tqdm IPython time "
     "gc sys traceback multiprocessing concurrent shutil pathlib json pickle tempfile linecache".split()
 )
 
@@ -125,7 +126,7 @@ def may_inline(fn: types.FunctionType) -> bool:
     top = module.partition(".")[0]
     if top == "torch":
         return module.startswith(_INLINE_ANYWAY) or not f"{module}.".startswith(_LEFT_DOTTED)
-    return top not in _LEFT_TO_PYTHON
+    return top not in _LEFT_TO_PYTHON and (top != "unittest" or module in ("unittest.case", "unittest.util"))
 
 
 def unbound_method(tx: Tracer, held: Any, args: list[Value], kwargs: dict[str, Value]) -> Value | None:
@@ -137,6 +138,7 @@ def unbound_method(tx: Tracer, held: Any, args: list[Value], kwargs: dict[str, V
     if not issubclass(of.type(), owner):
         return None
     name = held.__name__
+    check_method_arity(tx, owner, name, args[1:], kwargs)
     from engine.trace.values.container_objects import ContainerObject
     from engine.trace.values.objects import ObjectValue
 

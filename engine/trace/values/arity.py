@@ -1,0 +1,187 @@
+"""How many arguments callables from C take: a call with others raises Python's own TypeError before any rule sees it."""
+
+from __future__ import annotations
+
+import collections
+import functools
+import inspect
+import itertools
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from engine.trace.values.base import Value
+
+if TYPE_CHECKING:
+    from engine.trace.state import Tracer
+
+_ANY = 10_000
+
+
+@dataclass(frozen=True)
+class Arity:
+    """``least`` to ``most`` arguments in all, at most ``positional`` of them by position; the others by these names (None: by any)."""
+
+    least: int
+    most: int
+    positional: int
+    names: frozenset[str] | None = frozenset()
+
+    def fits(self, count: int, words: dict[str, Value]) -> bool:
+        """Whether a call with ``count`` positional arguments and these keywords can be bound."""
+        if self.names is None:
+            return self.least <= count <= self.positional
+        return self.least <= count + len(words) <= self.most and count <= self.positional and self.names >= set(words)
+
+
+def _between(least: int, most: int, names: str = "") -> Arity:
+    return Arity(least, most, most, frozenset(names.split()))
+
+
+_WITHOUT_SIGNATURE: dict[Any, Arity] = {
+    iter: _between(1, 2),
+    next: _between(1, 2),
+    getattr: _between(2, 3),
+    vars: _between(0, 1),
+    dir: _between(0, 1),
+    range: _between(1, 3),
+    slice: _between(1, 3),
+    bool: _between(0, 1),
+    list: _between(0, 1),
+    tuple: _between(0, 1),
+    set: _between(0, 1),
+    frozenset: _between(0, 1),
+    int: Arity(0, 2, 2, frozenset(("base",))),
+    float: _between(0, 1),
+    complex: _between(0, 2, "real imag"),
+    str: _between(0, 3, "object encoding errors"),
+    dict: Arity(0, _ANY, 1, None),
+    map: _between(2, _ANY),
+    filter: _between(2, 2),
+    zip: Arity(0, _ANY, _ANY, frozenset(("strict",))),
+    enumerate: _between(1, 2, "iterable start"),
+    reversed: _between(1, 1),
+    super: _between(0, 2),
+    min: Arity(1, _ANY, _ANY, frozenset(("key", "default"))),
+    max: Arity(1, _ANY, _ANY, frozenset(("key", "default"))),
+    collections.deque: _between(0, 2, "iterable maxlen"),
+    collections.OrderedDict: Arity(0, _ANY, 1, None),
+    collections.defaultdict: Arity(0, _ANY, 2, None),
+    itertools.count: _between(0, 2, "start step"),
+    itertools.cycle: _between(1, 1),
+    itertools.repeat: _between(1, 2, "object times"),
+    itertools.islice: _between(2, 4),
+    itertools.takewhile: _between(2, 2),
+    itertools.dropwhile: _between(2, 2),
+    itertools.filterfalse: _between(2, 2),
+    itertools.starmap: _between(2, 2),
+    itertools.accumulate: Arity(1, 3, 2, frozenset(("iterable", "func", "initial"))),
+    itertools.compress: _between(2, 2, "data selectors"),
+    itertools.pairwise: _between(1, 1),
+    itertools.zip_longest: Arity(0, _ANY, _ANY, frozenset(("fillvalue",))),
+    itertools.tee: _between(1, 2),
+    itertools.groupby: _between(1, 2, "iterable key"),
+    itertools.permutations: _between(1, 2, "iterable r"),
+    itertools.combinations: _between(2, 2, "iterable r"),
+    itertools.combinations_with_replacement: _between(2, 2, "iterable r"),
+    itertools.product: Arity(0, _ANY, _ANY, frozenset(("repeat",))),
+    functools.partial: Arity(1, _ANY, _ANY, None),
+    functools.reduce: _between(2, 3),
+    dict.pop: _between(2, 3),
+    set.update: _between(1, _ANY),
+    frozenset.union: _between(1, _ANY),
+    set.union: _between(1, _ANY),
+    set.intersection: _between(1, _ANY),
+    frozenset.intersection: _between(1, _ANY),
+    set.difference: _between(1, _ANY),
+    frozenset.difference: _between(1, _ANY),
+    collections.deque.rotate: _between(1, 2),
+    collections.deque.append: _between(2, 2),
+    collections.deque.appendleft: _between(2, 2),
+    collections.deque.extend: _between(2, 2),
+    collections.deque.extendleft: _between(2, 2),
+    collections.deque.pop: _between(1, 1),
+    collections.deque.popleft: _between(1, 1),
+    collections.deque.clear: _between(1, 1),
+    collections.deque.count: _between(2, 2),
+    collections.deque.index: _between(2, 4),
+    collections.deque.insert: _between(3, 3),
+    collections.deque.remove: _between(2, 2),
+    collections.deque.reverse: _between(1, 1),
+    dict.get: _between(2, 3),
+    dict.update: Arity(1, _ANY, 2, None),
+} | {
+    method: _between(2, 2)
+    for cls in (set, frozenset)
+    for name in ("add", "discard", "remove", "issubset", "issuperset", "isdisjoint", "symmetric_difference", "symmetric_difference_update")
+    if (method := getattr(cls, name, None)) is not None
+}  # fmt: skip
+
+_OF_MODULES = frozenset(("builtins", "itertools", "collections", "_collections", "_functools", "_operator", "math"))
+
+
+@functools.lru_cache(maxsize=2048)
+def _arity_of(held: Any) -> Arity | None:
+    """What a callable from C takes; None where that is not known."""
+    known = _WITHOUT_SIGNATURE.get(held)
+    if known is not None:
+        return known
+    if isinstance(held, type) or getattr(held, "__module__", None) not in (*_OF_MODULES, None):
+        return None
+    owner = getattr(held, "__objclass__", None)
+    if getattr(held, "__module__", None) is None and (owner is None or owner.__module__ not in _OF_MODULES):
+        return None
+    try:
+        parameters = inspect.signature(held).parameters.values()
+    except (TypeError, ValueError):
+        return None
+    least = sum(p.default is p.empty and p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD) for p in parameters)
+    if any(p.kind is p.VAR_KEYWORD for p in parameters):
+        return None
+    every = any(p.kind is p.VAR_POSITIONAL for p in parameters)
+    by_position = _ANY if every else sum(p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD) for p in parameters)
+    names = frozenset(p.name for p in parameters if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY))
+    return Arity(least, _ANY if every else len(parameters), by_position, names)
+
+
+def check_arity(tx: Tracer, held: Any, args: list[Value], kwargs: dict[str, Value]) -> None:
+    """Raise the user's TypeError where a callable from C does not take so many arguments."""
+    try:
+        arity = _arity_of(held)
+    except TypeError:
+        return
+    if arity is None or arity.fits(len(args), kwargs):
+        return
+    try:
+        held(*[object()] * len(args), **dict.fromkeys(kwargs, object()))
+    except TypeError as error:
+        raise tx.user_exception(error) from error
+
+
+_SAMPLES: dict[type, Any] = {
+    list: list,
+    dict: dict,
+    set: set,
+    frozenset: frozenset,
+    tuple: tuple,
+    collections.deque: collections.deque,
+    collections.OrderedDict: collections.OrderedDict,
+    collections.defaultdict: collections.defaultdict,
+}
+
+
+def check_method_arity(tx: Tracer, cls: type, name: str, args: list[Value], kwargs: dict[str, Value]) -> None:
+    """The same for a method of a builtin container."""
+    make = _SAMPLES.get(cls)
+    method = getattr(cls, name, None)
+    if make is None or method is None:
+        return
+    try:
+        arity = _arity_of(method)
+    except TypeError:
+        return
+    if arity is None or arity.fits(len(args) + 1, kwargs):
+        return
+    try:
+        getattr(make(), name)(*[object()] * len(args), **dict.fromkeys(kwargs, object()))
+    except TypeError as error:
+        raise tx.user_exception(error) from error

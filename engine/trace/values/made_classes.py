@@ -1,0 +1,362 @@
+"""Classes and descriptors that the traced code makes: a real twin made while tracing answers questions, each call makes its own."""
+
+from __future__ import annotations
+
+import abc
+import builtins
+import dataclasses
+import enum
+import functools
+import operator
+import types
+import typing
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from engine.trace.signals import TraceSignal, Unsupported
+from engine.trace.support import build_class
+from engine.trace.values.base import Const, NotConstant, Value, force
+from engine.trace.values.classes import ClassValue, find_in_class
+from engine.trace.values.functions import BuiltinValue, CellValue, FunctionValue, MadeFunction, MethodOf, special
+from engine.trace.values.iteration import CallOf
+from engine.trace.values.mappings import DictValue
+from engine.trace.values.objects import ObjectValue
+from engine.trace.values.sequences import TupleValue, sequence_items
+
+if TYPE_CHECKING:
+    from engine.trace.codegen import Codegen
+    from engine.trace.state import Tracer
+
+Args = list[Value]
+Words = dict[str, Value]
+
+
+class _Stand:
+    """Stands in a twin for a value that is not a plain Python object."""
+
+
+def twin(tx: Tracer, value: Value) -> Any:
+    """A real object that stands for a value inside a twin: reading it through the tracer gives the value back."""
+    value = force(tx, value)
+    if isinstance(value, (Const, ClassValue, BuiltinValue, Descriptor)):
+        return value.held if isinstance(value, (ClassValue, BuiltinValue, Descriptor)) else value.value
+    if isinstance(value, MadeFunction):
+        return _stub(tx, value)
+    if value.origin is not None and value.real() is not NotImplemented:
+        return value.real()
+    if isinstance(value, TupleValue) and tx.is_constant(value):
+        return value.python(tx)
+    return _stand_in(tx, value)
+
+
+def _stand_in(tx: Tracer, value: Value) -> Any:
+    made: Any = _Stand()
+    if isinstance(value, ObjectValue) and type(value) is ObjectValue and not value.cls.__flags__ & (1 << 20):
+        made = object.__new__(value.cls)
+    tx.known[id(made)] = (value, made)
+    return made
+
+
+def _stub(tx: Tracer, function: MadeFunction) -> Any:
+    """A function that looks like one that the traced code made, and cannot be run."""
+    if function.stub is not None:
+        return function.stub
+
+    def stub(*args: Any, **kwargs: Any) -> Any:
+        raise Unsupported("unknown-call", f"{function.code.co_qualname} is called while a class is made")
+
+    try:
+        annotations = {name: twin(tx, v) for name, v in function.annotations.items()}
+    except NotConstant:
+        annotations = {}
+    stub.__name__ = function.name
+    stub.__qualname__ = function.code.co_qualname
+    stub.__module__ = function.namespace.name
+    stub.__annotations__ = annotations
+    for name, value in function.attributes.items():
+        setattr(stub, name, twin(tx, value))
+    tx.known[id(stub)] = (function, stub)
+    function.stub = stub
+    return stub
+
+
+class Descriptor(Value):
+    """A ``property``, ``classmethod``, ``staticmethod``, ``cached_property``, dataclass field made by the traced code.
+
+    ``held`` is its twin, made of the twins of its arguments.
+    """
+
+    def __init__(self, held: Any, args: Args, kwargs: Words) -> None:
+        self.held = held
+        self.args = args
+        self.kwargs = kwargs
+
+    def type(self) -> builtins.type:
+        return type(self.held)
+
+    def truth(self, tx: Tracer) -> bool:
+        return True
+
+    def key(self, tx: Tracer) -> Any:
+        return self
+
+    def get_attr(self, tx: Tracer, name: str) -> Value:
+        if isinstance(self.held, property) and name in ("getter", "setter", "deleter"):
+            return MethodOf(self, name)
+        if not hasattr(self.held, name):
+            return super().get_attr(tx, name)
+        return tx.fixed(getattr(self.held, name), name)
+
+    def call_method(self, tx: Tracer, name: str, args: Args, kwargs: Words) -> Value:
+        if isinstance(self.held, property) and name in ("getter", "setter", "deleter"):
+            parts: list[Any] = [self.held.fget, self.held.fset, self.held.fdel]
+            parts[("getter", "setter", "deleter").index(name)] = twin(tx, args[0])
+            values = [tx.from_python(p) for p in parts]
+            return Descriptor(property(*parts), values, {})
+        return super().call_method(tx, name, args, kwargs)
+
+    def call(self, tx: Tracer, args: Args, kwargs: Words) -> Value:
+        if isinstance(self.held, staticmethod):
+            return tx.fixed(self.held.__func__).call(tx, args, kwargs)
+        return super().call(tx, args, kwargs)
+
+    def children(self) -> list[Value]:
+        return [*self.args, *self.kwargs.values()]
+
+    def reconstruct(self, cg: Codegen) -> None:
+        cls = dataclasses.field if isinstance(self.held, dataclasses.Field) else type(self.held)
+        CallOf(cls, self.args, self.kwargs).reconstruct(cg)
+
+
+def _describes(cls: Any) -> Callable[[Tracer, Args, Words], Value]:
+    def rule(tx: Tracer, args: Args, kwargs: Words) -> Value:
+        for value in (*args, *kwargs.values()):
+            forced = force(tx, value)
+            is_known = isinstance(forced, (Const, ClassValue, FunctionValue, BuiltinValue, Descriptor))
+            if not is_known and not tx.is_constant(forced):
+                raise Unsupported("unknown-call", f"{cls.__name__}() of {forced.describe()}")
+        real = [twin(tx, a) for a in args]
+        words = {name: twin(tx, v) for name, v in kwargs.items()}
+        try:
+            held = cls(*real, **words)
+        except (TypeError, ValueError) as error:
+            raise tx.user_exception(error) from error
+        made = Descriptor(held, list(args), dict(kwargs))
+        tx.known[id(held)] = (made, held)
+        return made
+
+    return rule
+
+
+for _cls in (
+    property,
+    classmethod,
+    staticmethod,
+    functools.cached_property,
+    functools.partialmethod,
+    dataclasses.field,
+    abc.abstractproperty,
+):
+    special(_cls)(_describes(_cls))
+
+
+@special(abc.abstractmethod)
+def _abstract(tx: Tracer, args: Args, kwargs: Words) -> Value:
+    of = force(tx, args[0])
+    if isinstance(of, MadeFunction):
+        of.set_attr(tx, "__isabstractmethod__", Const(True))
+        return of
+    raise Unsupported("unknown-call", f"abstractmethod() of {of.describe()}")
+
+
+class MadeClass(ClassValue):
+    """A class that the traced code made. ``recipe`` makes it in generated code; ``later`` are the steps taken on it since."""
+
+    is_mutable = True
+
+    def __init__(self, held: type, recipe: Value, cell: CellValue | None) -> None:
+        super().__init__(held, None)
+        self.recipe = recipe
+        self.cell = cell
+        self.later: list[tuple[str, Value]] = []
+
+    def python(self, tx: Tracer) -> Any:
+        return self.held
+
+    def snapshot(self) -> Callable[[], None]:
+        saved = list(self.later)
+
+        def undo() -> None:
+            if saved != self.later:
+                raise Unsupported("side-effect", "a class made while tracing tentatively is changed")
+
+        return undo
+
+    def set_attr(self, tx: Tracer, name: str, value: Value) -> None:
+        tx.mutating(self)
+        try:
+            type.__setattr__(self.held, name, twin(tx, value))
+        except (TypeError, AttributeError) as error:
+            raise tx.user_exception(error) from error
+        self.later.append((name, value))
+
+    def children(self) -> list[Value]:
+        return [self.recipe, *(value for _, value in self.later)]
+
+    def reconstruct(self, cg: Codegen) -> None:
+        if self.cell is not None:
+            cg.out.callable(lambda: cg.const(types.CellType))
+            cg.out.call(0)
+            cg.remember(self.cell)
+            cg.out.emit("POP_TOP")
+        self.recipe.reconstruct(cg)
+        cg.remember(self)
+        for name, value in self.later:
+            if not name:
+                CallOf(operator.call, [value, self]).reconstruct(cg)
+                cg.out.emit("POP_TOP")
+                continue
+            cg.out.emit("COPY", 1)
+            cg.load(value)
+            cg.out.emit("SWAP", 2)
+            cg.out.emit("STORE_ATTR", name)
+
+
+def _register(tx: Tracer, made: MadeClass) -> MadeClass:
+    tx.known[id(made.held)] = (made, made.held)
+    tx.made_classes[made.held] = made
+    return made
+
+
+_QUIET = (type, abc.ABCMeta, enum.EnumMeta, type(typing.Protocol))
+"""Metaclasses that run no code of the user's but methods which a twin's stubs refuse."""
+
+
+def make_class(tx: Tracer, name: str, bases: list[Value], entries: dict[str, Value], words: Words) -> Value:
+    """What a class statement does after its body has run.
+
+    Raises:
+        Unsupported: making it would run code of the user's that cannot be traced.
+    """
+    real_bases = tuple(twin(tx, b) for b in bases)
+    metaclass = force(tx, words["metaclass"]) if "metaclass" in words else None
+    real_words = {word: twin(tx, v) for word, v in words.items()}
+    cell = entries.pop("__classcell__", None)
+    namespace: dict[str, Any] = {}
+    late: dict[str, Any] = {}
+    for key, value in entries.items():
+        entry = _entry(tx, key, value)
+        if isinstance(force(tx, value), ObjectValue):
+            late[key], entry = entry, None
+        namespace[key] = entry
+    try:
+        meta = types.prepare_class(
+            name, types.resolve_bases(real_bases), {k: v for k, v in real_words.items() if k == "metaclass"}
+        )[0]
+        _check_quiet(meta, types.resolve_bases(real_bases))
+        held = build_class(name, real_bases, namespace, **real_words)
+    except (TraceSignal, NotConstant):
+        raise
+    except Exception as error:
+        raise tx.user_exception(error) from error
+    recipe = _recipe(name, bases, entries, words, cell)
+    made = _register(tx, MadeClass(held, recipe, cell if isinstance(cell, CellValue) else None))
+    if isinstance(cell, CellValue):
+        cell.content = made
+    for key, entry in late.items():
+        type.__setattr__(held, key, entry)
+        _set_name(tx, made, key, force(tx, entries[key]))
+    assert metaclass is None or isinstance(metaclass, ClassValue)
+    return made
+
+
+def _entry(tx: Tracer, key: str, value: Value) -> Any:
+    forced = force(tx, value)
+    if key in ("__annotations__", "__slots__", "__match_args__") and tx.is_constant(forced):
+        return forced.python(tx)
+    return twin(tx, forced)
+
+
+def _set_name(tx: Tracer, made: MadeClass, key: str, of: Value) -> None:
+    if isinstance(of, ObjectValue) and of.method(tx, "__set_name__") is not None:
+        of.call_special(tx, "__set_name__", [made, Const(key)])
+
+
+def _check_quiet(meta: type, bases: tuple[type, ...]) -> None:
+    """Refuse classes whose making runs code of the user's."""
+    from engine.trace.state import is_trusted
+
+    if meta not in _QUIET and not is_trusted(meta.__module__):
+        raise Unsupported("unknown-call", f"a class is made by the metaclass {meta.__name__}")
+    for base in bases:
+        found = find_in_class(base, "__init_subclass__")
+        if found is not None and found[0] is not object and not is_trusted(found[0].__module__):
+            raise Unsupported("unknown-call", f"making a subclass runs {found[0].__name__}.__init_subclass__")
+
+
+def _recipe(name: str, bases: list[Value], entries: dict[str, Value], words: Words, cell: Value | None) -> Value:
+    inside = dict(entries)
+    if cell is not None:
+        inside["__classcell__"] = cell
+    listed = DictValue({key: (Const(key), value) for key, value in inside.items()})
+    return CallOf(build_class, [Const(name), TupleValue(list(bases)), listed], dict(words))
+
+
+@special(builtins.__build_class__)
+def _build_class(tx: Tracer, args: Args, kwargs: Words) -> Value:
+    from engine.trace.inline import run_class_body
+
+    body, name = force(tx, args[0]), force(tx, args[1]).python(tx)
+    if not isinstance(body, MadeFunction):
+        raise Unsupported("unknown-call", "a class is made from a function that came from outside")
+    bases = [force(tx, b) for b in args[2:]]
+    for base in (*bases, *(force(tx, v) for v in kwargs.values())):
+        if not isinstance(base, (ClassValue, BuiltinValue)) and not tx.is_constant(base):
+            raise Unsupported("unknown-call", f"a class is made with {base.describe()}")
+    for base in bases:
+        if not isinstance(base, (ClassValue, BuiltinValue)):
+            raise Unsupported("unknown-call", f"a class is made with the base {base.describe()}")
+    entries = run_class_body(tx, body)
+    return make_class(tx, str(name), bases, entries, kwargs)
+
+
+def make_by_type(tx: Tracer, args: Args, kwargs: Words) -> Value:
+    """``type(name, bases, namespace)``."""
+    name = force(tx, args[0]).python(tx)
+    namespace = force(tx, args[2])
+    if not isinstance(namespace, DictValue) or not isinstance(name, str):
+        raise Unsupported("unknown-call", "a class is created")
+    bases = [force(tx, b) for b in sequence_items(tx, args[1])]
+    if not all(isinstance(b, ClassValue) for b in bases):
+        raise Unsupported("unknown-call", "a class is created")
+    entries = {str(k): v for k, (_, v) in namespace.entries.items()}
+    if "__module__" not in entries:
+        entries["__module__"] = Const(tx.frames[-1].globals.name)
+    return make_class(tx, name, bases, entries, kwargs)
+
+
+def decorated(function: Any) -> Callable[[Tracer, Args, Words], Value]:
+    """The rule for a class decorator that changes the class in place and returns it (or takes keywords first)."""
+
+    def rule(tx: Tracer, args: Args, kwargs: Words) -> Value:
+        from engine.trace.values.functions import PartialValue
+
+        of = force(tx, args[0]) if args else None
+        if of is None:
+            return PartialValue(tx.fixed(function), [], dict(kwargs))
+        words = dict(zip(kwargs, tx.constants(kwargs.values()), strict=True))
+        if not isinstance(of, MadeClass) or words.get("slots") or words.get("weakref_slot"):
+            raise Unsupported("unknown-call", f"{function.__name__}() of {of.describe()}")
+        tx.mutating(of)
+        try:
+            function(of.held, **words)
+        except (TypeError, ValueError) as error:
+            raise tx.user_exception(error) from error
+        of.later.append(("", Const(functools.partial(function, **words)) if words else tx.fixed(function)))
+        return of
+
+    return rule
+
+
+special(dataclasses.dataclass)(decorated(dataclasses.dataclass))
+special(functools.total_ordering)(decorated(functools.total_ordering))
