@@ -25,6 +25,7 @@ if TYPE_CHECKING:
         BackendError,
         EngineError,
         GraphBreak,
+        NotATrace,
         RecompileLimit,
         Unavailable,
         UnknownBackend,
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
     )
     from engine.ir.marks import allow_in_graph, disable, graph_break
     from engine.observe.torch_live import observe_torch
+    from engine.observe.torch_trace import load_torch_trace
     from engine.options import config
     from engine.records.session import Session
 
@@ -41,10 +43,11 @@ _HOMES = {
         "register_backend", "reset", "verify", "wait",
     ),
     "engine.errors": (
-        "BackendError", "EngineError", "GraphBreak", "RecompileLimit", "Unavailable", "UnknownBackend", "UnknownTarget",
+        "BackendError", "EngineError", "GraphBreak", "NotATrace", "RecompileLimit", "Unavailable", "UnknownBackend", "UnknownTarget",
     ),
     "engine.ir.marks": ("allow_in_graph", "disable", "graph_break"),
     "engine.observe.torch_live": ("observe_torch",),
+    "engine.observe.torch_trace": ("load_torch_trace",),
     "engine.options": ("config",),
     "engine.records.session": ("Session",),
 }  # fmt: skip
@@ -54,6 +57,7 @@ __all__ = [
     "BackendError",
     "EngineError",
     "GraphBreak",
+    "NotATrace",
     "RecompileLimit",
     "Session",
     "Unavailable",
@@ -69,6 +73,7 @@ __all__ = [
     "graph_break",
     "guards_of",
     "list_backends",
+    "load_torch_trace",
     "mark_dynamic",
     "mark_static",
     "observe_torch",

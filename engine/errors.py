@@ -62,6 +62,10 @@ class Unavailable(EngineError):
     """Something that this machine lacks (a GPU, Triton, a Graphviz renderer); says what and how to get it."""
 
 
+class NotATrace(EngineError, ValueError):
+    """``engine.load_torch_trace("notes.txt")``: give it a file or folder that ``TORCH_TRACE=folder python train.py`` wrote."""
+
+
 def pointed(text: str, span: Span | None) -> str:
     """The source line of ``span`` out of ``text``, with carets under its columns; empty when unknown."""
     if span is None:

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
+import importlib.util
 import linecache
 import os
 import re
 import sysconfig
-
-import torch
 
 from engine.records.bytecode import SourceFile, Span
 
@@ -32,8 +31,10 @@ def source_file(file: str) -> SourceFile:
     return SourceFile(file, file_name(file), "".join(linecache.getlines(file)))
 
 
+# Found, not imported: a trace is read where nothing of torch is needed.
+_TORCH = importlib.util.find_spec("torch")
 _LIBRARIES = (
-    os.path.dirname(os.path.abspath(torch.__file__)) + os.sep,
+    *((os.path.dirname(os.path.abspath(_TORCH.origin)) + os.sep,) if _TORCH and _TORCH.origin else ()),
     *{os.path.normpath(sysconfig.get_path(p)) + os.sep for p in ("stdlib", "platstdlib")},
 )
 _INSTALLED = (f"{os.sep}site-packages{os.sep}", f"{os.sep}dist-packages{os.sep}")

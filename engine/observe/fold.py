@@ -3,107 +3,167 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import re
-import time
+from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
-from engine.ir.files import source_file
-from engine.observe.events import Event
-from engine.observe.graph_text import read_graph
-from engine.observe.messages import read_break, read_guards, read_recompile_reasons
-from engine.observe.output_code import read_kernels, read_lowering
-from engine.records.bytecode import Span
+from engine.observe.aot_metadata import read_aot_metadata
+from engine.observe.events import Event, frame_of
+from engine.observe.frames import Frames, Stack
+from engine.observe.messages import read_break, read_recompile_reasons
+from engine.observe.output_code import read_kernels, read_lowering, with_nodes
+from engine.observe.payloads import Held
+from engine.observe.registry import (
+    CACHE,
+    CACHES,
+    FAILURES,
+    GRAPHS,
+    METRICS,
+    OF_BACKWARD,
+    QUIET,
+    SAME_AS_BEFORE,
+    GraphKind,
+    is_text,
+)  # fmt: skip
+from engine.observe.sources import Sources
+from engine.observe.stored import StoredGraph, StoredGuards, StoredText
+from engine.observe.symbols import Symbols
+from engine.observe.times import timings_of
+from engine.records.bytecode import SourceFile, Span
 from engine.records.graph import GraphRecord
 from engine.records.guards import Rejection
-from engine.records.runtime import CallRecord, Failure, Skipped, Timing
-from engine.records.session import CompilationRecord, FrameRecord, Session
+from engine.records.runtime import CacheRecord, CallRecord, Failure, Skipped
+from engine.records.session import CompilationRecord, Session
 from engine.records.trace import BreakRecord, TraceRecord
 
-GRAPHS = {
-    "dynamo_output_graph": ("fx", "fx", "FX graph (Dynamo)"),
-    "aot_inference_graph": ("aten", "aten", "ATen graph (AOTAutograd, inference)"),
-    "aot_forward_graph": ("forward", "aten", "ATen forward graph (AOTAutograd)"),
-    "aot_backward_graph": ("backward", "backward", "ATen backward graph (AOTAutograd)"),
-    "aot_joint_graph": ("joint", "joint", "Joint graph (AOTAutograd)"),
-    "inductor_post_grad_graph": ("decomposed", "post", "Graph after Inductor's own passes"),
-}
-"""Event or artifact -> (stage, opening of node ids, title)."""
-
-ORDER = tuple(stage for stage, _, _ in GRAPHS.values())
-STAGE_TIMES = (
-    ("compile", "entire_frame_compile_time_s", ""),
-    ("backend", "backend_compile_time_s", "compile"),
-    ("inductor", "inductor_compile_time_s", "backend"),
-    ("code generation", "code_gen_time_s", "inductor"),
-)
-_RESUME = re.compile(r"^torch_dynamo_resume_in_(?P<name>.+)_at_(?P<line>\d+)$")
+_PLACES = {kind.stage: kind.place for kind in (*GRAPHS.values(), *OF_BACKWARD.values())}
+_KEY = re.compile(r'"key": ?"([^"]{1,200})"')
+_BYPASS = re.compile(r'"cache_bypass_reason": ?"((?:[^"\\]|\\.){1,500})"')
+_FRAME_LINE = re.compile(r'^ *File "(?P<file>[^"\n]+)", line (?P<line>\d+), in (?P<name>.+)$', re.MULTILINE)
 
 
 class Fold:
-    """Adds what each event tells to ``session``. ``library`` is the folder of torch itself, whose files are no user code."""
+    """Adds what each event of one process tells to ``session``.
 
-    def __init__(self, session: Session, *, library: str, names: Callable[[int], str]) -> None:
+    ``library`` is the folder of torch itself, whose files are no user code; ``names`` looks interned strings up; ``epoch`` is the wall
+    clock at the session's start (0: that of the first compilation). ``prefix`` opens the ids of what is told, and ``suffix`` ends
+    frames' names, where a session holds several processes.
+    """
+
+    def __init__(
+        self,
+        session: Session,
+        *,
+        library: str,
+        names: Callable[[int], str],
+        read_file: Callable[[str], SourceFile],
+        epoch: float = 0.0,
+        prefix: str = "",
+        suffix: str = "",
+    ) -> None:
         self.session = session
-        self._library = library
+        self.sources = Sources(library, read_file, session.add_file)
+        self.unknown: Counter[str] = Counter()
+        """Names that were not understood, and how often each came."""
         self._file_name = names
-        self._names = {f.id: f.name for f in session.frames}
+        self.prefix = prefix
+        self._epoch = epoch
+        self._frames = Frames(session, self.sources, suffix)
+        self._symbols = Symbols(self._stack_of)
         self._rejections: dict[str, tuple[Rejection, ...]] = {}
         self._callers: dict[str, Span | None] = {}
         """Compilations under way, and who called them."""
-        self._sources: dict[tuple[str, Any, Any], dict[str, Any]] = {}
-        self._files: dict[str, None] = {}
-        self._epoch = time.time() - (time.perf_counter() - session.started)
+        self._tensors: dict[tuple[str, Any, Any], str] = {}
+        self._inputs: dict[str, dict[str, str]] = {}
+        self._digests: dict[tuple[str, str], str] = {}
+        """(compilation, stage) -> digest and attempt of the graph there."""
         self._handlers: dict[str, Callable[[Event], None]] = {
             "dynamo_start": self._start,
             "describe_tensor": self._tensor,
             "describe_source": self._source,
             "dynamo_graph_break_reason": self._break,
             "recompile_reasons": self._recompile,
+            "compiled_autograd_compile_reasons": self._autograd_reasons,
             "dynamo_cpp_guards_str": self._guards,
             "inductor_output_code": self._output_code,
-            "compilation_metrics": self._metrics,
+            "aot_forward_graph_fw_metadata": self._aot,
+            "inductor_provenance_tracking_node_mappings": self._provenance,
+            "create_symbol": self._symbol,
+            "create_unbacked_symbol": self._symbol,
+            "symbolic_shape_specialization": self._symbol,
+            "guard_added_fast": self._symbol,
+            "torch_version": self._version,
+            **dict.fromkeys(METRICS, self._metrics),
             **dict.fromkeys(GRAPHS, self._graph),
+            **dict.fromkeys(FAILURES, self._failure),
         }
 
     def add(self, event: Event) -> None:
-        """Add one event; kinds that tell nothing we show are passed over."""
-        handler = self._handlers.get(event.artifact or event.kind)
-        if handler is not None and event.compilation:
+        """Add one event; what has no record of its own is kept as text, and what is not known is counted too."""
+        name = event.name
+        if self.prefix and event.compilation:
+            event = replace(event, compilation=self.prefix + event.compilation)
+        handler = self._handlers.get(name)
+        if handler is not None and (event.compilation or name == "torch_version"):
             handler(event)
+        elif name in QUIET:
+            return
+        elif CACHE.match(name) and event.compilation:
+            self._cache(event)
+        else:
+            if not is_text(name) and name not in self._handlers and not CACHE.match(name):
+                self.unknown[name] += 1
+            self._keep_text(event)
+
+    def finish(self) -> None:
+        """No more events come: note the calls whose compilation never told its end, and the names that only the whole tells."""
+        for compilation in tuple(self._inputs):
+            self._flush(compilation)
+        for compilation in tuple(self._callers):
+            self._called(compilation, "compiled")
+        self._frames.finish()
 
     # Frames and compilations.
 
-    def _get(self, event: Event) -> CompilationRecord:
+    def _has(self, compilation: str) -> bool:
+        try:
+            self.session.compilation(compilation)
+        except KeyError:
+            return False
+        return True
+
+    def _get(self, compilation: str) -> CompilationRecord:
         with contextlib.suppress(KeyError):
-            return self.session.compilation(event.compilation)
-        entry = event.compilation.partition("/")[2]
-        rejections = self._rejections.get(event.compilation, ())
+            return self.session.compilation(compilation)
+        frame, entry = frame_of(compilation), compilation.rpartition("/")[2]
+        rejections = self._rejections.get(compilation, ())
         cause = (
             "first call"
             if entry == "0"
             else "; ".join(r.sentence for r in rejections) or "no earlier entry served the call"
         )
-        made = CompilationRecord(event.compilation, event.frame, cause, trace=TraceRecord(), subject="torch")
+        made = CompilationRecord(compilation, frame, cause, trace=TraceRecord(), subject="torch")
         self.session.put(made)
         return made
 
     def _change(self, event: Event, **fields: Any) -> None:
-        self.session.put(replace(self._get(event), **fields))
+        self.session.put(replace(self._get(event.compilation), **fields))
 
     def _start(self, event: Event) -> None:
-        stack = self._stack(event.facts)
-        is_new = not any(c.id == event.compilation for c in self.session.compilations)
-        self._get(event)
+        stack = self._stack_of(event.facts.get("stack") if isinstance(event.facts, Mapping) else None)
+        is_new = not self._has(event.compilation)
+        self._get(event.compilation)
         if not stack or not is_new:
             return
         self.session.set_stage(f"trace {event.compilation}")
-        name, span = stack[-1]
-        if event.frame not in self._names:
-            self.session.add_frame(self._frame(event.frame, name, span, has_caller=len(stack) > 1))
-            self._names[event.frame] = name
-        self._callers[event.compilation] = next((s for _, s in reversed(stack[:-1]) if self._is_user(s.file)), None)
+        if event.frame not in self._frames:
+            self._frames.add(event.frame, stack)
+        self._callers[event.compilation] = next(
+            (s for _, s in reversed(stack[:-1]) if self.sources.is_user(s.file)), None
+        )
 
     def _called(self, compilation: str, outcome: str) -> None:
         """Note the call that led to a compilation, once all of it is known."""
@@ -112,137 +172,232 @@ class Fold:
         entry = compilation if outcome == "compiled" else ""
         inputs = self.session.compilation(compilation).inputs
         asked = tuple(r.entry for r in rejections)
-        frame = compilation.partition("/")[0]
-        self.session.add_call(CallRecord(0, frame, outcome, entry, caller, inputs, asked, rejections))
+        call = CallRecord(0, frame_of(compilation), outcome, entry, caller, inputs, asked, rejections)
+        self.session.add_call(call)
 
-    def finish(self) -> None:
-        """Note the calls whose compilation never told its end."""
-        for compilation in tuple(self._callers):
-            self._called(compilation, "compiled")
-
-    def _frame(self, id: str, name: str, span: Span, *, has_caller: bool) -> FrameRecord:
-        resume = _RESUME.match(name)
-        if resume is None:
-            role = "callee" if has_caller and self._is_called_from_compiled(span) else "root"
-            return FrameRecord(id, name, span.file, span.line, role)
-        parent = next((f for f in self.session.frames if f.name == resume["name"] and f.file == span.file), None)
-        shown = f"{resume['name']} (from line {resume['line']})"
-        return FrameRecord(
-            id, shown, span.file, span.line, "resume", parent.id if parent else "", Span(span.file, int(resume["line"]))
-        )  # fmt: skip
-
-    def _is_called_from_compiled(self, span: Span) -> bool:
-        """Whether a break's stack ended inside this function: then Python called it after a break."""
-        breaks = [b for c in self.session.compilations if c.trace for b in c.trace.breaks]
-        return any(
-            len(b.stack) > 1 and b.span is not None and b.span.file == span.file and b.span.line >= span.line
-            for b in breaks
-        )
-
-    def _stack(self, facts: Any) -> list[tuple[str, Span]]:
-        frames = facts.get("stack") if isinstance(facts, Mapping) else None
-        found: list[tuple[str, Span]] = []
-        for frame in frames or ():
-            file = frame.get("filename")
+    def _stack_of(self, frames: Any) -> Stack:
+        """Names and places of a told stack, outermost first; the files of users are noted."""
+        found: Stack = []
+        for frame in frames if isinstance(frames, list) else ():
+            if not isinstance(frame, Mapping):
+                continue
+            file, line = frame.get("filename"), frame.get("line")
             path = self._file_name(file) if isinstance(file, int) else str(file)
-            found.append((str(frame.get("name", "?")), Span(path, int(frame.get("line", 0)))))
-            self._keep(path)
+            number = line if isinstance(line, int) else 0
+            found.append((str(frame.get("name", "?")), Span(path, number)))
+            self.sources.keep(path, number, str(frame.get("loc") or ""))
         return found
 
-    # Files.
-
-    def _is_user(self, file: str) -> bool:
-        return not file.startswith((self._library, "<"))
-
-    def _keep(self, file: str) -> None:
-        """Keep the text of a user's file, once."""
-        if file in self._files or not self._is_user(file):
-            return
-        self._files[file] = None
-        source = source_file(file)
-        if source.text:
-            self.session.add_file(source)
-
-    def _resolve(self, end: str) -> str | None:
-        """The user's file whose path ends like this (torch prints only the last characters of long paths); None for torch's own."""
-        return next((file for file in self._files if file.endswith(end.removeprefix("..."))), None)
-
-    def _keep_all(self, spans: tuple[Span | None, ...]) -> None:
-        for span in spans:
-            if span is not None:
-                self._keep(span.file)
-
-    # What one compilation tells.
+    # What one compilation takes.
 
     def _tensor(self, event: Event) -> None:
         facts = event.facts
-        self._sources[event.compilation, facts.get("describer_id"), facts.get("id")] = facts
+        size = ", ".join(str(s) for s in facts.get("size") or ())
+        kind = f"{str(facts.get('dtype')).removeprefix('torch.')}[{size}]"
+        self._tensors[event.compilation, facts.get("describer_id"), facts.get("id")] = kind
+        device = str(facts.get("device", ""))
+        if "cuda" in device and self.session.device == "cpu":
+            self.session.device = "cuda"
 
     def _source(self, event: Event) -> None:
         facts = event.facts
-        tensor = self._sources.get((event.compilation, facts.get("describer_id"), facts.get("id")))
-        if tensor is None:
-            return
-        inputs = dict(self._get(event).inputs or {})
-        size = ", ".join(str(s) for s in tensor.get("size", ()))
-        inputs[str(facts.get("source"))] = f"{str(tensor.get('dtype')).removeprefix('torch.')}[{size}]"
-        self._change(event, inputs=inputs)
+        tensor = self._tensors.get((event.compilation, facts.get("describer_id"), facts.get("id")))
+        if tensor is not None:
+            self._inputs.setdefault(event.compilation, {})[str(facts.get("source"))] = tensor
+
+    def _flush(self, compilation: str) -> None:
+        """Give a compilation the inputs that were told since the last time."""
+        if told := self._inputs.pop(compilation, None):
+            known = self._get(compilation)
+            self.session.put(replace(known, inputs={**(known.inputs or {}), **told}))
+
+    # Graphs.
 
     def _graph(self, event: Event) -> None:
-        stage, prefix, title = GRAPHS[event.artifact or event.kind]
-        graph = read_graph(event.text, stage, prefix, event.compilation, title)
-        self._keep_all(tuple(node.span for node in graph.nodes))
-        others = [g for g in self._get(event).graphs if g.stage != stage]
-        self._change(event, graphs=tuple(sorted([*others, graph], key=_place_of)))
+        self._flush(event.compilation)
+        kind = self._kind_of(event)
+        if kind.stage == "autograd":
+            self._frames.add_named(event.frame, f"compiled autograd {event.frame.rpartition('!')[2]}")
+        if event.payload is None:
+            return
+        graphs = [g for g in self._get(event.compilation).graphs if g.stage != kind.stage]
+        before = SAME_AS_BEFORE.get(event.name, "")
+        before = OF_BACKWARD[before].stage if kind.is_backward and before in OF_BACKWARD else before
+        if self._digests.get((event.compilation, before), " ").partition(" ")[0] == event.digest != "":
+            graphs = [g for g in graphs if g.stage != before]
+        else:
+            inside = self.sources.keep_graph(event.text)
+            if kind.stage == "fx":
+                self._frames.note_inside(event.frame, [(file, name) for file, _, name in inside])
+        self._digests[event.compilation, kind.stage] = f"{event.digest} {event.attempt}"
+        graph = StoredGraph(
+            f"{kind.stage}:{event.compilation}", kind.stage, kind.title, event.payload, kind.prefix, event.compilation
+        )
+        self._change(event, graphs=tuple(sorted([*graphs, graph], key=_place_of)))
+
+    def _kind_of(self, event: Event) -> GraphKind:
+        """The kind of a graph; of one that training passes twice, the second time within one attempt is the backward's."""
+        kind = GRAPHS[event.name]
+        if kind.stage not in OF_BACKWARD:
+            return kind
+        known = self._digests.get((event.compilation, kind.stage))
+        is_second = known is not None and known.endswith(f" {event.attempt}")
+        head = event.text[:20_000].partition("):\n")[0]
+        return OF_BACKWARD[kind.stage] if is_second or "tangents_1" in head else kind
+
+    def _guards(self, event: Event) -> None:
+        if event.payload is None:
+            return
+        self._frames.note_guards(event.frame, event.text)
+        self._change(event, guards=StoredGuards(event.payload, self.sources.resolve))
+
+    def _output_code(self, event: Event) -> None:
+        known = self._get(event.compilation)
+        prefix = "bpost" if known.kernels or known.lowering else "post"
+        text, payload = event.text, event.payload
+        kernels = read_kernels(text, first=len(known.kernels), payload=payload, prefix=f"{prefix}:{event.compilation}:")
+        lowering = read_lowering(text, event.compilation, payload=payload, before=known.lowering)
+        self._change(event, kernels=(*known.kernels, *kernels), lowering=lowering)
+
+    def _provenance(self, event: Event) -> None:
+        """Inductor's own map from C++ kernels to graph nodes, where it was asked to make one."""
+        self._keep_text(event)
+        with contextlib.suppress(ValueError, AttributeError, TypeError):
+            told = json.loads(event.text).get("cppCodeToPost") or {}
+            known = self._get(event.compilation)
+            nodes = {
+                str(k).partition(":")[0]: tuple(f"post:{event.compilation}:{n}" for n in v) for k, v in told.items()
+            }
+            self._change(event, kernels=tuple(with_nodes(k, nodes.get(k.name, ())) for k in known.kernels))
+
+    def _aot(self, event: Event) -> None:
+        self._keep_text(event)
+        mode = "training" if "tangents" in event.text else "inference"
+        if (told := read_aot_metadata(event.text, mode=mode)) is not None:
+            self._change(event, aot=told)
+
+    # Breaks, recompiles, symbols, failures.
 
     def _break(self, event: Event) -> None:
-        told = read_break(event.text)
-        self._keep_all(told.stack)
-        trace = self._get(event).trace or TraceRecord()
+        text = event.text
+        told = read_break(text)
+        for span in told.stack:
+            self.sources.keep(span.file)
+        self._frames.note_break(told)
+        user, _, _ = text.partition("\nTraceback (most recent call last):")
+        self._frames.note_inside(event.frame, [(m["file"], m["name"]) for m in _FRAME_LINE.finditer(user)])
+        trace = self._get(event.compilation).trace or TraceRecord()
         self._change(event, trace=replace(trace, breaks=_with_break(trace.breaks, told)))
 
     def _recompile(self, event: Event) -> None:
-        self._rejections[event.compilation] = read_recompile_reasons(event.text, self._resolve)
+        found = read_recompile_reasons(event.text, self.sources.resolve)
+        found = tuple(replace(r, entry=self.prefix + r.entry) if r.entry else r for r in found)
+        self._rejections[event.compilation] = found
+        self._refresh_cause(event, "; ".join(r.sentence for r in found))
 
-    def _guards(self, event: Event) -> None:
-        self._change(event, guards=read_guards(event.text, self._resolve))
+    def _autograd_reasons(self, event: Event) -> None:
+        with contextlib.suppress(ValueError):
+            reasons = json.loads(event.text)
+            if isinstance(reasons, list) and reasons:
+                self._refresh_cause(event, "; ".join(map(str, reasons)))
 
-    def _output_code(self, event: Event) -> None:
-        known = self._get(event).kernels
-        kernels = read_kernels(event.text, first=len(known))
-        self._change(event, kernels=(*known, *kernels), lowering=read_lowering(event.text, event.compilation))
+    def _refresh_cause(self, event: Event, cause: str) -> None:
+        """A reason that came after the compilation's first event."""
+        if cause and self._has(event.compilation):
+            self._change(event, cause=cause)
+
+    def _symbol(self, event: Event) -> None:
+        if isinstance(event.facts, Mapping):
+            self._symbols.add(event.compilation, event.kind, event.facts)
+            inside = self._stack_of(event.facts.get("user_stack"))
+            self._frames.note_inside(event.frame, [(span.file, name) for name, span in inside])
+
+    def _failure(self, event: Event) -> None:
+        text = event.text or json.dumps(event.facts)
+        last = next((line.strip() for line in reversed(text.splitlines()) if line.strip()), event.name)
+        known = self._get(event.compilation)
+        told = Failure(FAILURES[event.name], f"{event.name}: {last[:500]}", "torch went on without it", text)
+        if not any(f.sentence == told.sentence for f in known.failures):
+            self._change(event, failures=(*known.failures, told))
+
+    def _cache(self, event: Event) -> None:
+        match = CACHE.match(event.name)
+        if match is None:
+            return
+        text = event.text
+        key, why = _KEY.search(text), _BYPASS.search(text)
+        told = CacheRecord(CACHES[match["cache"]], match["outcome"], key[1] if key else "", why[1] if why else "")
+        known = self._get(event.compilation)
+        if told not in known.caches:
+            self._change(event, caches=(*known.caches, told))
+        self._keep_text(event)
+
+    def _version(self, event: Event) -> None:
+        with contextlib.suppress(ValueError, AttributeError):
+            self.session.versions.setdefault("torch", str(json.loads(event.text)["pytorch_version"]))
+
+    def _keep_text(self, event: Event) -> None:
+        """Keep a text under its name; facts without a text are texts too."""
+        facts = event.facts
+        payload = event.payload or Held(json.dumps(facts, indent=1, default=str))
+        own = str(facts.get("name", "")) if event.kind != "artifact" and isinstance(facts, Mapping) else ""
+        told = StoredText(f"{event.name} {own}".strip(), payload)
+        if not event.compilation:
+            self.session.add_text(told)
+        else:
+            known = self._get(event.compilation)
+            self._change(event, texts=(*known.texts, told))
+
+    # The end of a compilation.
 
     def _metrics(self, event: Event) -> None:
         facts = event.facts
         self.session.set_stage("")
         if not isinstance(facts, Mapping):
             return
+        self._flush(event.compilation)
+        self._name_frame(event, facts)
+        self._end_of_tracing(event, facts)
+        is_forward = event.kind == "compilation_metrics" and facts.get("is_forward") is not False
+        start = facts.get("start_time")
+        if not self._epoch and isinstance(start, (int, float)):
+            self._epoch = float(start)
+        known = self._get(event.compilation)
+        told = timings_of(facts, self._epoch, is_forward=is_forward)
+        symbols = self._symbols.of(event.compilation)
+        restarts = tuple(str(r) for r in facts.get("restart_reasons") or ()) or known.restarts
+        self._change(event, timings=known.timings + told, symbols=symbols or known.symbols, restarts=restarts)
+        for key in [k for k in self._tensors if k[0] == event.compilation]:
+            del self._tensors[key]
+
+    def _name_frame(self, event: Event, facts: Mapping[str, Any]) -> None:
+        """A frame whose start was lost is known by its metrics."""
+        name, file, line = (facts.get(k) for k in ("co_name", "co_filename", "co_firstlineno"))
+        if event.frame in self._frames or not isinstance(name, str):
+            return
+        span = Span(file if isinstance(file, str) else "?", line if isinstance(line, int) else 0)
+        self._frames.add(event.frame, [(name, span)])
+
+    def _end_of_tracing(self, event: Event, facts: Mapping[str, Any]) -> None:
         if facts.get("fail_type"):
             self._failed(event, str(facts["fail_type"]), str(facts.get("fail_reason") or ""))
         elif event.compilation in self._callers:
             self._called(event.compilation, "compiled" if facts.get("has_guarded_code", True) else "python")
-        start = float(facts.get("start_time") or self._epoch) - self._epoch
-        told = tuple(
-            Timing(stage, start, float(facts[key]), parent)
-            for stage, key, parent in STAGE_TIMES
-            if facts.get(key) is not None
-        )
-        known = self._get(event).timings
-        self._change(event, timings=known + (told if facts.get("is_forward", True) else _renamed(told)))
 
     def _failed(self, event: Event, kind: str, reason: str) -> None:
         """The frame was left to Python: at a break that could not be resumed, at the recompile limit, or by a failure of torch's."""
         first = next((line.strip() for line in reason.splitlines() if line.strip()), kind)
-        known = self._get(event)
-        if known.trace is not None and known.trace.breaks:
+        known = self._get(event.compilation)
+        if event.kind != "compilation_metrics" or not (known.trace is not None and known.trace.breaks):
+            stage = "trace" if event.kind == "compilation_metrics" else "aot"
+            failure = Failure(stage, f"{kind}: {first}", "the frame runs as Python", reason)
+            self._change(event, failures=(*known.failures, failure))
+        else:
             *others, last = known.trace.breaks
             self._change(event, trace=replace(known.trace, breaks=(*others, replace(last, skipped=True))))
-        else:
-            failure = Failure("trace", f"{kind}: {first}", "the frame runs as Python", reason)
-            self._change(event, failures=(*known.failures, failure))
-        frame = next((f for f in self.session.frames if f.id == event.frame), None)
-        self.session.add_skipped(Skipped(frame.name if frame else f"frame {event.frame}", first))
-        self._called(event.compilation, "python")
+        self.session.add_skipped(Skipped(self._frames.name(event.frame), first))
+        if event.kind == "compilation_metrics":
+            self._called(event.compilation, "python")
 
 
 def _with_break(known: tuple[BreakRecord, ...], told: BreakRecord) -> tuple[BreakRecord, ...]:
@@ -254,12 +409,5 @@ def _with_break(known: tuple[BreakRecord, ...], told: BreakRecord) -> tuple[Brea
     return (*known[:index], replace(known[index], times=known[index].times + 1), *known[index + 1 :])
 
 
-def _renamed(timings: tuple[Timing, ...]) -> tuple[Timing, ...]:
-    """Times of a backward that was compiled later, under names of their own."""
-    return tuple(
-        replace(t, stage=f"backward {t.stage}", parent=f"backward {t.parent}" if t.parent else "") for t in timings
-    )
-
-
-def _place_of(graph: GraphRecord) -> int:
-    return ORDER.index(graph.stage)
+def _place_of(graph: GraphRecord) -> float:
+    return _PLACES[graph.stage]

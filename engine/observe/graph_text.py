@@ -19,6 +19,8 @@ DTYPES = {
 _TYPE = re.compile(r"(?P<dtype>[a-z]+\d\w*)\[(?P<shape>[^\]]*)\](?:\[(?P<stride>[^\]]*)\])?(?P<device>[a-z]*[:\d]*)")
 _HEAD = re.compile(r"^    def forward\(self(?P<inputs>.*)\):\s*$")
 _INPUT = re.compile(r"(?P<name>\w+)\s*:\s*\"(?P<type>[^\"]*)\"")
+_BODY_INPUT = re.compile(r"^        (?P<name>\w+)(?:: \"(?P<type>[^\"]*)\")?(?:  #.*)?$")
+"""An input of a joint graph, whose signature only says ``primals, tangents``."""
 _STATEMENT = re.compile(r"^        (?P<name>\w+)(?:: \"(?P<type>[^\"]*)\")? = (?P<code>.*)$")
 _WHERE = re.compile(r"^        # File: (?P<file>.*):(?P<line>\d+) in (?P<function>.*?), code: ?(?P<code>.*)$")
 _CALLEE = re.compile(r"^([A-Za-z_][\w.]*)\(")
@@ -31,14 +33,16 @@ def read_graph(text: str, stage: str, prefix: str, compilation: str, title: str)
 
     ``prefix`` opens the node ids and must tell the graphs of one compilation apart ("fx", "aten", "backward"). A text in a form that is not known gives a record without nodes.
     """
+    return GraphRecord(f"{stage}:{compilation}", stage, title, read_nodes(text, prefix, compilation), text)
+
+
+def read_nodes(text: str, prefix: str, compilation: str) -> tuple[NodeRecord, ...]:
+    """The nodes of a printed graph, inputs first; those of graphs inside it (bodies of higher-order operators) are left out."""
     nodes: dict[str, NodeRecord] = {}
-
-    def node_id(name: str) -> str:
-        return f"{prefix}:{compilation}:{name}"
-
-    for node in _nodes(text, node_id, nodes):
+    start = f"{prefix}:{compilation}:"
+    for node in _nodes(text, lambda name: start + name, nodes):
         nodes[node.name] = node
-    return GraphRecord(f"{stage}:{compilation}", stage, title, tuple(nodes.values()), text)
+    return tuple(nodes.values())
 
 
 def _nodes(text: str, node_id: Callable[[str], str], known: dict[str, NodeRecord]) -> Iterator[NodeRecord]:
@@ -48,6 +52,8 @@ def _nodes(text: str, node_id: Callable[[str], str], known: dict[str, NodeRecord
         yield _node(node_id, match["name"], "placeholder", match["name"], match["name"], match["type"], (), None)
     span: Span | None = None
     for line in lines[body:]:
+        if not line.startswith("        ") or line.startswith("         "):
+            continue
         where = _WHERE.match(line)
         if where:
             span = Span(where["file"], int(where["line"]))
@@ -64,12 +70,18 @@ def _nodes(text: str, node_id: Callable[[str], str], known: dict[str, NodeRecord
                     code
                 )  # dynamo names each input twice; the second name is the one used
                 continue
+            if "fx_pytree." in code:  # takes the arguments apart: no node
+                continue
             callee = _CALLEE.match(code)
             target = callee[1] if callee else code
             op = "call_function" if callee and "." in target else "call"
             yield _node(
                 node_id, statement["name"], op, target, f"{statement['name']} = {code}", statement["type"] or "", _inputs(code, known), span
             )  # fmt: skip
+        elif (given := _BODY_INPUT.match(line)) and given["name"] not in ("pass", "return"):
+            yield _node(
+                node_id, given["name"], "placeholder", given["name"], given["name"], given["type"] or "", (), None
+            )
 
 
 def _body_start(lines: list[str]) -> int:

@@ -16,8 +16,10 @@ import torch
 from torch._logging import _internal as torch_logging
 from torch._logging import structured
 
+from engine.ir.files import source_file
 from engine.observe.events import event_of
 from engine.observe.fold import Fold
+from engine.observe.payloads import Held
 from engine.records.runtime import Failure
 from engine.records.session import Session
 
@@ -47,7 +49,9 @@ class _Listener(logging.Handler):
         super().__init__(logging.DEBUG)
         self._session = session
         self._names = _Names()
-        self._fold = Fold(session, library=str(pathlib.Path(torch.__file__).parent), names=self._names)
+        epoch = time.time() - (time.perf_counter() - session.started)
+        library = str(pathlib.Path(torch.__file__).parent)
+        self._fold = Fold(session, library=library, names=self._names, read_file=source_file, epoch=epoch)
         self._failed: set[str] = set()
 
     def emit(self, record: logging.LogRecord) -> None:
@@ -70,7 +74,7 @@ class _Listener(logging.Handler):
         if "str" in metadata:
             self._names.add(metadata["str"])
             return
-        event = event_of(metadata, payload)
+        event = event_of(metadata, Held(payload) if isinstance(payload, str) else None)
         if event is not None:
             self._fold.add(event)
 

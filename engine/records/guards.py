@@ -82,3 +82,27 @@ class CallExplanation(Record):
     rejections: tuple[Rejection, ...]
     results: dict[str, tuple[GuardResult, ...]]
     """Per entry id, all its guards evaluated, also those of the entry that hits."""
+
+
+@dataclass(frozen=True, slots=True)
+class SymbolEvent(Record):
+    """Something that was concluded about a symbol, and the user's line that asked. ``kind`` is "guard" or "specialised"."""
+
+    kind: str
+    text: str
+    span: Span | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class SymbolRecord(Record):
+    """The story of one symbol: the size or number it stands for (``source``), its value at compile time, its range, what was concluded.
+
+    ``source`` is empty for an unbacked symbol, whose value only data decides.
+    """
+
+    name: str
+    source: str
+    value: str
+    range: str
+    span: Span | None = None
+    events: tuple[SymbolEvent, ...] = ()

@@ -55,3 +55,21 @@ class Failure(Record):
     sentence: str
     fallback: str
     detail: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class CacheRecord(Record):
+    """What a compiler's cache on disk answered. ``outcome`` is "hit", "miss" or "bypass"; ``note`` is the reason of a bypass."""
+
+    cache: str
+    outcome: str
+    key: str = ""
+    note: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class TextRecord(Record):
+    """A text that a compiler told and that has no record of its own kind: shown by name, as it is."""
+
+    name: str
+    text: str

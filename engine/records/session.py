@@ -14,10 +14,10 @@ from engine.records.aot import AotRecord
 from engine.records.base import SCHEMA_VERSION, Record, RecordError, from_plain
 from engine.records.bytecode import SourceFile, Span
 from engine.records.graph import GraphRecord
-from engine.records.guards import GuardsRecord
+from engine.records.guards import GuardsRecord, SymbolRecord
 from engine.records.kernels import KernelRecord
 from engine.records.lowering import LoweringRecord
-from engine.records.runtime import CallRecord, Failure, Skipped, Timing
+from engine.records.runtime import CacheRecord, CallRecord, Failure, Skipped, TextRecord, Timing
 from engine.records.trace import TraceRecord
 
 
@@ -57,6 +57,11 @@ class CompilationRecord(Record):
     backend: str = ""
     subject: str = "engine"
     """"engine", or "torch" where stock torch.compile was observed."""
+    restarts: tuple[str, ...] = ()
+    """Why tracing was begun anew, in order."""
+    symbols: tuple[SymbolRecord, ...] = ()
+    caches: tuple[CacheRecord, ...] = ()
+    texts: tuple[TextRecord, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,6 +83,7 @@ class SessionData(Record):
     skipped: tuple[Skipped, ...]
     failures: tuple[Failure, ...]
     notes: tuple[str, ...]
+    texts: tuple[TextRecord, ...] = ()
 
 
 MAX_CALLS = 2_000
@@ -111,6 +117,7 @@ class Session:
         self._skipped: list[Skipped] = []
         self._failures: list[Failure] = []
         self._notes: list[str] = []
+        self._texts: list[TextRecord] = []
         self._listeners: list[Callable[[str], None]] = []
 
     @property
@@ -147,6 +154,11 @@ class Session:
     def notes(self) -> tuple[str, ...]:
         """Sentences about the recording as a whole."""
         return tuple(self._notes)
+
+    @property
+    def texts(self) -> tuple[TextRecord, ...]:
+        """Texts that belong to no compilation."""
+        return tuple(self._texts)
 
     def on_change(self, callback: Callable[[str], None]) -> Callable[[], None]:
         """Call ``callback`` after every addition; returns the function that ends the subscription."""
@@ -232,6 +244,12 @@ class Session:
             self._notes.append(note)
         self._changed("notes")
 
+    def add_text(self, text: TextRecord) -> None:
+        """Keep a text that belongs to no compilation."""
+        with self._lock:
+            self._texts.append(text)
+        self._changed("texts")
+
     def data(self) -> SessionData:
         """All records as one frozen value."""
         with self._lock:
@@ -251,6 +269,7 @@ class Session:
                 skipped=self.skipped,
                 failures=self.failures,
                 notes=self.notes,
+                texts=self.texts,
             )
 
     def to_dict(self) -> dict[str, Any]:
@@ -301,4 +320,5 @@ class Session:
         session._skipped = list(data.skipped)
         session._failures = list(data.failures)
         session._notes = list(data.notes)
+        session._texts = list(data.texts)
         return session

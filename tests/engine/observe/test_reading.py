@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from engine.observe.events import event_of
-from engine.observe.graph_text import read_graph, read_type
+from engine.observe.aot_metadata import read_aot_metadata
+from engine.observe.events import compilation_of, event_of, frame_of
+from engine.observe.graph_text import read_graph, read_nodes, read_type
 from engine.observe.messages import read_break, read_guards, read_recompile_reasons
 from engine.observe.output_code import read_kernels, read_lowering
+from engine.observe.payloads import Held
 
 GRAPH = """\
 class <lambda>(torch.nn.Module):
@@ -157,7 +159,80 @@ def test_events_need_one_kind() -> None:
     assert event_of({"frame_id": 1}, None) is None
     assert event_of({"a": 1, "b": 2}, None) is None
     event = event_of(
-        {"artifact": {"name": "x"}, "frame_id": 1, "frame_compile_id": 2, "attempt": 0, "has_payload": "md5"}, "text"
+        {"artifact": {"name": "x"}, "frame_id": 1, "frame_compile_id": 2, "attempt": 0, "has_payload": "md5"},
+        Held("text"),
     )
     assert event is not None
     assert (event.compilation, event.frame, event.artifact, event.text) == ("1/2", "1", "x", "text")
+
+
+def test_compiled_autograd_has_ids_of_its_own() -> None:
+    """A graph of compiled autograd, and a frame compiled inside it, are told apart from ordinary frames."""
+    assert compilation_of({"compiled_autograd_id": 3}) == "!3/0"
+    assert compilation_of({"compiled_autograd_id": 3, "frame_id": 1, "frame_compile_id": 2}) == "!3/1/2"
+    assert [frame_of(id) for id in ("!3/0", "!3/1/2", "0/1")] == ["!3", "!3/1", "0"]
+
+
+def test_joint_graph_lists_its_inputs() -> None:
+    """A joint graph names its inputs in the body; they become nodes, and what takes the arguments apart does not."""
+    text = """\
+class inner_f(torch.nn.Module):
+    def forward(
+        self,
+        primals,
+        tangents,
+    ):
+        primals_1: "f32[2][1]cpu"  # PlainAOTInput(idx=0)
+        tangents_1: "f32[2][1]cpu"  # TangentAOTInput(output=PlainAOTOutput(idx=0))
+        primals_1, tangents_1, = fx_pytree.tree_flatten_spec([primals, tangents], self._in_spec)
+        mul: "f32[2][1]cpu" = torch.ops.aten.mul.Tensor(primals_1, tangents_1)
+        return pytree.tree_unflatten([mul], self._out_spec)
+"""
+    nodes = read_nodes(text, "joint", "0/0")
+    assert [(n.name, n.op) for n in nodes] == [
+        ("primals_1", "placeholder"),
+        ("tangents_1", "placeholder"),
+        ("mul", "call_function"),
+        ("output", "output"),
+    ]
+    assert nodes[2].inputs == ("joint:0/0:primals_1", "joint:0/0:tangents_1")
+
+
+def test_aot_metadata_in_words() -> None:
+    """Mutated inputs and outputs that are views are told; nothing in the text is evaluated."""
+    text = """ViewAndMutationMeta(input_info=[InputAliasInfo(is_leaf=True, mutates_data=True, requires_grad=False),
+      InputAliasInfo(is_leaf=True, mutates_data=False, requires_grad=True)],
+      output_info=[OutputAliasInfo(output_type=<OutputType.alias_of_input: 2>, raw_type=<class 'torch.Tensor'>, base_idx=1,
+      dynamic_dims={0, 1}, requires_grad=True), OutputAliasInfo(output_type=<OutputType.non_alias: 1>, base_idx=None)],
+      traced_tangents_descs=[], note='a, (b')"""
+    told = read_aot_metadata(text, mode="training")
+    assert told is not None
+    assert [v.facts for v in told.values] == [
+        ("its data is mutated",),
+        ("requires grad",),
+        ("a view of an input (1)", "requires grad"),
+        (),
+    ]
+
+
+@pytest.mark.parametrize("text", ["", "))((", "x(", "A(b=[" * 5000, "__import__('os')", "A(input_info=3)"])
+def test_odd_aot_metadata_is_left_out(text: str) -> None:
+    """A text in another form gives no record, and no error."""
+    assert read_aot_metadata(text, mode="inference") is None
+
+
+def test_triton_kernels_name_their_nodes() -> None:
+    """The comment above a Triton kernel names the graph nodes that were fused into it."""
+    text = """
+# kernel path: /tmp/x.py
+# Topologically Sorted Source Nodes: [y], Original ATen: [aten.add]
+# Graph fragment:
+#   %arg0_1 : Tensor "f32[8][1]cuda:0" = PlaceHolder[target=arg0_1]
+#   %add : Tensor "f32[8][1]cuda:0"[num_users=1] = call_function[target=torch.ops.aten.add.Tensor](args = (%arg0_1, 1), kwargs = {})
+#   return %add
+triton_poi_fused_add_0 = async_compile.triton('triton_poi_fused_add_0', '''
+import triton
+''', device_str='cuda')
+"""
+    (kernel,) = read_kernels(text, prefix="post:0/0:")
+    assert kernel.fused_nodes == ("post:0/0:add",)

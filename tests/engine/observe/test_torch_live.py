@@ -249,7 +249,7 @@ def test_failure_of_ours_leaves_the_compile_alone(monkeypatch: pytest.MonkeyPatc
     def broken(*_: Any, **__: Any) -> Any:
         raise LookupError("made to fail")
 
-    monkeypatch.setattr(fold, "read_graph", broken)
+    monkeypatch.setattr(fold, "StoredGraph", broken)
     with observe_torch() as session:
         result = torch.compile(breaks_twice, backend="eager")(torch.ones(3), 2)
     assert torch.equal(result, breaks_twice(torch.ones(3), 2))

@@ -1,0 +1,108 @@
+"""Reads AOTAutograd's printed view-and-mutation metadata, a nested constructor expression, without evaluating anything."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+
+from engine.records.aot import AotRecord, ValueFacts
+
+_PIECE = re.compile(
+    r"""\s*(?:(?P<call>[\w.]+)\(|(?P<name>\w+)=|(?P<text>'(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*")|(?P<mark>[\[\](){},:<>])|(?P<word>[^\s\[\](){},:<>=]+)|(?P<other>.))"""
+)
+MOST_PIECES = 200_000
+INPUT_WORDS = {
+    "mutates_data": "its data is mutated",
+    "mutates_metadata": "its metadata is mutated",
+    "mutates_storage_metadata": "its storage is changed",
+    "mutation_inductor_storage_resize": "its storage is resized",
+    "requires_grad": "requires grad",
+}
+OUTPUT_WORDS = {
+    "alias_of_input": "a view of an input",
+    "is_input": "an input, returned as it is",
+    "alias_of_intermediate": "a view of an intermediate value",
+    "alias_of_intermediate_save_as_output": "a view of an intermediate value, which is an output of the graph too",
+    "alias_of_intermediate_base_is_user_output": "a view of another output",
+    "unsafe_view_alias": "a view that may be treated as a value of its own",
+    "custom_function_view": "a view made by an autograd.Function",
+}
+
+
+@dataclass
+class _Call:
+    """``Name(key=value, ...)``; values are texts, calls or lists of them."""
+
+    name: str
+    values: dict[str, object] = field(default_factory=dict)
+
+
+def read_aot_metadata(text: str, *, mode: str) -> AotRecord | None:
+    """What the analysis found out about inputs and outputs; None where the text has another form."""
+    root = _parse(text)
+    if root is None:
+        return None
+    inputs = [c for c in _list(root.values.get("input_info")) if isinstance(c, _Call)]
+    outputs = [c for c in _list(root.values.get("output_info")) if isinstance(c, _Call)]
+    if not inputs and not outputs:
+        return None
+    values = [ValueFacts(f"input {i}", "input", _input_facts(c)) for i, c in enumerate(inputs)]
+    values += [ValueFacts(f"output {i}", "output", _output_facts(c)) for i, c in enumerate(outputs)]
+    return AotRecord(mode, tuple(values))
+
+
+def _input_facts(call: _Call) -> tuple[str, ...]:
+    return tuple(words for key, words in INPUT_WORDS.items() if call.values.get(key) == "True")
+
+
+def _output_facts(call: _Call) -> tuple[str, ...]:
+    kind = str(call.values.get("output_type", "")).rpartition(".")[2]
+    base = str(call.values.get("base_idx", "None"))
+    facts = [OUTPUT_WORDS[kind] + (f" ({base})" if base.isdigit() else "")] if kind in OUTPUT_WORDS else []
+    return (*facts, "requires grad") if call.values.get("requires_grad") == "True" else tuple(facts)
+
+
+def _list(value: object) -> list[object]:
+    return value if isinstance(value, list) else []
+
+
+def _parse(text: str) -> _Call | None:
+    """The outermost call. Enumeration members (``<OutputType.non_alias: 1>``) become their name; all else stays text."""
+    root: _Call | None = None
+    stack: list[_Call | list[object]] = []
+    keys: list[str] = [""]
+    for count, match in enumerate(_PIECE.finditer(text)):
+        if count > MOST_PIECES:
+            return None
+        kind, piece = match.lastgroup, match.group(match.lastgroup or 0)
+        if kind == "call":
+            made = _Call(piece)
+            root = root or made
+            _put(stack, keys, made)
+            stack.append(made)
+            keys.append("")
+        elif kind == "name":
+            keys[-1] = piece
+        elif kind == "mark" and piece in "[({":
+            items: list[object] = []
+            _put(stack, keys, items)
+            stack.append(items)
+            keys.append("")
+        elif kind == "mark" and piece in "])}":
+            if len(stack) <= 1:
+                return root
+            stack.pop()
+            keys.pop()
+        elif kind in ("word", "text"):
+            _put(stack, keys, piece)
+    return root
+
+
+def _put(stack: list[_Call | list[object]], keys: list[str], value: object) -> None:
+    if not stack:
+        return
+    holder = stack[-1]
+    if isinstance(holder, list):
+        holder.append(value)
+    elif keys[-1]:
+        holder.values.setdefault(keys[-1], value)

@@ -1,0 +1,115 @@
+"""Which function each compiled frame is: user functions, what runs after a break, wrappers by the function they wrap."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+
+from engine.observe.sources import Sources
+from engine.records.bytecode import Span
+from engine.records.session import FrameRecord, Session
+from engine.records.trace import BreakRecord
+
+_RESUME = re.compile(r"^torch_dynamo_resume_in_(?P<name>.+)_at_(?P<line>\d+)$")
+_STARS = re.compile(r"def \w+\(.*\*\w+.*\*\*\w+")
+_SELF = re.compile(r"source=L\['self'\], [^\n]{0,400}?type=<class '(?P<name>[^'\n]{1,300})'>")
+WRAPPERS = frozenset({"wrapper", "wrapped", "inner", "decorated", "decorate_context", "_fn", "wrapper_fn", "_wrapper", "wrapped_fn", "_wrapped"})  # fmt: skip
+
+Stack = list[tuple[str, Span]]
+"""Function names and places, outermost first."""
+
+
+class Frames:
+    """Frames of one process, as compilations of them are met."""
+
+    def __init__(self, session: Session, sources: Sources, suffix: str) -> None:
+        self._session = session
+        self._sources = sources
+        self._suffix = suffix
+        self._known: dict[str, FrameRecord] = {}
+        self._inside: dict[str, str] = {}
+        """Frame -> the first function of the user's that was traced inside it."""
+        self._broken: dict[str, int] = {}
+        """File -> the last line at which a call inside it broke a graph."""
+        self._selves: dict[str, str] = {}
+        """Frame -> the class of the module that it is a method of."""
+
+    def __contains__(self, id: str) -> bool:
+        return id in self._known
+
+    def name(self, id: str) -> str:
+        """What a frame is called."""
+        return self._known[id].name if id in self._known else f"frame {id}"
+
+    def add(self, id: str, stack: Stack) -> None:
+        """A frame that is compiled for the first time."""
+        name, span = stack[-1]
+        self._put(self._frame(id, name, span, has_caller=len(stack) > 1))
+
+    def add_named(self, id: str, name: str) -> None:
+        """A frame that is no function of the user's, or of which only the name is known."""
+        if id not in self._known:
+            self._put(FrameRecord(id, name + self._suffix, "", 0))
+
+    def note_inside(self, id: str, places: list[tuple[str, str]]) -> None:
+        """Functions (file, name) that were traced inside a frame, in order: the first that is no wrapper may lend it its name."""
+        if id in self._inside or id not in self._known:
+            return
+        own = self._known[id].name.removesuffix(self._suffix)
+        for file, name in places:
+            if name not in (own, *WRAPPERS) and not name.startswith("<") and self._sources.is_user(file):
+                self._inside[id] = name
+                return
+
+    def note_guards(self, id: str, text: str) -> None:
+        """The printed guards of a frame tell the class of its ``self``."""
+        match = None if id in self._selves else _SELF.search(text)
+        if match is not None:
+            self._selves[id] = match["name"].rpartition(".")[2]
+
+    def note_break(self, told: BreakRecord) -> None:
+        """A break inside a call: the callee will be a frame of its own."""
+        if len(told.stack) > 1 and told.span is not None:
+            self._broken[told.span.file] = max(self._broken.get(told.span.file, 0), told.span.line)
+
+    def finish(self) -> None:
+        """Name wrappers by what they wrap, and methods with their class, now that all is told."""
+        for frame in tuple(self._known.values()):
+            name = self._better_name(frame)
+            if name != frame.name:
+                self._put(replace(frame, name=name))
+
+    def _better_name(self, frame: FrameRecord) -> str:
+        plain = frame.name.removesuffix(self._suffix)
+        if frame.role == "resume" or not frame.file:
+            return frame.name
+        inside = self._inside.get(frame.id)
+        if inside is not None and self._is_wrapper(plain, frame):
+            plain = inside
+        owner = self._selves.get(frame.id)
+        return (f"{owner}.{plain}" if owner and plain in ("forward", "__call__") else plain) + self._suffix
+
+    def _is_wrapper(self, name: str, frame: FrameRecord) -> bool:
+        head = " ".join(self._sources.line(frame.file, frame.first_line + i).strip() for i in range(3))
+        return name in WRAPPERS or _STARS.search(head) is not None
+
+    def _put(self, frame: FrameRecord) -> None:
+        self._known[frame.id] = frame
+        self._session.add_frame(frame)
+
+    def _frame(self, id: str, name: str, span: Span, *, has_caller: bool) -> FrameRecord:
+        resume = _RESUME.match(name)
+        if resume is None:
+            role = "callee" if has_caller and self._is_called_from_compiled(span) else "root"
+            return FrameRecord(id, name + self._suffix, span.file, span.line, role)
+        parent = next(
+            (f for f in self._known.values() if f.file == span.file and f.name.removesuffix(self._suffix) == resume["name"]), None
+        )  # fmt: skip
+        shown = f"{resume['name']} (from line {resume['line']}){self._suffix}"
+        return FrameRecord(
+            id, shown, span.file, span.line, "resume", parent.id if parent else "", Span(span.file, int(resume["line"]))
+        )  # fmt: skip
+
+    def _is_called_from_compiled(self, span: Span) -> bool:
+        """Whether a break's stack ended inside this function: then Python called it after a break."""
+        return self._broken.get(span.file, 0) >= span.line

@@ -1,0 +1,41 @@
+"""Where torch says that the time of a compilation went."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from engine.records.runtime import Timing
+
+STAGES = (
+    ("compile", "entire_frame_compile_time_s", ""),
+    ("backend", "backend_compile_time_s", "compile"),
+    ("inductor", "inductor_compile_time_s", "backend"),
+    ("pre-grad passes", "pre_grad_pass_time_us", "backend"),
+    ("joint-graph passes", "joint_graph_pass_time_us", "backend"),
+    ("post-grad passes", "post_grad_pass_time_us", "inductor"),
+    ("code generation", "code_gen_time_s", "inductor"),
+    ("kernel compilation", "triton_compile_time_us", "code generation"),
+)
+"""Stage, the metric that times it, and the stage around it."""
+BEFORE_RESTART = ("before the last restart", "dynamo_time_before_restart_s", "compile")
+
+
+def timings_of(facts: Mapping[str, Any], epoch: float, *, is_forward: bool) -> tuple[Timing, ...]:
+    """The stages of one compilation; those of a backward that was compiled later have names of their own."""
+    start = facts.get("start_time")
+    begun = max(float(start) - epoch, 0.0) if isinstance(start, (int, float)) and not isinstance(start, bool) else 0.0
+    opening = "" if is_forward else "backward "
+    return tuple(
+        Timing(opening + stage, begun, seconds, opening + parent if parent else "")
+        for stage, seconds, parent in _times(facts)
+    )
+
+
+def _times(facts: Mapping[str, Any]) -> Iterator[tuple[str, float, str]]:
+    known: set[str] = set()
+    for stage, key, parent in (*STAGES, BEFORE_RESTART):
+        value = facts.get(key)
+        if isinstance(value, (int, float)) and not isinstance(value, bool) and (value > 0 or key.endswith("_s")):
+            known.add(stage)
+            yield stage, float(value) / (1e6 if key.endswith("_us") else 1.0), parent if parent in known else ""
