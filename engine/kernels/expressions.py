@@ -42,6 +42,8 @@ INFIX = {
     "and": "&",
     "or": "|",
     "xor": "^",
+    "shl": "<<",
+    "shr": ">>",
     "eq": "==",
     "ne": "!=",
     "lt": "<",
@@ -86,8 +88,14 @@ FUNCTIONS = {
             "atan",
         )
     },
-    **{n: f"libdevice.{n}" for n in ("asinh", "acosh", "atanh", "erfc", "erfinv", "lgamma", "hypot")},
+    **{
+        n: f"libdevice.{n}"
+        for n in ("asinh", "acosh", "atanh", "erfc", "erfinv", "lgamma", "hypot", "copysign", "nextafter")
+    },
     "round": "libdevice.rint",
+    "i0": "libdevice.cyl_bessel_i0",
+    "i1": "libdevice.cyl_bessel_i1",
+    **{n: f"libdevice.{n}" for n in ("j0", "j1", "y0", "y1", "erfcx")},
 }
 NAN_KEEPING = ("maximum", "minimum")
 
@@ -96,6 +104,33 @@ HELPERS = {
 @triton.jit
 def multiply(a, b):
     return a * b
+""",
+    "larger": """
+@triton.jit
+def larger(a, b):
+    return tl.where(a > b, a, b)
+""",
+    "smaller": """
+@triton.jit
+def smaller(a, b):
+    return tl.where(a < b, a, b)
+""",
+    "larger_or_nan": """
+@triton.jit
+def larger_or_nan(a, b):
+    return tl.where((a > b) | (a != a), a, b)
+""",
+    "smaller_or_nan": """
+@triton.jit
+def smaller_or_nan(a, b):
+    return tl.where((a < b) | (a != a), a, b)
+""",
+    "add_exponents": """
+@triton.jit
+def add_exponents(a, b):
+    top = tl.where((a > b) | (a != a), a, b)
+    low = tl.where((a > b) | (a != a), b, a)
+    return tl.where(top == low, top + 0.6931471805599453, top + tl.log(1.0 + tl.exp(low - top)))
 """,
 }
 """Functions that Triton's portable language lacks, by the name that kernels call them by."""

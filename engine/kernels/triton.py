@@ -31,7 +31,13 @@ LONGEST_INLINE = 56
 RESERVED = frozenset(
     ("tl", "triton", "row", "col", "at", "start", "cols", "rows", "ROWS", "COLS", "BLOCK", "float", "range", *HELPERS)
 )
-NEUTRAL = {"sum": "0", "prod": "1"}
+NEUTRAL = {"sum": "0", "prod": "1", "logaddexp": 'float("-inf")'}
+COMBINES = {
+    "max": ("larger", "larger_or_nan"),
+    "min": ("smaller", "smaller_or_nan"),
+    "logaddexp": ("add_exponents", "add_exponents"),
+}
+"""What puts two parts of a running result together: for whole numbers, for floats."""
 
 
 def emit(kernel: LoopKernel, target: str) -> KernelSource:
@@ -379,9 +385,7 @@ class Printer:
             value = self._masked_value(op)
             return Text(self._reduced(op, value.text), True, (*value.ops, op.number))
         if op.name == "scan":
-            value = self._masked_value(op)
-            axis = "0" if self.block.is_row else "1"
-            return Text(f"tl.cum{op.value}({value.text}, {axis})", True, (*value.ops, op.number))
+            return self._scan(op)
         args = [self._text(a) for a in op.args]
         if args and all(a.name == "constant" for a in op.args):
             args = [Text(constant_text(a.value, a.dtype, typed=True), True, (a.number,)) for a in op.args]
@@ -403,6 +407,15 @@ class Printer:
             not infix,
             behind,
         )
+
+    def _scan(self, op: Op) -> Text:
+        value, axis = self._masked_value(op), "0" if self.block.is_row else "1"
+        text = f"tl.cum{op.value}({value.text}, {axis})"
+        if op.value in COMBINES:
+            combine = COMBINES[op.value][op.dtype.is_floating_point]
+            self.helpers[combine] = None
+            text = f"tl.associative_scan({value.text}, {axis}, {combine})"
+        return Text(text, True, (*value.ops, op.number))
 
     def _index_value(self, op: Op) -> Text:
         assert op.index is not None

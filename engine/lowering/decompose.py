@@ -43,9 +43,24 @@ LIBRARY = frozenset(
         "topk",
         "_cudnn_rnn",
         "mkldnn_rnn_layer",
+        "kthvalue",
+        "median",
+        "nanmedian",
+        "mode",
+        "addbmm",
+        "cholesky",
+        "cholesky_inverse",
+        "cholesky_solve",
+        "geqrf",
+        "ormqr",
+        "lu_unpack",
+        "triangular_solve",
+        "lstsq",
     )
 )
 """Operators that stay whole: a vendor library does them best."""
+LINEAR_ALGEBRA = ("linalg_", "_linalg_")
+"""How the names of matrix factorisations and solvers begin, which LAPACK and its likes do."""
 
 
 EMPTY = frozenset(("empty", "empty_like", "new_empty", "empty_strided", "new_empty_strided", "empty_permuted"))
@@ -55,7 +70,9 @@ def is_library(target: Any) -> bool:
     """Whether an operator is left to ATen on purpose: a library does it, or there is nothing to compute."""
     if not isinstance(target, torch._ops.OpOverload):
         return False
-    return target.namespace == "engine" or (target.namespace == "aten" and _packet(target) in LIBRARY | EMPTY)
+    if target.namespace != "aten":
+        return target.namespace == "engine"
+    return _packet(target) in LIBRARY | EMPTY or _packet(target).startswith(LINEAR_ALGEBRA)
 
 
 def reason_for(target: Any) -> str:

@@ -182,7 +182,8 @@ class Walk:
         if reason is None:
             self.lowered += 1
             return
-        self._extern(node, node.target, args, kwargs, reason, is_library=is_library(node.target))
+        is_library_call = is_library(node.target) or _is_empty(node)
+        self._extern(node, node.target, args, kwargs, reason, is_library=is_library_call)
 
     def _of(self, node: Any) -> Any:
         return self.values[node]
@@ -322,9 +323,18 @@ def _is_cpu_scalar(value: Any) -> bool:
 
 
 def _check_not_empty(node: torch.fx.Node) -> None:
-    for value in torch.utils._pytree.tree_leaves(node.meta.get("val")):
-        if isinstance(value, torch.Tensor) and any(isinstance(s, int) and s == 0 for s in value.shape):
-            raise NotLowered("its result has no elements: there is nothing to launch")
+    if any(map(_has_no_elements, torch.utils._pytree.tree_leaves(node.meta.get("val")))):
+        raise NotLowered("its result has no elements: there is nothing to launch")
+
+
+def _is_empty(node: torch.fx.Node) -> bool:
+    """Whether no result has an element: nothing is left undone where ATen makes them."""
+    leaves = torch.utils._pytree.tree_leaves(node.meta.get("val"))
+    return bool(leaves) and all(map(_has_no_elements, leaves))
+
+
+def _has_no_elements(value: object) -> bool:
+    return isinstance(value, torch.Tensor) and any(isinstance(s, int) and s == 0 for s in value.shape)
 
 
 def _check_result(node: torch.fx.Node, result: Any) -> None:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from engine.lowering.ops import indexing, pointwise, pools, reductions, scatters, views
+from engine.lowering.ops import bits, indexing, pointwise, pools, reductions, scatters, searching, views
 from engine.lowering.table import TABLE, Lower
 
-FAMILIES = (pointwise, views, indexing, reductions, scatters, pools)
+FAMILIES = (pointwise, bits, views, indexing, reductions, scatters, pools, searching)
 
 
 def lowering_of(operator: Any) -> Lower | None:

@@ -64,6 +64,16 @@ for _name in ("exp", "exp2", "log", "log2", "log1p", "expm1", "sin", "cos", "tan
     _unary(_name, INT_TO_FLOAT, getattr(aten, _name).default)
 for _name in ("sinh", "cosh", "tan", "asin", "acos", "atan", "asinh", "acosh", "atanh", "erfc", "erfinv", "lgamma"):
     _unary(_name, INT_TO_FLOAT, getattr(aten, _name).default)
+for _name, _operator in (
+    ("i0", aten.i0.default),
+    ("i1", aten.special_i1.default),
+    ("j0", aten.special_bessel_j0.default),
+    ("j1", aten.special_bessel_j1.default),
+    ("y0", aten.special_bessel_y0.default),
+    ("y1", aten.special_bessel_y1.default),
+    ("erfcx", aten.special_erfcx.default),
+):
+    _unary(_name, INT_TO_FLOAT, _operator)
 for _name in ("neg", "abs", "floor", "ceil", "trunc", "round"):
     _unary(_name, DEFAULT, getattr(aten, _name).default)
 

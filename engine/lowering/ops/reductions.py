@@ -552,14 +552,54 @@ def cumprod(low: Lowering, a: Tensor, dim: int, *, dtype: torch.dtype | None = N
     return _running(low, "prod", a, dim)
 
 
-def _running(low: Lowering, kind: str, a: Tensor, dim: int) -> Tensor:
-    result = result_value(low).dtype
-    check_loopable(a, result_value(low))
+@lowers(aten.cummax.default)
+def cummax(low: Lowering, a: Tensor, dim: int) -> tuple[Tensor, Tensor]:
+    return _running_extreme(low, "max", a, dim)
+
+
+@lowers(aten.cummin.default)
+def cummin(low: Lowering, a: Tensor, dim: int) -> tuple[Tensor, Tensor]:
+    return _running_extreme(low, "min", a, dim)
+
+
+def _running_extreme(low: Lowering, kind: str, a: Tensor, dim: int) -> tuple[Tensor, Tensor]:
+    """The largest (smallest) so far, and where it was last met: the running maximum of the places that hold it."""
+    check_loopable(a)
+    dim = _scanned(kind, a, dim)
+    if not a.shape:
+        return low.pointwise((), a.dtype, a.at), low.pointwise((), torch.int64, lambda b, i: b.constant(0, torch.int64))
+    values = low.scan(kind, a.shape, dim, a.dtype, a.at)
+
+    def place(b: Builder, i: Coordinates) -> Op:
+        value = a.at(b, i)
+        holds = b.call("eq", value, values.at(b, i), dtype=torch.bool)
+        if value.dtype.is_floating_point:
+            holds = b.call("or", holds, b.call("ne", value, value, dtype=torch.bool), dtype=torch.bool)
+        return b.where(holds, b.cast(b.position(i[dim]), torch.int64), b.constant(0, torch.int64))
+
+    places = low.pointwise(a.shape, torch.int64, place, name=f"{_name(low)}_holders")
+    return values, low.scan("max", a.shape, dim, torch.int64, places.at)
+
+
+@lowers(aten.logcumsumexp.default)
+def logcumsumexp(low: Lowering, a: Tensor, dim: int) -> Tensor:
+    return _running(low, "logaddexp", a, dim)
+
+
+def _scanned(kind: str, a: Tensor, dim: int) -> int:
+    """The dimension of a running result, where a kernel can hold it whole."""
     dim = positive_dim(dim, len(a.shape))
     size = a.shape[dim] if a.shape else 1
     if not isinstance(size, int) or size > 16_384:
         raise NotLowered(f"a running {kind} along a long or symbolic dimension is computed by ATen")
-    if size == 0 or not a.shape:
+    return dim
+
+
+def _running(low: Lowering, kind: str, a: Tensor, dim: int) -> Tensor:
+    result = result_value(low).dtype
+    check_loopable(a, result_value(low))
+    dim = _scanned(kind, a, dim)
+    if not a.shape or a.shape[dim] == 0:
         return low.pointwise(a.shape, result, lambda b, i: b.cast(a.at(b, i), result))
     return low.scan(kind, a.shape, dim, result, lambda b, i: b.cast(a.at(b, i), result))
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from engine.ir.index import ZERO, Size, plain
+from engine.ir.index import ZERO, Size, contiguous_strides, flatten, plain, product, unflatten
 from engine.ir.loops import Builder, Coordinates, Def, Op, compute_dtype
 from engine.lowering.fuse import probed
 from engine.lowering.ops.views import broadcast_to
@@ -101,6 +101,46 @@ def scatter_src(low: Lowering, a: Tensor, dim: int, indices: Tensor, source: Ten
 @lowers(aten.scatter.value)
 def scatter_value(low: Lowering, a: Tensor, dim: int, indices: Tensor, value: Any) -> Tensor:
     return _along(low, a, dim, indices, element(value, a.dtype, indices.shape), is_added=False)
+
+
+@lowers(aten.scatter_reduce.two)
+def scatter_reduce(
+    low: Lowering, a: Tensor, dim: int, indices: Tensor, source: Tensor, reduce: str, *, include_self: bool = True
+) -> Tensor:
+    """Sums and means. Extremes would need atomic operations that keep NaN, products ones that multiply: no target has them."""
+    if reduce not in ("sum", "mean"):
+        raise NotLowered(f"no target puts values together by {reduce} atomically as eager does")
+    held = compute_dtype(a.dtype)
+    if reduce == "mean" and not held.is_floating_point:
+        raise NotLowered("a mean of whole numbers, rounded down, is computed by ATen")
+    start = a
+    if not include_self:
+        start = _along(low, a, dim, indices, lambda b, i: b.constant(0, a.dtype), is_added=False)
+    total = _along(low, start, dim, indices, lambda b, i: b.cast(source.at(b, i), held), is_added=True)
+    if reduce == "sum":
+        return total
+    none = low.pointwise(a.shape, held, lambda b, i: b.constant(1 if include_self else 0, held), name="count_start")
+    count = _along(low, none, dim, indices, lambda b, i: b.constant(1, held), is_added=True)
+
+    def mean(b: Builder, i: Coordinates) -> Op:
+        one = b.constant(1, held)
+        return b.call("div", total.at(b, i), b.call("maximum", count.at(b, i), one))
+
+    return low.pointwise(a.shape, a.dtype, mean)
+
+
+@lowers(aten.put.default)
+def put(low: Lowering, a: Tensor, indices: Tensor, source: Tensor, accumulate: bool = False) -> Tensor:
+    count = product(a.shape)
+    if not a.shape or not indices.shape:
+        raise NotLowered("writing into a scalar is done by ATen")
+    held = compute_dtype(a.dtype) if accumulate else a.dtype
+
+    def write(b: Builder, i: Coordinates) -> tuple[Coordinates, Op]:
+        place = unflatten(b.picked(indices.at(b, i), count), a.shape)
+        return place, b.cast(source.at(b, unflatten(flatten(i, contiguous_strides(indices.shape)), source.shape)), held)
+
+    return scattered(low, a, indices.shape, write, is_added=accumulate)
 
 
 def _rows(low: Lowering, a: Tensor, dim: int, indices: Tensor, source: Tensor, alpha: Any, *, is_added: bool) -> Tensor:

@@ -385,3 +385,20 @@ def _triangle(low: Lowering, a: Tensor, diagonal: int, *, is_lower: bool) -> Ten
         return b.masked(keep, lambda: a.at(b, index), b.constant(0, a.dtype))
 
     return low.pointwise(a.shape, a.dtype, body)
+
+
+@lowers(aten.as_strided.default, aten.as_strided_copy.default)
+def as_strided(low: Lowering, a: Tensor, size: Sequence[Any], stride: Sequence[Any], offset: Any = None) -> Tensor:
+    """Any walk over the memory of a tensor that fills it in order from its start."""
+    check_loopable(a)
+    steps = tuple(plain(s) for s in stride)
+    if a.mapping is not None or a.base.stride != contiguous_strides(a.shape):
+        raise NotLowered("a walk over memory that is not in the order of a tensor's elements is done by ATen")
+    if offset is not None and not a.base.is_computed:
+        raise NotLowered("an offset counts from the start of a storage, of which a kernel knows only the tensor in it")
+    first = 0 if offset is None else plain(offset)
+
+    def mapping(index: Coordinates) -> Coordinates:
+        return unflatten(flatten(index, steps) + first, a.shape)
+
+    return a.view(sizes_of(result_value(low)), mapping)

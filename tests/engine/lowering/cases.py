@@ -539,3 +539,63 @@ def exponentials_of_long_rows(x: Any) -> Any:
 def exponentials_of_long_columns(x: Any) -> Any:
     """The same across memory."""
     return (x * 2).softmax(0), x.log_softmax(0)
+
+
+@case(whole(5, 6, below=40, dtype=torch.int32), whole(5, 6, below=40, dtype=torch.int32))
+def shifted_bits(a: torch.Tensor, b: torch.Tensor) -> Any:
+    return a << (b - 4), (a - 20) >> (b - 4), a.to(torch.uint8) >> 3, (a.long() - 9) << 2
+
+
+@case(normal(4, 33), normal(4, 33))
+def signs_and_neighbours(a: torch.Tensor, b: torch.Tensor) -> Any:
+    holes = torch.where(b > 1, torch.nan, a)
+    extremes = torch.fmax(holes, b), torch.fmin(b, holes)
+    return (
+        torch.copysign(a, b),
+        torch.nextafter(a, b),
+        torch.signbit(-a),
+        *extremes,
+        torch.round(a * 9, decimals=2),
+        torch.round(a * 999, decimals=-1),
+    )
+
+
+@case(normal(6, 31), whole(3, 20, below=5))
+def running_extremes(a: torch.Tensor, b: torch.Tensor) -> Any:
+    holes = torch.where(a > 1.5, torch.nan, a)
+    return torch.cummax(a, 1), torch.cummin(holes, 0), torch.cummax(b, 1), torch.logcumsumexp(a, 1)
+
+
+@case(normal(7), normal(3, 40), whole(6, below=40), normal(3, 9))
+def sorted_places(edges: torch.Tensor, a: torch.Tensor, whole: torch.Tensor, rows: torch.Tensor) -> Any:
+    edges, lines = edges.sort().values, rows.sort(1).values
+    holes = torch.where(a > 1, torch.nan, a)
+    return (
+        torch.bucketize(holes, edges),
+        torch.bucketize(a, edges, right=True, out_int32=True),
+        torch.searchsorted(lines, a),
+        torch.searchsorted(lines, a, side="right"),
+        torch.bucketize(whole, torch.tensor([1, 5, 9])),
+    )
+
+
+@case(normal(6, 9))
+def bessel_and_friends(a: torch.Tensor) -> Any:
+    s = torch.special
+    near = torch.i0(a), s.i1(a), s.erfcx(a)
+    return *near, s.bessel_j0(a), s.bessel_j1(a), s.bessel_y0(a.abs() + 0.1), s.bessel_y1(a.abs() + 0.1)
+
+
+@case(normal(7, 5), whole(9, 5, below=7), normal(9, 5))
+def sums_and_means_by_place(a: torch.Tensor, at: torch.Tensor, source: torch.Tensor) -> Any:
+    return [
+        a.scatter_reduce(0, at, source, reduce=kind, include_self=included)
+        for kind in ("sum", "mean")
+        for included in (True, False)
+    ] + [a.put(at[:2, :3] * 4 - 11, source[:3, :2].T.reshape(2, 3), accumulate=True)]
+
+
+@case(normal(4, 12), dynamic=False)
+def strides_of_ones_own(a: torch.Tensor) -> Any:
+    windows = (a + 2).as_strided((5, 4), (3, 2), 1)
+    return windows * 2, (a + 1).as_strided((3, 3), (0, 13)), torch.as_strided_copy(a, (2, 2), (1, 12))

@@ -1,0 +1,114 @@
+"""Operators on how numbers are written: shifts, signs, neighbours, rounding to digits, extremes that pass over NaN."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from engine.ir.loops import Builder, Op
+from engine.lowering.ops.pointwise import elementwise
+from engine.lowering.table import ALWAYS_BOOL, INT_TO_FLOAT, Lowering, NotLowered, Tensor, lowers, promoted
+
+aten = torch.ops.aten
+
+
+def _shift(low: Lowering, a: Any, other: Any, name: str) -> Tensor:
+    dtype = promoted((a, other))[1]
+    if dtype == torch.bool or dtype.is_floating_point:
+        raise NotLowered("only whole numbers are shifted by a kernel")
+    width = torch.iinfo(dtype).bits
+
+    def compute(b: Builder, value: Op, by: Op) -> Op:
+        """Shifts by less than nothing or by the whole width leave no bit, and only the sign to the right: eager's rule, not C's."""
+        zero, most = b.constant(0, dtype), b.constant(width - 1, dtype)
+        too_far = b.call("gt", by, most, dtype=torch.bool)
+        if dtype != torch.uint8:
+            too_far = b.call("or", too_far, b.call("lt", by, zero, dtype=torch.bool), dtype=torch.bool)
+        if name == "shr":
+            emptied = zero if dtype == torch.uint8 else b.call("shr", value, most)
+            return b.where(too_far, emptied, b.call("shr", value, b.where(too_far, most, by)))
+        return b.where(too_far, zero, b.call("shl", value, b.where(too_far, zero, by)))
+
+    return elementwise(low, (a, other), compute)
+
+
+@lowers(
+    aten.bitwise_left_shift.Tensor,
+    aten.bitwise_left_shift.Tensor_Scalar,
+    aten.bitwise_left_shift.Scalar_Tensor,
+    aten.__lshift__.Tensor,
+    aten.__lshift__.Scalar,
+)
+def left_shift(low: Lowering, a: Any, other: Any) -> Tensor:
+    return _shift(low, a, other, "shl")
+
+
+@lowers(
+    aten.bitwise_right_shift.Tensor,
+    aten.bitwise_right_shift.Tensor_Scalar,
+    aten.bitwise_right_shift.Scalar_Tensor,
+    aten.__rshift__.Tensor,
+    aten.__rshift__.Scalar,
+)
+def right_shift(low: Lowering, a: Any, other: Any) -> Tensor:
+    return _shift(low, a, other, "shr")
+
+
+@lowers(aten.copysign.Tensor, aten.copysign.Scalar)
+def copysign(low: Lowering, a: Any, other: Any) -> Tensor:
+    return elementwise(low, (a, other), lambda b, x, y: b.call("copysign", x, y), INT_TO_FLOAT)
+
+
+@lowers(aten.nextafter.default)
+def nextafter(low: Lowering, a: Tensor, other: Tensor) -> Tensor:
+    if promoted((a, other))[1] not in (torch.float32, torch.float64):
+        raise NotLowered("the neighbour of a 16-bit number is found by ATen")
+    return elementwise(low, (a, other), lambda b, x, y: b.call("nextafter", x, y))
+
+
+def _passing_over_nan(name: str) -> Any:
+    def lowered(low: Lowering, a: Tensor, other: Tensor) -> Tensor:
+        def compute(b: Builder, x: Op, y: Op) -> Op:
+            value = b.call(name, x, y)
+            if not x.dtype.is_floating_point:
+                return value
+            value = b.where(b.call("ne", y, y, dtype=torch.bool), x, value)
+            return b.where(b.call("ne", x, x, dtype=torch.bool), y, value)
+
+        return elementwise(low, (a, other), compute)
+
+    return lowered
+
+
+lowers(aten.fmax.default)(_passing_over_nan("maximum"))
+lowers(aten.fmin.default)(_passing_over_nan("minimum"))
+
+
+@lowers(aten.round.decimals)
+def round_decimals(low: Lowering, a: Tensor, *, decimals: int = 0) -> Tensor:
+    if a.dtype not in (torch.float32, torch.float64):
+        raise NotLowered("only 32 and 64-bit numbers are rounded to digits by a kernel")
+    scale = float(10 ** abs(decimals))
+
+    def compute(b: Builder, v: Op) -> Op:
+        if decimals == 0:
+            return b.call("round", v)
+        there, back = ("mul", "div") if decimals > 0 else ("div", "mul")
+        return b.call(back, b.call("round", b.call(there, v, b.constant(scale, v.dtype))), b.constant(scale, v.dtype))
+
+    return elementwise(low, (a,), compute)
+
+
+@lowers(aten.signbit.default)
+def signbit(low: Lowering, a: Tensor) -> Tensor:
+    held = promoted((a,))[0] if a.dtype.is_floating_point else a.dtype
+
+    def compute(b: Builder, v: Op) -> Op:
+        if v.dtype == torch.bool:
+            return b.constant(False, torch.bool)
+        if v.dtype.is_floating_point:
+            v = b.call("copysign", b.constant(1.0, v.dtype), v)
+        return b.call("lt", v, b.constant(0, v.dtype), dtype=torch.bool)
+
+    return elementwise(low, (a,), compute, ALWAYS_BOOL, dtypes=(held, torch.bool))

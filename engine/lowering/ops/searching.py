@@ -1,0 +1,76 @@
+"""Places in sorted rows: bucketize and searchsorted, as a binary search that is written out."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from engine.ir.loops import Builder, Coordinates, Op
+from engine.lowering.table import Lowering, NotLowered, Tensor, check_loopable, lowers, promoted, result_value, sizes_of
+
+aten = torch.ops.aten
+
+LONGEST = 1 << 16
+"""Rows up to this length are searched by a kernel: each doubling adds a step to its text."""
+
+
+def _searched(low: Lowering, rows: Tensor, values: Any, sorter: Tensor | None, *, right: bool) -> Tensor:
+    """The first place in the row of ``rows`` whose element is at least (``right``: more than) each value."""
+    check_loopable(rows, values)
+    count = rows.shape[-1]
+    if not isinstance(count, int) or not 0 < count <= LONGEST:
+        raise NotLowered("a search in a row of symbolic, no or very great length is done by ATen")
+    held = promoted((rows, values))[0] if isinstance(values, Tensor) else rows.dtype
+    if isinstance(values, float) and not rows.dtype.is_floating_point:
+        raise NotLowered("a fractional number among whole ones is searched by ATen")
+    result = result_value(low)
+    is_single = len(rows.shape) == 1
+
+    def body(b: Builder, i: Coordinates) -> Op:
+        wanted = b.cast(values.at(b, i), held) if isinstance(values, Tensor) else b.constant(values, held)
+        lead = () if is_single else i[:-1]
+
+        def row_at(place: Op) -> Op:
+            where = b.picked(place, count)
+            if sorter is not None:
+                where = b.picked(sorter.at(b, (*lead, where)), count)
+            return b.cast(rows.at(b, (*lead, where)), held)
+
+        start, end = b.constant(0, torch.int64), b.constant(count, torch.int64)
+        one, two = b.constant(1, torch.int64), b.constant(2, torch.int64)
+        for _ in range(count.bit_length()):
+            middle = b.call("truncdiv", b.call("add", start, end), two)
+            is_open = b.call("lt", start, end, dtype=torch.bool)
+            found = b.masked(is_open, lambda at=middle: row_at(at), wanted)  # type: ignore[misc]
+            # Not the opposite comparison: a value that is no number belongs behind all others.
+            is_far = b.call("gt" if right else "ge", found, wanted, dtype=torch.bool)
+            onward = b.both(is_open, b.call("not", is_far))
+            start, end = (
+                b.where(onward, b.call("add", middle, one), start),
+                b.where(b.both(is_open, is_far), middle, end),
+            )
+        return b.cast(start, result.dtype)
+
+    return low.pointwise(sizes_of(result), result.dtype, body)
+
+
+@lowers(aten.bucketize.Tensor, aten.bucketize.Scalar)
+def bucketize(
+    low: Lowering, values: Any, boundaries: Tensor, *, out_int32: bool = False, right: bool = False
+) -> Tensor:
+    return _searched(low, boundaries, values, None, right=right)
+
+
+@lowers(aten.searchsorted.Tensor, aten.searchsorted.Scalar)
+def searchsorted(
+    low: Lowering,
+    rows: Tensor,
+    values: Any,
+    *,
+    out_int32: bool = False,
+    right: bool = False,
+    side: str | None = None,
+    sorter: Tensor | None = None,
+) -> Tensor:
+    return _searched(low, rows, values, sorter, right=right or side == "right")
