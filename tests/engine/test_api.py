@@ -209,6 +209,7 @@ def test_a_session_survives_its_file(tmp_path: pathlib.Path) -> None:
     """All records of a real compile come back equal; a loaded session says that it cannot verify."""
     with engine.record(level="steps") as session, torch.no_grad():
         engine.compile(printing)(X)
+    assert engine.wait(session, 120)
     again = engine.Session.load(session.save(tmp_path / "s.json"))
     assert again.data() == session.data()
     assert {v.outcome for v in engine.verify(again).values()} == {"not verifiable"}
