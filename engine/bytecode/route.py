@@ -23,7 +23,7 @@ _NULL_AND_VALUE = (False, True) if VERSION >= (3, 13) else (True, False)
 
 def route_calls(code: CodeType, callee: Callable[[Any], Any]) -> CodeType:
     """``code`` with each call ``f(...)`` made ``callee(f)(...)``. Lines, columns and exception handlers stay as they were."""
-    source = Bytecode.from_code(code)
+    source = Bytecode.from_code(code, conserve_exception_block_stackdepth=True)
     positions = _callable_positions(decode(code))
     routed: list[Item] = []
     pending: list[Item] = []
@@ -41,7 +41,8 @@ def route_calls(code: CodeType, callee: Callable[[Any], Any]) -> CodeType:
         pending.clear()
         routed.extend(_static_shape(item))
     source[:] = routed
-    return source.to_code()
+    # Depths stay: a resume function starts in the middle of a block, where they cannot be computed. What is inserted takes two places at most.
+    return source.to_code(stacksize=code.co_stacksize + 2, compute_exception_stack_depths=False)
 
 
 def _loads_method(name: str, arg: Any) -> bool:
