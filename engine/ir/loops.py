@@ -415,3 +415,8 @@ class LoopKernel:
     name: str = ""
     starts: Mapping[str, str | float] = field(default_factory=dict)
     """Buffers that it changes rather than fills: what each starts from, another buffer or a number."""
+
+    @property
+    def is_tiled(self) -> bool:
+        """Whether the inner loop only spans a tile: nothing is put together along it."""
+        return self.r is not None and not any(op.name in ("reduce", "scan") for op in self.ops)

@@ -15,6 +15,8 @@ LOOP_BLOCK = 2_048
 POINTWISE_BLOCK = 1_024
 MANY_PROGRAMS = 256
 """Programs that keep every multiprocessor of a large device busy: rows are only put together beyond that."""
+TILE_SIDE = 64
+"""Rows and columns of a tile where reading and writing run across each other: whole lines of memory both ways."""
 TILE = 2_048
 """Elements that a program works on at a time when rows are short."""
 
@@ -27,6 +29,8 @@ class Blocking:
     r_block: int
     is_looped: bool
     num_warps: int
+    is_tiled: bool = False
+    """Each program works on a tile: the grid has a second dimension."""
 
     @property
     def is_row(self) -> bool:
@@ -45,6 +49,8 @@ def blocking(kernel: LoopKernel) -> Blocking:
     if kernel.r is None:
         block = min(POINTWISE_BLOCK, power_of_two(x))
         return Blocking(block, 0, False, 4 if block >= 512 else max(1, block // 128))
+    if kernel.is_tiled:
+        return Blocking(TILE_SIDE, TILE_SIDE, False, 8, is_tiled=True)
     has_scan = any(op.name == "scan" for op in kernel.ops)
     r = kernel.r.size if isinstance(kernel.r.size, int) else None
     if _runs_along(kernel, X) > _runs_along(kernel, R) and x >= 16 and not has_scan:

@@ -115,7 +115,7 @@ class Printer:
             name=self.name,
             text="\n".join(line.text for line in lines) + "\n",
             args=args,
-            grid=(blocks(kernel.x.size, self.block.x_block),),
+            grid=self._grid(),
             line_ops=tuple(tuple(f"{kernel.prefix}:{n}" for n in sorted(set(line.ops))) for line in lines),
             ops=tuple(LoopOp(f"{kernel.prefix}:{op.number}", op.told(values), tuple(op.origins)) for op in self.live),
             nodes=kernel.nodes,
@@ -124,6 +124,13 @@ class Printer:
             bytes_moved=kernel.bytes_moved,
             flops=kernel.flops,
         )
+
+    def _grid(self) -> tuple[Size, ...]:
+        kernel = self.kernel
+        across = blocks(kernel.x.size, self.block.x_block)
+        if kernel.r is None or not self.block.is_tiled:
+            return (across,)
+        return across, blocks(kernel.r.size, self.block.r_block)
 
     def _pointers(self) -> list[KernelArg]:
         written = {op.buffer for op in self.live if op.name in WRITES}
@@ -213,10 +220,9 @@ class Printer:
                 f"row = {program}" if self.block.is_row else f"row = {program} * ROWS + tl.arange(0, ROWS)[:, None]"
             )
         span = "tl.arange(0, COLS)" if self.block.is_row else "tl.arange(0, COLS)[None, :]"
-        if self.block.is_looped:
-            self._add(f"cols = {span}")
-        else:
-            self._add(f"col = {span}")
+        if self.block.is_tiled:
+            span = f"tl.program_id(1){wide} * COLS + {span}"
+        self._add(f"{'cols' if self.block.is_looped else 'col'} = {span}")
 
     def _pass(self, level: int) -> None:
         """One run over the inner loop: everything that the reductions and stores of this level need."""

@@ -15,6 +15,7 @@ from engine.ir.index import (
     Mod,
     Size,
     Var,
+    contiguous_strides,
     exact_quotient,
     flatten,
     is_bijection,
@@ -87,13 +88,7 @@ class Group:
 
 
 def _row_major(variables: Iterable[Var]) -> tuple[Size, ...]:
-    sizes = [v.size for v in variables]
-    strides: list[Size] = []
-    running: Size = 1
-    for size in reversed(sizes):
-        strides.append(running)
-        running = running * size
-    return tuple(reversed(strides))
+    return contiguous_strides(tuple(v.size for v in variables))
 
 
 @dataclass(frozen=True)

@@ -15,6 +15,7 @@ from engine.lowering.cost import bytes_moved, flops
 from engine.lowering.fuse import Group, Schedule
 from engine.lowering.share import Emit, Printed
 from engine.lowering.table import ExternNode, Tensor
+from engine.lowering.tile import tiled
 from engine.records.lowering import ExternCall, LoweringRecord
 
 if TYPE_CHECKING:
@@ -109,10 +110,10 @@ def _extern(step: ExternNode) -> Extern:
 
 def loop_kernel(group: Group, id: str, walk: Walk, buffers: Mapping[str, Buffer]) -> LoopKernel:
     """The operations of a group over one flat outer and one flat inner loop."""
-    inner = group.inner or ()
-    x = Var("x", product(v.size for v in group.outer))
-    r = Var("r", product(v.size for v in inner)) if group.inner is not None else None
-    values = _coordinates(group.outer, x) | (_coordinates(inner, r) if r is not None else {})
+    outer, inner = tiled(group) or (group.outer, group.inner)
+    x = Var("x", product(v.size for v in outer))
+    r = Var("r", product(v.size for v in inner)) if inner is not None else None
+    values = _coordinates(outer, x) | (_coordinates(inner, r) if inner is not None and r is not None else {})
     is_wide = _is_wide(group, buffers, product(v.size for v in (x, r) if v is not None))
     builder = Builder(
         group.members,

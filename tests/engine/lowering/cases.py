@@ -599,3 +599,10 @@ def sums_and_means_by_place(a: torch.Tensor, at: torch.Tensor, source: torch.Ten
 def strides_of_ones_own(a: torch.Tensor) -> Any:
     windows = (a + 2).as_strided((5, 4), (3, 2), 1)
     return windows * 2, (a + 1).as_strided((3, 3), (0, 13)), torch.as_strided_copy(a, (2, 2), (1, 12))
+
+
+@case(normal(130, 200), normal(200, 130), normal(2, 40, 20, 33))
+def read_across(a: torch.Tensor, b: torch.Tensor, images: torch.Tensor) -> Any:
+    turned = a.T.contiguous() * 2 + b
+    last = images.contiguous(memory_format=torch.channels_last) + 1
+    return turned, last, a.sum(1), images.permute(0, 2, 3, 1).contiguous().to(torch.bfloat16)

@@ -1,0 +1,48 @@
+"""Finds kernels that read across the order in which they write, and names the variable along which they had better read a tile at a time."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from engine.ir.index import Index, Var, flatten
+from engine.lowering.fuse import Group
+
+SHORTEST = 16
+"""Sizes below this leave nothing to gain: a few elements share each line of memory anyway."""
+LARGE = 1 << 14
+
+
+def tiled(group: Group) -> tuple[tuple[Var, ...], tuple[Var, ...]] | None:
+    """``(outer, inner)`` variables of an elementwise kernel that a tile spans, None where one flat walk is as good.
+
+    The inner variable is the one along which the kernel writes; the last outer one that along which it reads.
+    """
+    if group.inner is not None or group.has_scan or group.starts or len(group.vars) < 2:
+        return None
+    if isinstance(group.numel, int) and group.numel < LARGE:
+        return None
+    written = Counter(v for made, index in group.stored.items() if (v := _along(flatten(index, made.stride), group)))
+    read: Counter[Var] = Counter()
+    for source, demands in group.demands.items():
+        for demand in demands:
+            var = _along(flatten(demand.index, source.stride), group)
+            if var is not None:
+                read[var] += source.dtype.itemsize
+    if len(written) != 1:
+        return None
+    (inner,) = written
+    across = [v for v in read if v != inner and _is_long(v)]
+    if not across or not _is_long(inner):
+        return None
+    last = max(across, key=lambda v: read[v])
+    rest = tuple(v for v in group.vars if v not in (inner, last))
+    return (*rest, last), (inner,)
+
+
+def _along(position: Index, group: Group) -> Var | None:
+    """The loop variable whose neighbours lie side by side in memory."""
+    return next((v for v in group.vars if position.terms.get(v) == 1), None)
+
+
+def _is_long(var: Var) -> bool:
+    return isinstance(var.size, int) and var.size >= SHORTEST
