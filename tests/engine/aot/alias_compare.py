@@ -1,0 +1,177 @@
+"""Runs a generated case plainly and compiled, and tells every difference in what its caller could notice."""
+
+from __future__ import annotations
+
+import contextlib
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch.utils import _pytree as pytree
+
+import engine
+from tests.engine.aot.alias_cases import Case
+
+Run = Callable[..., Any]
+
+
+@dataclass
+class Seen:
+    """What one call left behind: the exceptions of each phase, and a table of facts for every tensor and every pair of tensors."""
+
+    errors: dict[str, str] = field(default_factory=dict)
+    facts: dict[str, Any] = field(default_factory=dict)
+    values: dict[str, torch.Tensor] = field(default_factory=dict)
+
+
+def observe(case: Case, space: dict[str, Any], run: Run, *, apart: bool = False) -> Seen:
+    """Make the inputs, call, look, do what the caller does, look again, and go backward."""
+    seen = Seen()
+    torch.manual_seed(5)
+    with torch.enable_grad():
+        args, kept = space["make"]()
+        if apart:
+            args = kept = tuple(_own(a) for a in args)
+        leaves = _leaves((*args, *kept))
+    result = _phase(seen, "call", run, args)
+    named = [*_named("input", args), *_named("kept", kept), *_named("output", pytree.tree_leaves(result))]
+    seen.facts["result"] = str(pytree.tree_map(lambda v: "tensor" if isinstance(v, torch.Tensor) else v, result))
+    seen.facts["grad mode"] = torch.is_grad_enabled()
+    _look(seen, "after the call", named)
+    outputs = [v for v in pytree.tree_leaves(result) if isinstance(v, torch.Tensor)]
+    _phase(seen, "after", space["after"], (args, result, lambda _: _nth(outputs or args, 0), lambda _: _nth(outputs or args, -1)))
+    _look(seen, "after the caller", named)
+    _phase(seen, "backward", _backward, (named,))
+    for n, leaf in enumerate(leaves):
+        _tensor(seen, f"gradient of leaf {n}", leaf.grad)
+    return seen
+
+
+def _nth(tensors: Sequence[Any], n: int) -> Any:
+    return tensors[n]
+
+
+def _own(t: torch.Tensor) -> torch.Tensor:
+    with torch.no_grad():
+        reach = 1 + sum((n - 1) * s for n, s in zip(t.shape, t.stride(), strict=True)) if t.numel() else 0
+        new = torch.zeros(reach, dtype=t.dtype).as_strided(t.shape, t.stride())
+        if 0 in t.stride():
+            new = t.clone()
+        else:
+            new.copy_(t)
+        new = new.data
+    return new.requires_grad_(t.requires_grad)
+
+
+def _phase(seen: Seen, name: str, run: Run, args: tuple[Any, ...]) -> Any:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        try:
+            return run(*args)
+        except Exception as error:
+            seen.errors[name] = f"{type(error).__name__}: {error}"
+            return None
+
+
+def _leaves(tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+    found: dict[int, torch.Tensor] = {}
+    todo: list[Any] = []
+    for t in tensors:
+        if t.requires_grad and t.is_leaf:
+            found[id(t)] = t
+        todo.append(t.grad_fn)
+    while todo:
+        node = todo.pop()
+        if node is None:
+            continue
+        if hasattr(node, "variable"):
+            found[id(node.variable)] = node.variable
+        todo += [n for n, _ in node.next_functions]
+    return list(found.values())
+
+
+def _named(kind: str, values: Sequence[Any]) -> list[tuple[str, torch.Tensor]]:
+    return [(f"{kind} {n}", v) for n, v in enumerate(values) if isinstance(v, torch.Tensor)]
+
+
+def _look(seen: Seen, when: str, named: Sequence[tuple[str, torch.Tensor]]) -> None:
+    for name, t in named:
+        _tensor(seen, f"{name} {when}", t)
+    for n, (name, t) in enumerate(named):
+        for other, u in named[:n]:
+            pair = f"{name} and {other} {when}"
+            seen.facts[f"identity of {pair}"] = t is u
+            seen.facts[f"_base of {pair}"] = (t._base is u, u._base is t, t._base is not None and t._base is u._base)
+            shared = t.untyped_storage()._cdata == u.untyped_storage()._cdata
+            seen.facts[f"memory of {pair}"] = shared
+
+
+def _tensor(seen: Seen, where: str, t: torch.Tensor | None) -> None:
+    if t is None:
+        seen.facts[where] = None
+        return
+    facts = ("dtype", "shape", "requires_grad", "is_leaf")
+    seen.facts |= {f"{fact} of {where}": getattr(t, fact) for fact in facts}
+    seen.facts[f"type of {where}"] = type(t).__name__
+    seen.facts[f"stride of {where}"] = t.stride() if t.numel() else ()
+    seen.facts[f"offset of {where}"] = t.storage_offset()
+    seen.facts[f"is_view of {where}"] = t._is_view()
+    seen.facts[f"conj of {where}"] = (t.is_conj(), t.is_neg(), t.is_inference())
+    seen.facts[f"version of {where}"] = None if t.is_inference() else t._version
+    seen.facts[f"size of the storage of {where}"] = t.untyped_storage().nbytes()
+    seen.values[where] = t.detach().resolve_conj().resolve_neg().clone()
+
+
+def _backward(named: Sequence[tuple[str, torch.Tensor]]) -> None:
+    total: Any = None
+    met: set[int] = set()
+    for name, t in named:
+        if name.startswith("kept") or id(t) in met or not t.requires_grad or t.grad_fn is None:
+            continue
+        met.add(id(t))
+        weights = torch.linspace(-1, 2, max(t.numel(), 1), dtype=torch.float64)[: t.numel()].reshape(t.shape)
+        part = ((t.abs() if t.is_complex() else t).double() * weights).sum() * (len(met))
+        total = part if total is None else total + part
+    if total is not None:
+        total.backward()
+
+
+def differences(eager: Seen, ours: Seen) -> Iterator[str]:
+    """Each difference as one line."""
+    for phase in ("call", "after", "backward"):
+        one, other = eager.errors.get(phase, ""), ours.errors.get(phase, "")
+        if _message(one, phase) != _message(other, phase):
+            yield f"{phase}: raises {one!r}, compiled {other!r}"
+    for key, fact in eager.facts.items():
+        if ours.facts.get(key, "nothing") != fact:
+            yield f"{key}: {fact}, compiled {ours.facts.get(key, 'nothing')}"
+    for key, value in eager.values.items():
+        found = ours.values.get(key)
+        if found is None or found.shape != value.shape or found.dtype != value.dtype:
+            continue  # told as a fact
+        if not torch.allclose(found, value, rtol=1e-5, atol=1e-6, equal_nan=True):
+            yield f"values of {key}: {value.tolist()}, compiled {found.tolist()}"
+
+
+def _message(text: str, phase: str) -> str:
+    """What must be equal about an exception: all of it, but in a backward only its first clause, since the rest names nodes."""
+    return text.partition(":")[2].partition(":")[0] if phase != "call" else text
+
+
+def check(case: Case, backend: str) -> list[str]:
+    """Every difference of a case, over a call, the same call again, and a call on inputs that share no memory."""
+    engine.reset()
+    plain, compiled = case.functions("plain"), case.functions("compiled")
+    run = engine.compile(compiled["program"], backend=backend)
+    found: list[str] = []
+    calls = {0: (False, True), 1: (True, False), 2: (False, False)}.get(case.seed % 5, (False,))
+    for number, apart in enumerate(calls):
+        eager = observe(case, plain, plain["program"], apart=apart)
+        with contextlib.nullcontext():
+            ours = observe(case, compiled, run, apart=apart)
+        found += [f"call {number}{' apart' if apart else ''}: {d}" for d in differences(eager, ours)]
+        if torch.is_grad_enabled() is False:
+            torch._C._set_grad_enabled(True)
+    return found
