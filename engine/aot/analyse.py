@@ -9,7 +9,7 @@ import torch
 import torch.fx
 
 from engine.ir.frame import GraphInput
-from engine.ir.plan import OutputPlan, Plan
+from engine.ir.plan import InputPlan, OutputPlan, Plan
 from engine.records.aot import ValueFacts
 
 GRAD_MODE = (torch._C._set_grad_enabled, torch.set_grad_enabled)
@@ -26,7 +26,6 @@ _CHANGES_MORE_THAN_DATA = frozenset(
         "backward",
         "register_hook",
         "share_memory_",
-        "data",
         "grad",
         "rename_",
         "_coalesced_",
@@ -67,8 +66,6 @@ def refusal(graph: torch.fx.GraphModule, inputs: Sequence[GraphInput]) -> str:
     for i in inputs:
         if isinstance(i.real, torch.Tensor) and (reason := _strange(i.real)):
             return f"{i.name} is {reason}"
-        if isinstance(i.fake, torch.Tensor) and isinstance(i.real, torch.Tensor) and _is_reshaped(i.fake, i.real):
-            return f"the shape or layout of {i.name} is changed in place"
     if shared := _shared(inputs):
         mutating = next((n for n in graph.graph.nodes if is_mutating(n)), None)
         if mutating is not None:
@@ -76,9 +73,6 @@ def refusal(graph: torch.fx.GraphModule, inputs: Sequence[GraphInput]) -> str:
     for node in graph.graph.nodes:
         if reason := _unfit(node):
             return f"{node.name} {reason}"
-    modes = [n.args[0] for n in graph.graph.nodes if n.target in GRAD_MODE and n.args]
-    if modes and modes[-1] is not torch.is_grad_enabled():
-        return "it leaves another grad mode behind than it found"
     return ""
 
 
@@ -94,8 +88,10 @@ def _strange(real: torch.Tensor) -> str:
     return ""
 
 
-def _is_reshaped(fake: torch.Tensor, real: torch.Tensor) -> bool:
+def is_reshaped(fake: torch.Tensor, real: Any) -> bool:
     """Whether tracing changed an input's sizes, strides or offset (``t_``, ``unsqueeze_``): static dimensions tell."""
+    if not isinstance(real, torch.Tensor):
+        return False
     if fake.layout != real.layout or fake.ndim != real.ndim:
         return True
     pairs = [
@@ -164,8 +160,13 @@ def is_mutating(node: torch.fx.Node) -> bool:
 
 def facts(plan: Plan) -> tuple[ValueFacts, ...]:
     """The analysis in words, inputs first."""
-    rows = [ValueFacts(i.name, "input", ("data mutated",) if i.written else ()) for i in plan.inputs]
+    rows = [ValueFacts(i.name, "input", _input_facts(i)) for i in plan.inputs]
     return (*rows, *(ValueFacts(f"output {n}", "output", (_fact(plan, o),)) for n, o in enumerate(plan.outputs)))
+
+
+def _input_facts(i: InputPlan) -> tuple[str, ...]:
+    data = ("data mutated",) if i.written else ()
+    return (*data, "layout mutated") if i.layout is not None else data
 
 
 def _fact(plan: Plan, output: OutputPlan) -> str:
@@ -176,6 +177,10 @@ def _fact(plan: Plan, output: OutputPlan) -> str:
             return f"alias of input {plan.inputs[output.index].name}"
         case "alias of result":
             return f"alias of {output.name}, an intermediate"
+        case "root":
+            return "no view, over the memory of an input or intermediate"
+        case "alias of root":
+            return "view of a tensor that is no view, over the memory of an input or intermediate"
         case "constant":
             return "constant"
         case "result":

@@ -11,7 +11,7 @@ import torch.fx
 
 from engine.aot.analyse import facts, needs_gradients, refusal
 from engine.aot.functionalize import Functional, functionalize
-from engine.aot.outputs import NotFunctional
+from engine.aot.views import NotFunctional
 from engine.aot.wrappers import aliases, autocast, mutations
 from engine.aot.wrappers.layer import LayerWrapper, weave
 from engine.aot.wrappers.wrapper import Call, Onion, Wrapper, peel

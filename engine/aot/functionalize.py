@@ -6,6 +6,7 @@ The idea of wrapping every tensor in a functional one while tracing is torch's (
 from __future__ import annotations
 
 import contextlib
+import operator
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -18,8 +19,9 @@ from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch._subclasses.functional_tensor import FunctionalTensor, FunctionalTensorMode
 from torch.fx.experimental.proxy_tensor import make_fx
 
-from engine.aot.analyse import GRAD_MODE, output_args
-from engine.aot.outputs import NotFunctional, OutputPlanner
+from engine.aot.analyse import GRAD_MODE, is_reshaped, output_args
+from engine.aot.outputs import OutputPlanner
+from engine.aot.views import NotFunctional, overlaps, storage_of, view_in_place, writes_to
 from engine.graph.composites import whole
 from engine.graph.passes.drop_dead import drop_dead
 from engine.graph.rules import FUNCTIONAL, check
@@ -46,7 +48,7 @@ def functionalize(graph: torch.fx.GraphModule, inputs: Sequence[GraphInput], com
     """
     mode = fake_mode_of(graph, inputs)
     with mode, torch.no_grad():
-        fakes = tuple(i.fake.detach() if isinstance(i.fake, torch.Tensor) else i.fake for i in inputs)
+        fakes = tuple(_pristine(i) if isinstance(i.fake, torch.Tensor) else i.fake for i in inputs)
     _check_followed(fakes, inputs)
     known = _relations(mode)
     tracing = _Tracing(_labelled(graph, compilation), inputs)
@@ -58,7 +60,23 @@ def functionalize(graph: torch.fx.GraphModule, inputs: Sequence[GraphInput], com
     drop_dead(module)
     module.recompile()
     check(module, FUNCTIONAL, f"functional graph of {compilation}")
-    return Functional(module, fakes, replace(tracing.plan(), symbols=_symbols(fakes)))
+    return Functional(module, fakes, _as_computed(replace(tracing.plan(), symbols=_symbols(fakes)), module))
+
+
+def _as_computed(plan: Plan, module: torch.fx.GraphModule) -> Plan:
+    """The plan without what the operators that compute the results see to themselves."""
+    nodes = output_args(module.graph)
+    reviewed = frozenset(n for n in plan.reviewed if _is_made_by_view(nodes[n]))
+    # Operators that only make a tensor write to it once, by their own account.
+    writes = tuple((n, w) for n, w in plan.writes if w or not nodes[n].all_input_nodes)
+    return replace(plan, reviewed=reviewed, writes=writes)
+
+
+def _is_made_by_view(node: Any) -> bool:
+    while isinstance(node, torch.fx.Node) and node.target is operator.getitem:
+        node = node.args[0]
+    schema = getattr(getattr(node, "target", None), "_schema", None)
+    return schema is not None and any(r.alias_info is not None for r in schema.returns)
 
 
 def fake_mode_of(graph: torch.fx.GraphModule, inputs: Sequence[GraphInput]) -> FakeTensorMode:
@@ -69,6 +87,17 @@ def fake_mode_of(graph: torch.fx.GraphModule, inputs: Sequence[GraphInput]) -> F
     from torch.fx.experimental.symbolic_shapes import ShapeEnv
 
     return FakeTensorMode(shape_env=ShapeEnv())
+
+
+def _pristine(i: GraphInput) -> torch.Tensor:
+    """The fake value of an input as it comes, whatever the traced code did to its layout."""
+    if not is_reshaped(i.fake, i.real):
+        whole: torch.Tensor = i.fake.detach()
+        return whole
+    if i.fake._has_symbolic_sizes_strides:
+        raise NotFunctional(f"the shape or layout of {i.name}, whose sizes vary, is changed in place")
+    real = i.real
+    return torch.empty_strided(real.shape, real.stride(), dtype=real.dtype, device=real.device)
 
 
 def _check_followed(fakes: Sequence[Any], inputs: Sequence[GraphInput]) -> None:
@@ -139,6 +168,10 @@ class _Interpreter(torch.fx.Interpreter):
         return result
 
     def call_function(self, target: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        if (
+            target is getattr and args[1] == "data"
+        ):  # the same memory, apart from autograd's account of it, which is kept in the plan
+            return args[0].detach()
         return super().call_function(whole(target), args, kwargs)
 
 
@@ -156,15 +189,19 @@ class _Tracing:
         interpreter = _Interpreter(self._graph)
         with FunctionalTensorMode():
             wrapped = [FunctionalTensor.to_functional(a) if isinstance(a, torch.Tensor) else a for a in args]
+            # What is reshaped in place is looked at through an alias that keeps the layout it came with.
+            kept = [
+                w.detach() if is_reshaped(i.fake, i.real) else w for i, w in zip(self._inputs, wrapped, strict=True)
+            ]
             returned = interpreter.run(*wrapped)
         if not isinstance(returned, (tuple, list)):
             raise NotFunctional("the graph does not return a tuple")
         for i, w in zip(self._inputs, wrapped, strict=True):
             interpreter.by_fake[id(i.fake)] = w
-        outputs = OutputPlanner(self._inputs, args, interpreter.by_fake, output_args(self._graph.graph))
+        outputs = OutputPlanner(self._inputs, args, interpreter.by_fake, self._graph.graph)
         for node, value in zip(output_args(self._graph.graph), returned, strict=True):
             outputs.add(node, value)
-        new = self._new_contents(args, wrapped, len(outputs.results))
+        new = self._new_contents(args, kept, len(outputs.results))
         self._outputs = outputs
         return (*outputs.results, *new)
 
@@ -175,26 +212,41 @@ class _Tracing:
             if not isinstance(arg, torch.Tensor):
                 continue
             value = unwrap(wrapper)
-            if value is arg:
+            if value is arg or not torch._functionalize_has_data_mutation(wrapper.elem):  # type: ignore[attr-defined]
                 continue
-            same = value.dtype == arg.dtype and value.dim() == arg.dim() and tuple(value.shape) == tuple(arg.shape)
-            if not same or tuple(wrapper.stride()) != tuple(arg.stride()):
-                raise NotFunctional(f"the shape or layout of {self._inputs[n].name} is changed in place")
+            if value.dtype != arg.dtype or tuple(value.shape) != tuple(arg.shape):
+                raise NotFunctional(f"{self._inputs[n].name} is given other memory in place")
+            if overlaps(arg):
+                raise NotFunctional(f"{self._inputs[n].name} sees some of its memory twice, and is written to")
             self._written[n] = first + len(new)
-            new.append(value)
+            new.append(value.clone() if storage_of(value) in map(storage_of, _tensors(args)) else value)
         return new
 
     def plan(self) -> Plan:
         """The calling convention found by the run."""
         assert self._outputs is not None
-        inputs = tuple(
-            InputPlan(i.name, isinstance(i.fake, torch.Tensor), n in self._written, self._written.get(n, -1))
-            for n, i in enumerate(self._inputs)
-        )
         devices = tuple(d for d in ("cpu", "cuda") if torch.is_autocast_enabled(d))
         return Plan(
-            inputs, tuple(self._outputs.plans), len(self._outputs.results) + len(self._written), autocast=devices
+            tuple(self._input(n, i) for n, i in enumerate(self._inputs)),
+            tuple(self._outputs.plans),
+            len(self._outputs.results) + len(self._written),
+            autocast=devices,
+            roots=tuple(self._outputs.roots),
+            writes=tuple(self._outputs.writes),
+            reviewed=frozenset(self._outputs.owned),
         )
+
+    def _input(self, n: int, i: GraphInput) -> InputPlan:
+        if not isinstance(i.fake, torch.Tensor):
+            return InputPlan(i.name, is_tensor=False)
+        layout = view_in_place(i.real, i.fake) if is_reshaped(i.fake, i.real) else None
+        counts = not i.fake.is_inference() and not (isinstance(i.real, torch.Tensor) and i.real.is_inference())
+        writes = writes_to(i.fake) - i.version
+        return InputPlan(i.name, True, n in self._written, self._written.get(n, -1), writes, counts, layout)
+
+
+def _tensors(args: Sequence[Any]) -> list[torch.Tensor]:
+    return [a for a in args if isinstance(a, torch.Tensor)]
 
 
 def unwrap(t: FunctionalTensor) -> torch.Tensor:

@@ -2,40 +2,47 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
 import torch.fx
 from torch._subclasses.functional_tensor import FunctionalTensor
 
+from engine.aot.views import NotFunctional, offset_of, storage_of, view_of, writes_to
 from engine.ir.frame import GraphInput
-from engine.ir.plan import OutputKind, OutputPlan, View, is_same_layout
+from engine.ir.plan import OutputPlan, View, is_same_layout
 
-
-class NotFunctional(Exception):
-    """The graph cannot be made functional without changing what a person could notice; the text says why."""
+__all__ = ["NotFunctional", "OutputPlanner"]
 
 
 class OutputPlanner:
-    """Takes outputs one by one; ``results`` are what the functional graph must return for them.
+    """Takes outputs one by one; ``results`` are what the functional graph must return for them, ``roots`` what else must be made.
 
     Eager's truth about aliasing is in the traced fake values (``meta["example_value"]``): their storages, ``_base`` and layouts.
     """
 
     def __init__(
-        self, inputs: Sequence[GraphInput], args: Sequence[Any], by_fake: Mapping[int, Any], outputs: Sequence[Any]
+        self, inputs: Sequence[GraphInput], args: Sequence[Any], by_fake: Mapping[int, Any], graph: torch.fx.Graph
     ) -> None:
         self._inputs = inputs
-        self._given = {_storage(a) for a in args if isinstance(a, torch.Tensor)}
+        self._given = {storage_of(a) for a in args if isinstance(a, torch.Tensor)}
         self._by_fake = by_fake
         self._known: dict[int, OutputPlan] = {}
-        self._by_id: dict[int, int] = {}
-        self._by_storage: dict[int, tuple[int, torch.Tensor]] = {}
-        self._sharing = _sharing(outputs)
+        self._by_id: dict[int, OutputPlan] = {}
+        self._taken: set[int] = set()
+        self._roots_by_id: dict[int, int] = {}
+        self._creators = _creators(graph)
+        self._first_versions = {
+            id(n.meta.get("example_value")): n.meta["version"] for n in graph.nodes if "version" in n.meta
+        }
         self.plans: list[OutputPlan] = []
         self.results: list[Any] = []
+        self.roots: list[OutputPlan] = []
+        self.writes: list[tuple[int, int]] = []
+        self.owned: set[int] = set()
+        """Results that are no views."""
 
     def add(self, node: Any, value: Any) -> None:
         """Plan one output: ``node`` is what the traced graph returns, ``value`` what the functional run made of it."""
@@ -64,91 +71,110 @@ class OutputPlanner:
         for n, i in enumerate(self._inputs):
             if i.fake is fake:
                 return OutputPlan(name, "input", n)
-        aliased = self._aliased(fake)
-        if aliased is not None:
-            return self._alias(name, "alias of input", aliased, self._inputs[aliased].fake, fake)
-        base = fake._base if fake._is_view() else fake
-        shares = self._sharing[_storage(fake)] > 1
-        if base is not fake and (shares or _is_mutated(value)):
-            return self._alias_of_intermediate(name, base, fake)
-        if id(fake) not in self._by_id and shares and _storage(fake) in self._by_storage:
-            index, first = self._by_storage[_storage(fake)]
-            return self._alias(name, "alias of result", index, first, fake)
-        return OutputPlan(name, "result", self._whole(name, fake, value))
-
-    def _aliased(self, fake: torch.Tensor) -> int | None:
         sharing = [
             n
             for n, i in enumerate(self._inputs)
-            if isinstance(i.fake, torch.Tensor) and _storage(i.fake) == _storage(fake)
+            if isinstance(i.fake, torch.Tensor) and storage_of(i.fake) == storage_of(fake)
         ]
-        exact = [n for n in sharing if self._inputs[n].fake is fake._base]
-        return next(iter(exact or sharing), None)
+        if sharing:
+            return self._over_input(name, fake, sharing)
+        return self._over_result(name, fake, value)
 
-    def _alias_of_intermediate(self, name: str, base: Any, fake: torch.Tensor) -> OutputPlan:
-        value = self._by_fake.get(id(base))
-        if not isinstance(value, FunctionalTensor):
-            raise NotFunctional(f"{name} is a view of something inside an operator, and is mutated")
-        index = self._whole(name, base, value)
-        return self._alias(name, "alias of result", index, base, fake)
+    # Memory of inputs.
 
-    def _alias(self, name: str, kind: OutputKind, index: int, base: torch.Tensor, fake: torch.Tensor) -> OutputPlan:
-        if base.is_conj() != fake.is_conj() or base.is_neg() != fake.is_neg():
-            raise NotFunctional(f"{name} is a lazily conjugated or negated view")
-        dtype = None
-        if base.dtype != fake.dtype:
-            if base.element_size() != fake.element_size() or base.is_complex() or fake.is_complex():
-                raise NotFunctional(f"{name} sees its memory as elements of another width")
-            dtype = fake.dtype
-        if kind == "alias of result" and not _covers(base, fake):
-            raise NotFunctional(f"{name} sees more of its memory than the result that it shares it with")
-        offset = fake.storage_offset() - base.storage_offset()
-        view = View(tuple(fake.shape), tuple(fake.stride()), offset, not fake._is_view(), dtype)
-        return OutputPlan(name, kind, index, view)
+    def _over_input(self, name: str, fake: torch.Tensor, sharing: Sequence[int]) -> OutputPlan:
+        base = fake._base
+        for n in sharing:
+            given = self._inputs[n].fake
+            if base is not None and (given is base or given._base is base):
+                return OutputPlan(name, "alias of input", n, view_of(name, given, fake))
+        n = sharing[0]
+        given = self._inputs[n].fake
+        return self._rooted(name, fake, given, lambda root, view: OutputPlan(name, "alias of input", n, view))
 
-    def _whole(self, name: str, fake: torch.Tensor, value: FunctionalTensor) -> int:
+    def _rooted(
+        self, name: str, fake: torch.Tensor, given: torch.Tensor, make: Callable[[torch.Tensor, View], OutputPlan]
+    ) -> OutputPlan:
+        """A tensor over the memory of ``given`` that is no view of it, or is a view of one that is none: such a root is made once."""
+        root = fake if fake._base is None else fake._base
+        if id(root) not in self._roots_by_id:
+            view = view_of(name, given, root)
+            writes = writes_to(root) if view.detached == "data" else 0
+            self.roots.append(replace(make(root, view), writes=writes))
+            self._roots_by_id[id(root)] = len(self.roots) - 1
+        index = self._roots_by_id[id(root)]
+        if root is fake:
+            return OutputPlan(name, "root", index)
+        return OutputPlan(name, "alias of root", index, view_of(name, root, fake))
+
+    # Memory made inside.
+
+    def _over_result(self, name: str, fake: torch.Tensor, value: FunctionalTensor) -> OutputPlan:
+        creator = self._creators.get(storage_of(fake), fake)
+        made = value if creator is fake else self._by_fake.get(id(creator))
+        if not isinstance(made, FunctionalTensor):
+            raise NotFunctional(f"{name} shares memory with something inside an operator")
+        whole = self._whole(name, creator, made)
+        if fake is creator:
+            # An operator may return a view of a tensor that nobody else sees.
+            return whole if not fake._is_view() else self._alias(name, whole, creator, fake)
+        base = fake._base
+        if base is not None and (base is creator or base is creator._base):
+            return self._alias(name, whole, creator, fake)
+        if base is not None and storage_of(base) != storage_of(creator):
+            raise NotFunctional(f"{name} is a view of something inside an operator")
+        index = whole.index
+        return self._rooted(name, fake, creator, lambda root, view: OutputPlan(name, "alias of result", index, view))
+
+    def _alias(self, name: str, whole: OutputPlan, creator: torch.Tensor, fake: torch.Tensor) -> OutputPlan:
+        return OutputPlan(name, "alias of result", whole.index, view_of(name, creator, fake))
+
+    def _whole(self, name: str, fake: torch.Tensor, value: FunctionalTensor) -> OutputPlan:
         """The result that holds this tensor, laid out as eager lays it out, once however often it is asked for."""
-        if id(fake) in self._by_id:
-            return self._by_id[id(fake)]
+        if id(fake) not in self._by_id:
+            self._by_id[id(fake)] = self._new(name, fake, value)
+        return self._by_id[id(fake)]
+
+    def _new(self, name: str, fake: torch.Tensor, value: FunctionalTensor) -> OutputPlan:
         torch._sync(value)  # type: ignore[attr-defined, no-untyped-call]
         plain = torch._from_functional_tensor(value.elem)
         if plain.dtype != fake.dtype or plain.is_conj() or plain.is_neg():
             raise NotFunctional(f"{name} would have another type, or be lazily conjugated")
+        if not _fills(fake):
+            raise NotFunctional(f"{name} sees only a part of the memory that was made for it")
         if not is_same_layout(plain, fake):
             empty = torch.empty_strided(fake.shape, fake.stride(), dtype=fake.dtype, device=fake.device)
             plain = torch.ops.aten.copy.default(empty, plain)
-        elif _storage(plain) in self._given:
+        elif storage_of(plain) in self._given or storage_of(plain) in self._taken or not _fills(plain):
             plain = plain.clone()
         if not is_same_layout(plain, fake):
             raise NotFunctional(f"{name} would have another layout")
-        self._by_id[id(fake)] = len(self.results)
-        self._by_storage.setdefault(_storage(fake), (len(self.results), fake))
-        return self._result(plain)
+        self._taken.add(storage_of(plain))
+        index = self._result(plain)
+        if not fake._is_view():
+            self.owned.add(index)
+        if not fake.is_inference():
+            self.writes.append((index, writes_to(fake) - self._first_versions.get(id(fake), 0)))
+        return OutputPlan(name, "result", index)
 
 
-def _storage(t: torch.Tensor) -> int:
-    return int(t.untyped_storage()._cdata)
+def _creators(graph: torch.fx.Graph) -> dict[int, torch.Tensor]:
+    """By storage, the first tensor that the graph made over it."""
+    found: dict[int, torch.Tensor] = {}
+    for node in graph.nodes:
+        value = node.meta.get("example_value")
+        if node.op not in ("placeholder", "output") and isinstance(value, torch.Tensor):
+            found.setdefault(storage_of(value), value)
+    return found
 
 
-def _is_mutated(value: FunctionalTensor) -> bool:
-    """Whether the memory that this tensor sees was written to since it was made."""
-    return bool(torch._functionalize_has_data_mutation(value.elem))  # type: ignore[attr-defined]
+def _fills(t: torch.Tensor) -> bool:
+    """Whether a tensor sees all of its memory, as far as sizes are known."""
+    held, seen = t.untyped_storage().nbytes(), t.numel()
+    if not isinstance(held, int) or not isinstance(seen, int) or not isinstance(offset_of(t), int):
+        return True
+    return t.storage_offset() == 0 and (seen == 0 or held <= _reach(t) * t.element_size())
 
 
-def _sharing(outputs: Sequence[Any]) -> Counter[int]:
-    """How many different output tensors each storage has."""
-    fakes = {id(f): f for f in (n.meta.get("example_value") for n in outputs if isinstance(n, torch.fx.Node))}
-    return Counter(_storage(f) for f in fakes.values() if isinstance(f, torch.Tensor))
-
-
-def _covers(base: torch.Tensor, fake: torch.Tensor) -> bool:
-    """Whether the base's own memory holds all that ``fake`` sees, wherever a program puts the base."""
-    if base.storage_offset() != 0 or not isinstance(base.numel(), int) or not isinstance(fake.numel(), int):
-        return fake._base is base or is_same_layout(base, fake)
-    return bool(_reach(fake) <= _reach(base))
-
-
-def _reach(t: torch.Tensor) -> Any:
-    if t.numel() == 0:
-        return 0
-    return t.storage_offset() + 1 + sum((n - 1) * s for n, s in zip(t.shape, t.stride(), strict=True))
+def _reach(t: torch.Tensor) -> int:
+    return 1 + sum((n - 1) * s for n, s in zip(t.shape, t.stride(), strict=True))

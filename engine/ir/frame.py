@@ -29,13 +29,14 @@ class Slot:
 class GraphInput:
     """One placeholder of the traced graph: what it is called, how generated code loads it, its fake value, and the real one of this call.
 
-    ``fake`` is a FakeTensor, a SymInt/SymFloat, or a plain value.
+    ``fake`` is a FakeTensor, a SymInt/SymFloat, or a plain value; ``version`` what a fake tensor's version counter was when it was made.
     """
 
     name: str
     origin: Origin
     fake: Any
     real: Any
+    version: int = 0
 
 
 @dataclass(frozen=True)

@@ -10,20 +10,28 @@ import torch
 Size = Any
 """An int, or a SymInt over the graph's symbols."""
 
-OutputKind = Literal["result", "input", "alias of input", "alias of result", "constant"]
+OutputKind = Literal["result", "input", "alias of input", "alias of result", "root", "alias of root", "constant"]
+
+Detachment = Literal["", "detach", "data"]
+"""Whether a tensor over another's memory is a view ("") or has no ``_base``: then it counts its versions with the other, or by itself ("data")."""
 
 
 @dataclass(frozen=True)
 class View:
-    """How to see a tensor through ``as_strided``. ``offset`` is in elements, relative to the tensor that is viewed."""
+    """How to see a tensor through ``as_strided``. ``offset`` is in elements of the view, relative to the tensor that is viewed."""
 
     sizes: tuple[Size, ...]
     strides: tuple[Size, ...]
     offset: Size = 0
-    is_detached: bool = False
-    """The view has no ``_base`` (``x.detach()``)."""
+    detached: Detachment = ""
     dtype: torch.dtype | None = None
-    """Seen as elements of another type of the same width; None: as it is."""
+    """Seen as elements of another type; None: as it is."""
+    reach: Size = 0
+    """With elements of another width: how many elements of the viewed tensor's memory to see in a row."""
+    flips: tuple[str, ...] = ()
+    """Lazy operators on top: "conj", "neg"."""
+    is_plain: bool = False
+    """Both lie in a row from the same start: ``view`` does."""
 
 
 @dataclass(frozen=True)
@@ -34,14 +42,20 @@ class InputPlan:
     is_tensor: bool = True
     written: bool = False
     result: int = -1
+    writes: int = 0
+    """By how much eager's version counter moves on."""
+    is_counted: bool = True
+    """Whether it has a version counter; inference tensors have none."""
+    layout: View | None = None
+    """Sizes, strides and offset that it is given in place (``t_``), the offset relative to its own; None: as they were."""
 
 
 @dataclass(frozen=True)
 class OutputPlan:
     """One output of the traced graph.
 
-    ``index`` is the functional graph's result ("result", "alias of result") or the input ("input", "alias of input") that it comes
-    from; ``constant`` the value of a "constant"; ``view`` how an alias sees what it aliases.
+    ``index`` is the functional graph's result ("result", "alias of result"), the input ("input", "alias of input") or the root ("root", "alias
+    of root") that it comes from; ``constant`` the value of a "constant"; ``view`` how an alias sees what it aliases.
     """
 
     name: str
@@ -49,6 +63,8 @@ class OutputPlan:
     index: int = -1
     view: View | None = None
     constant: Any = None
+    writes: int = 0
+    """Of a root that counts by itself: by how much its version counter moves on."""
 
 
 @dataclass(frozen=True)
@@ -64,6 +80,12 @@ class Plan:
     symbols: tuple[tuple[str, int, int], ...] = ()
     autocast: tuple[str, ...] = ()
     """Device types whose autocast was on where the graph starts."""
+    roots: tuple[OutputPlan, ...] = ()
+    """Tensors without a ``_base`` over the memory of an input or a result (``x.detach()``): returned, or viewed by what is returned."""
+    writes: tuple[tuple[int, int], ...] = ()
+    """Results that eager writes to in place: (result, by how much its version counter moves on)."""
+    reviewed: frozenset[int] = frozenset()
+    """Results that the graph computes as views, where eager's tensor is none."""
 
 
 def written(plan: Plan) -> tuple[int, ...]:
@@ -71,9 +93,16 @@ def written(plan: Plan) -> tuple[int, ...]:
     return tuple(n for n, i in enumerate(plan.inputs) if i.written)
 
 
+def reshaped(plan: Plan) -> tuple[int, ...]:
+    """Positions of the inputs whose sizes, strides or offset change."""
+    return tuple(n for n, i in enumerate(plan.inputs) if i.layout is not None)
+
+
 def is_identity(plan: Plan) -> bool:
     """Whether the functional graph's results are, in order, just what the traced graph returns."""
-    if written(plan) or plan.autocast or plan.results != len(plan.outputs):
+    if any(i.written or i.layout is not None or (i.writes and i.is_counted) for i in plan.inputs):
+        return False
+    if plan.autocast or plan.writes or plan.reviewed or plan.results != len(plan.outputs):
         return False
     return all(o.kind == "result" and o.index == n for n, o in enumerate(plan.outputs))
 

@@ -52,7 +52,8 @@ class GraphBuilder:
             node = self.graph.placeholder(name)
         node.meta["example_value"] = fake
         self._placeholders[origin] = node
-        self.inputs.append(GraphInput(node.name, origin, fake, real))
+        version = fake._version if isinstance(fake, torch.Tensor) and not fake.is_inference() else 0
+        self.inputs.append(GraphInput(node.name, origin, fake, real, version))
         return node
 
     def _name(self, origin: Origin) -> str:
@@ -151,16 +152,16 @@ def emit(
     return wrap_result(tx, node, result, keep=changed)
 
 
-def _versions(values: Any) -> list[int] | None:
-    """Versions of all tensors inside; None when one does not count its versions."""
-    found: list[int] = []
+def _versions(values: Any) -> list[tuple[int, bool]] | None:
+    """Versions of all tensors inside, and whether they require grad; None when one does not count its versions."""
+    found: list[tuple[int, bool]] = []
     todo = [values]
     while todo:
         value = todo.pop()
         if isinstance(value, torch.Tensor):
             if value.is_inference():
                 return None
-            found.append(value._version)
+            found.append((value._version, value.requires_grad))
         elif isinstance(value, (list, tuple)):
             todo.extend(value)
         elif isinstance(value, dict):
@@ -221,6 +222,7 @@ def wrap_result(tx: Tracer, node: torch.fx.Node, result: Any, *, keep: bool = Fa
 
     node.meta["example_value"] = result
     if isinstance(result, torch.Tensor):
+        node.meta["version"] = 0 if result.is_inference() else result._version
         return TensorValue(node, result)
     if isinstance(result, (torch.SymInt, torch.SymFloat, torch.SymBool)):
         return SymValue(node, result)

@@ -139,7 +139,7 @@ def _may_share(a: TensorValue, b: TensorValue) -> bool:
     if a.held is None or b.held is None:
         return False
     try:
-        return a.held.untyped_storage().data_ptr() == b.held.untyped_storage().data_ptr()
+        return bool(a.held.untyped_storage()._cdata == b.held.untyped_storage()._cdata)
     except RuntimeError:
         return True
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 import torch
@@ -12,6 +13,8 @@ from engine.ir.plan import OutputPlan, Plan, Size, View
 from engine.records.aot import WrapperAction
 
 NAME = "output aliasing"
+set_version: Any = torch._C._autograd._unsafe_set_version_counter
+"""Sets the version counters of a tuple of tensors: a functional graph writes nothing in place, its caller sees what eager counts."""
 
 
 def pre_compile(plan: Plan) -> tuple[WrapperAction, ...]:
@@ -33,10 +36,18 @@ def _action(plan: Plan, position: int, output: OutputPlan) -> tuple[WrapperActio
         case "alias of result":
             why = "eager returns a view: what is written through one result must show in the other"
             return (WrapperAction(name, "made again as a view of an intermediate", why),)
+        case "root" | "alias of root":
+            why = "eager returns a tensor over the same memory that is no view, or a view of such a tensor"
+            return (WrapperAction(name, f"made again over the memory of {_memory(plan, output)}", why),)
         case "constant":
             return (WrapperAction(name, "returned as a constant", "it does not depend on any tensor"),)
         case "result":
             return ()
+
+
+def _memory(plan: Plan, output: OutputPlan) -> str:
+    root = plan.roots[output.index]
+    return plan.inputs[root.index].name if root.kind == "alias of input" else "an intermediate"
 
 
 def post_compile(plan: Plan) -> Layer:
@@ -44,6 +55,15 @@ def post_compile(plan: Plan) -> Layer:
     names: dict[str, Any] = {}
     lines: list[str] = []
     made: dict[int, str] = {}
+    lines += [f"r{n} = r{n}.detach()" for n in sorted(plan.reviewed)]
+    for n, writes in plan.writes:
+        names["set_version"] = set_version
+        lines.append(f"set_version((r{n},), ({writes},))")
+    for n, root in enumerate(plan.roots):
+        lines.append(f"t{n} = {_expression(root, names)}")
+        if root.writes:
+            names["set_version"] = set_version
+            lines.append(f"set_version((t{n},), ({root.writes},))")
     outputs = []
     for output in plan.outputs:
         if id(output) not in made:
@@ -62,28 +82,73 @@ def _expression(output: OutputPlan, names: dict[str, Any]) -> str:
             return f"r{output.index}"
         case "input":
             return f"i{output.index}"
+        case "root":
+            return f"t{output.index}"
         case "constant":
             name = f"constant_{len(names)}"
             names[name] = output.constant
             return name
-        case "alias of input" | "alias of result":
+        case "alias of input" | "alias of result" | "alias of root":
             assert output.view is not None
-            base = f"{'i' if output.kind == 'alias of input' else 'r'}{output.index}"
-            return _view(base, output.view, names)
+            return seen(f"{_HELD_IN[output.kind]}{output.index}", output.view, names)
 
 
-def _view(base: str, view: View, names: dict[str, Any]) -> str:
-    if view.dtype is not None:
-        names[f"dtype_{len(names)}"] = view.dtype
-        base = f"{base}.view(dtype_{len(names) - 1})"
-    offset = _size(view.offset)
-    where = "" if offset == "0" else f", {base}.storage_offset() + {offset}"
-    text = f"as_strided({base}, {_sizes(view.sizes)}, {_sizes(view.strides)}{where})"
-    return f"{text}.detach()" if view.is_detached else text
+_HELD_IN = {"alias of input": "i", "alias of result": "r", "alias of root": "t"}
 
 
-def _sizes(sizes: tuple[Size, ...]) -> str:
+def seen(base: str, view: View, names: dict[str, Any]) -> str:
+    """The text of a view of ``base``; constants that it needs are added to ``names``."""
+    if view.is_plain:
+        text = f"{base}.view({sizes_text(view.sizes)})"
+    else:
+        if view.dtype is not None:
+            base = _retyped(base, view, view.dtype, names)
+        where = "" if _size(view.offset) == "0" else f", {offset_text(base, view.offset)}"
+        text = f"as_strided({base}, {sizes_text(view.sizes)}, {sizes_text(view.strides)}{where})"
+    for flip in view.flips:
+        names[f"flip_{flip}"] = {"conj": torch.conj, "neg": torch._neg_view}[flip]
+        text = f"flip_{flip}({text})"
+    match view.detached:
+        case "":
+            return text
+        case "detach":
+            return f"{text}.detach()"
+        case "data":
+            return f"{text}.data"
+
+
+def _retyped(base: str, view: View, dtype: torch.dtype, names: dict[str, Any]) -> str:
+    if view.reach == 0:
+        names[f"dtype_{len(names)}"] = dtype
+        return f"{base}.view(dtype_{len(names) - 1})"
+    if view.detached:
+        names[f"retype_{len(names)}"] = functools.partial(_in_a_row, dtype, view.reach)
+    else:
+        names[f"retype_{len(names)}"] = functools.partial(_as_complex if dtype.is_complex else _as_real, view.reach)
+    return f"retype_{len(names) - 1}({base})"
+
+
+def _in_a_row(dtype: torch.dtype, reach: int, base: torch.Tensor) -> torch.Tensor:
+    per = max(dtype.itemsize // base.element_size(), 1)
+    return base.as_strided((reach // per * per,), (1,)).view(dtype)
+
+
+def _as_real(reach: int, base: torch.Tensor) -> torch.Tensor:
+    return torch.view_as_real(base.as_strided((reach,), (1,)))
+
+
+def _as_complex(reach: int, base: torch.Tensor) -> torch.Tensor:
+    return torch.view_as_complex(base.as_strided((reach // 2, 2), (2, 1)))
+
+
+def sizes_text(sizes: tuple[Size, ...]) -> str:
+    """A tuple of sizes as Python text, symbols by name."""
     return f"({''.join(f'{_size(s)}, ' for s in sizes)})"
+
+
+def offset_text(base: str, offset: Size) -> str:
+    """An offset in the memory that ``base`` starts in, given one relative to where it starts."""
+    return f"{base}.storage_offset() + {_size(offset)}"
 
 
 def _size(size: Size) -> str:
@@ -93,7 +158,7 @@ def _size(size: Size) -> str:
 
 
 def _is_needed(plan: Plan, symbol: str) -> bool:
-    views = [o.view for o in plan.outputs if o.view is not None]
+    views = [o.view for o in (*plan.outputs, *plan.roots) if o.view is not None]
     sizes = [s for v in views for s in (*v.sizes, *v.strides, v.offset) if isinstance(s, torch.SymInt)]
     return any(symbol in map(str, s.node.expr.free_symbols) for s in sizes)
 

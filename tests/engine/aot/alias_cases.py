@@ -175,10 +175,10 @@ def _pure(r: random.Random, s: _Scene, x: str) -> str:
     forms = [
         f"{x} + 1", f"{x} * 2", f"{x} * {y}", f"{x} + {y}", f"{x}.sin()", f"{x}.clone()", f"{x}.exp()", f"{x}.relu()",
         f"torch.cat([{x}, {y}])", f"{x}.sum()", f"{x} @ {y}", f"{x}.float()", f"{x}.double()", f"torch.where({x} > 0, {x}, {y})",
-        f"{x}.sigmoid()", f"torch.zeros_like({x})", f"torch.ones(3)", f"{x}.new_zeros(4)", f"torch.stack([{x}, {x}])",
+        f"{x}.sigmoid()", f"torch.zeros_like({x})", "torch.ones(3)", f"{x}.new_zeros(4)", f"torch.stack([{x}, {x}])",
         f"{x}.repeat(2)", f"{x}.flip(0)", f"{x}.sum(0)", f"{x}.amax(0)", f"F.dropout({x}, 0.5, False)", f"{x}.clone().t()",
         f"({x} + 1).view(-1)", f"({x} * 2)[0]", f"{x}.contiguous()", f"{x}.to(torch.float32)", f"torch.empty_like({x}).copy_({x})",
-        f"F.softmax({x}, -1)", f"{x}.cumsum(0)", f"-{x}", f"{x}.abs()", f"{x}.new_full((2,), 3)", f"torch.arange(4.)", f"{x}.clone().detach()",
+        f"F.softmax({x}, -1)", f"{x}.cumsum(0)", f"-{x}", f"{x}.abs()", f"{x}.new_full((2,), 3)", "torch.arange(4.)", f"{x}.clone().detach()",
     ]  # fmt: skip
     return r.choice(forms)
 
@@ -216,7 +216,9 @@ def _statement(r: random.Random, s: _Scene) -> str:
         case "write":
             return _written(r, s, x)
         case "many":
-            form = r.choice([f"{x}.unbind(0)", f"{x}.chunk(2)", f"{x}.split(1)", f"torch.broadcast_tensors({x}, {s.pick()})"])
+            form = r.choice(
+                [f"{x}.unbind(0)", f"{x}.chunk(2)", f"{x}.split(1)", f"torch.broadcast_tensors({x}, {s.pick()})"]
+            )
             return f"{s.fresh()}, {s.fresh()} = {form}"
         case _:
             return f"{s.fresh()} = {_pure(r, s, x)}"
@@ -292,7 +294,12 @@ def _generate(seed: int, r: random.Random) -> Case:
     with torch.no_grad() if mode else torch.enable_grad():
         _program(r, scene)
         result = _returned(r, scene)
-    body = [*([mode] if mode else []), f"def program({parameters}):", *(f"    {line}" for line in scene.lines), f"    return {result}"]
+    body = [
+        *([mode] if mode else []),
+        f"def program({parameters}):",
+        *(f"    {line}" for line in scene.lines),
+        f"    return {result}",
+    ]
     return Case(seed, "\n".join(inputs.lines), "\n".join(body), _after(r))
 
 

@@ -41,7 +41,12 @@ def observe(case: Case, space: dict[str, Any], run: Run, *, apart: bool = False)
     seen.facts["grad mode"] = torch.is_grad_enabled()
     _look(seen, "after the call", named)
     outputs = [v for v in pytree.tree_leaves(result) if isinstance(v, torch.Tensor)]
-    _phase(seen, "after", space["after"], (args, result, lambda _: _nth(outputs or args, 0), lambda _: _nth(outputs or args, -1)))
+    _phase(
+        seen,
+        "after",
+        space["after"],
+        (args, result, lambda _: _nth(outputs or args, 0), lambda _: _nth(outputs or args, -1)),
+    )
     _look(seen, "after the caller", named)
     _phase(seen, "backward", _backward, (named,))
     for n, leaf in enumerate(leaves):
@@ -112,8 +117,11 @@ def _tensor(seen: Seen, where: str, t: torch.Tensor | None) -> None:
     if t is None:
         seen.facts[where] = None
         return
-    facts = ("dtype", "shape", "requires_grad", "is_leaf")
-    seen.facts |= {f"{fact} of {where}": getattr(t, fact) for fact in facts}
+    for fact in ("dtype", "shape", "requires_grad", "is_leaf"):
+        try:
+            seen.facts[f"{fact} of {where}"] = getattr(t, fact)
+        except RuntimeError as error:  # a view whose history was spoilt says so when it is asked
+            seen.facts[f"{fact} of {where}"] = str(error)
     seen.facts[f"type of {where}"] = type(t).__name__
     seen.facts[f"stride of {where}"] = t.stride() if t.numel() else ()
     seen.facts[f"offset of {where}"] = t.storage_offset()

@@ -1,0 +1,112 @@
+"""How one tensor sees the memory of another: storages, offsets, and the view to be made again at run time."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from engine.ir.plan import Detachment, Size, View, is_same_size
+
+
+class NotFunctional(Exception):
+    """The graph cannot be made functional without changing what a person could notice; the text says why."""
+
+
+def storage_of(t: torch.Tensor) -> int:
+    """Identity of a tensor's storage."""
+    return int(t.untyped_storage()._cdata)
+
+
+def offset_of(t: torch.Tensor) -> Size:
+    """Where it starts in its storage, in elements."""
+    return t.storage_offset()
+
+
+def writes_to(fake: torch.Tensor) -> int:
+    """How often traced code wrote to the tensor's memory in place."""
+    return 0 if fake.is_inference() else fake._version
+
+
+def view_of(name: str, base: torch.Tensor, fake: torch.Tensor) -> View:
+    """How ``fake`` sees what ``base`` sees.
+
+    Raises:
+        NotFunctional: no view can be made from the outside that does so.
+    """
+    detached: Detachment = "" if fake._is_view() else "detach" if _counts_with(base, fake) else "data"
+    sizes, strides = tuple(fake.shape), tuple(fake.stride())
+    flips = _flips(base, fake)
+    ratio, rest = divmod(base.element_size(), fake.element_size())
+    if base.dtype != fake.dtype and base.element_size() != fake.element_size():
+        if rest and fake.element_size() % base.element_size():
+            raise NotFunctional(f"{name} sees its memory as elements of another width")
+        return View(sizes, strides, _rescaled(name, base, fake, ratio), detached, fake.dtype, _reach(base, name), flips)
+    offset = fake.storage_offset() - base.storage_offset()
+    dtype = None if base.dtype == fake.dtype else fake.dtype
+    plain = dtype is None and is_same_size(offset, 0) and _is_row(base) and _is_row(fake)
+    return View(sizes, strides, offset, detached, dtype, 0, flips, plain and is_same_size(base.numel(), fake.numel()))
+
+
+def _rescaled(name: str, base: torch.Tensor, fake: torch.Tensor, ratio: int) -> Size:
+    start = base.storage_offset()
+    if ratio:
+        return fake.storage_offset() - start * ratio
+    per = fake.element_size() // base.element_size()
+    if not isinstance(start, int) or start % per:
+        raise NotFunctional(f"{name} sees its memory as wider elements that do not start where it does")
+    return fake.storage_offset() - start // per
+
+
+def _reach(t: torch.Tensor, name: str) -> int:
+    sizes = [*t.shape, *t.stride()]
+    if not all(isinstance(s, int) for s in sizes):
+        raise NotFunctional(f"{name} sees memory of a size that varies as elements of another width")
+    return 1 + sum((n - 1) * s for n, s in zip(t.shape, t.stride(), strict=True)) if t.numel() else 0
+
+
+def _is_row(t: torch.Tensor) -> bool:
+    """Whether the elements lie one after another, asking for no guard."""
+    expected: Any = 1
+    for n, s in zip(reversed(t.shape), reversed(t.stride()), strict=True):
+        if not is_same_size(s, expected):
+            return False
+        expected = expected * n
+    return True
+
+
+def _flips(base: torch.Tensor, fake: torch.Tensor) -> tuple[str, ...]:
+    conj = ("conj",) if base.is_conj() != fake.is_conj() else ()
+    return (*conj, "neg") if base.is_neg() != fake.is_neg() else conj
+
+
+def _counts_with(base: torch.Tensor, fake: torch.Tensor) -> bool:
+    """Whether two tensors over one memory count their writes together (``detach``) or apart (``data``): tried out, and put back."""
+    if base.is_inference() or fake.is_inference():
+        return True
+    before, other = base._version, fake._version
+    set_version = torch._C._autograd._unsafe_set_version_counter
+    set_version((base,), (before + 1000,))
+    together = fake._version != other
+    set_version((base,), (before,))
+    return together
+
+
+def view_in_place(real: torch.Tensor, fake: torch.Tensor) -> View:
+    """The layout that an input is given in place."""
+    return View(tuple(fake.shape), tuple(fake.stride()), fake.storage_offset() - real.storage_offset())
+
+
+def overlaps(t: torch.Tensor) -> bool:
+    """Whether two elements of a tensor may be the same memory; errs towards yes, except for symbols."""
+    pairs = [(s, n) for n, s in zip(t.shape, t.stride(), strict=True) if not is_same_size(n, 1)]
+    if not all(isinstance(v, int) for pair in pairs for v in pair):
+        return any(is_same_size(s, 0) for s, _ in pairs)
+    if any(n == 0 for _, n in pairs):
+        return False
+    reach = 0
+    for s, n in sorted(pairs):
+        if s <= reach:
+            return True
+        reach += (n - 1) * s
+    return False
