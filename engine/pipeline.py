@@ -27,6 +27,7 @@ from engine.ir.context import current_session
 from engine.ir.exact import describe
 from engine.ir.files import is_library_file, source_file
 from engine.ir.frame import CALLEE, CompiledFrame, FrameRequest, GraphSlot, ResumeSlot, Slot, TracedFrame
+from engine.ir.guard import Guard
 from engine.ir.kernel import Program
 from engine.ir.origin import Scope
 from engine.options import Options
@@ -88,6 +89,8 @@ class _Work:
     program: Program | None = None
     graph: AotGraph | None = None
     inputs: tuple[Any, ...] = ()
+    guards: tuple[Guard, ...] = ()
+    """What the stages after tracing take for granted."""
 
     def tell(self, **fields: Any) -> None:
         """Set fields of the compilation's record."""
@@ -168,7 +171,8 @@ class Pipeline:
         if code is None:
             return self._python(request, traced, work)
         with work.timings.stage("guards"):
-            check = compile_check(traced.guards, parameters_of(request.function.__code__))
+            guards = (*traced.guards, *work.guards)
+            check = compile_check(guards, parameters_of(request.function.__code__))
         if work.session is not None:
             work.tell(guards=guards_record(check.guards, check.text))
         return CompiledFrame(work.compilation, code, check.guards, check.check, check.text)
@@ -250,6 +254,7 @@ class Pipeline:
         with work.timings.stage("aot"):
             result = compile_graph(slot.graph, slot.inputs, compilation=work.compilation, lower=lower)
         work.tell(aot=result.record, graphs=result.graphs)
+        work.guards = result.guards
         return result.run
 
     def _lower(self, graph: AotGraph, slot: GraphSlot, work: _Work) -> Run:

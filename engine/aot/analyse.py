@@ -8,7 +8,9 @@ from typing import Any
 import torch
 import torch.fx
 
+from engine.aot.views import storage_of
 from engine.ir.frame import GraphInput
+from engine.ir.guard import SharesMemory
 from engine.ir.plan import InputPlan, OutputPlan, Plan
 from engine.records.aot import ValueFacts
 
@@ -66,10 +68,6 @@ def refusal(graph: torch.fx.GraphModule, inputs: Sequence[GraphInput]) -> str:
     for i in inputs:
         if isinstance(i.real, torch.Tensor) and (reason := _strange(i.real)):
             return f"{i.name} is {reason}"
-    if shared := _shared(inputs):
-        mutating = next((n for n in graph.graph.nodes if is_mutating(n)), None)
-        if mutating is not None:
-            return f"{shared[0]} and {shared[1]} share memory, and {mutating.name} may write to it"
     for node in graph.graph.nodes:
         if reason := _unfit(node):
             return f"{node.name} {reason}"
@@ -102,16 +100,6 @@ def is_reshaped(fake: torch.Tensor, real: Any) -> bool:
     return any(isinstance(a, int) and a != b for a, b in pairs)
 
 
-def _shared(inputs: Sequence[GraphInput]) -> tuple[str, str] | None:
-    storages: dict[int, str] = {}
-    for i in inputs:
-        if isinstance(i.real, torch.Tensor) and i.real.layout == torch.strided:
-            other = storages.setdefault(i.real.untyped_storage()._cdata, i.name)
-            if other != i.name:
-                return other, i.name
-    return None
-
-
 def _unfit(node: torch.fx.Node) -> str:
     if node.op == "get_attr":
         return "is held by the graph, not passed to it"
@@ -129,6 +117,27 @@ def _unfit(node: torch.fx.Node) -> str:
         if isinstance(v, torch.Tensor) and (v.layout != torch.strided or v.is_quantized):
             return "makes a sparse or quantised tensor"
     return ""
+
+
+def offset_guards(graph: torch.fx.GraphModule, inputs: Sequence[GraphInput]) -> tuple[SharesMemory, ...]:
+    """Where each input must start in its storage: ``as_strided`` counts from there, not from the start of its tensor."""
+    storages = {
+        storage_of(n.all_input_nodes[0].meta["example_value"]) for n in graph.graph.nodes if _counts_from_storage(n)
+    }
+    placed = [i for i in inputs if isinstance(i.real, torch.Tensor) and isinstance(i.fake, torch.Tensor)]
+    return tuple(
+        SharesMemory(i.origin, (), (int(i.real.storage_offset()) * i.real.element_size(),))
+        for i in placed
+        if storages and storage_of(i.fake) in storages
+    )
+
+
+def _counts_from_storage(node: torch.fx.Node) -> bool:
+    name = str(node.target) if node.op == "call_method" else getattr(node.target, "__name__", "")
+    if not name.startswith("as_strided") or not node.all_input_nodes:
+        return False
+    seen = node.all_input_nodes[0].meta.get("example_value")
+    return isinstance(seen, torch.Tensor) and (len(node.args) > 3 or "storage_offset" in node.kwargs)
 
 
 def is_mutating(node: torch.fx.Node) -> bool:

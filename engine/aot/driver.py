@@ -9,21 +9,22 @@ from typing import Any
 
 import torch.fx
 
-from engine.aot.analyse import facts, needs_gradients, refusal
+from engine.aot.analyse import facts, needs_gradients, offset_guards, refusal
 from engine.aot.functionalize import Functional, functionalize
 from engine.aot.views import NotFunctional
-from engine.aot.wrappers import aliases, autocast, mutations
+from engine.aot.wrappers import aliases, autocast, bases, duplicates, mutations
 from engine.aot.wrappers.layer import LayerWrapper, weave
 from engine.aot.wrappers.wrapper import Call, Onion, Wrapper, peel
 from engine.graph.tell import graph_record
 from engine.ir.aot import AotGraph
 from engine.ir.context import current_session
 from engine.ir.frame import GraphInput
+from engine.ir.guard import Guard
 from engine.records.aot import AotRecord, WrapperRecord
 from engine.records.graph import GraphRecord
 
 Run = Callable[..., Any]
-WRAPPERS: tuple[Wrapper, ...] = ()
+WRAPPERS: tuple[Wrapper, ...] = (duplicates, bases)
 """Around the traced call, outermost first: they change what is compiled. Functions in functions."""
 
 LAYERS: tuple[LayerWrapper, ...] = (aliases, mutations, autocast)
@@ -41,6 +42,8 @@ class AotResult:
     run: Run
     record: AotRecord
     graphs: tuple[GraphRecord, ...]
+    guards: tuple[Guard, ...] = ()
+    """What else must hold of the inputs, beside what tracing found."""
 
 
 def compile_graph(
@@ -73,7 +76,12 @@ def compile_graph(
     layers = tuple(w.post_compile(functional.plan) for w in LAYERS)
     records = tuple(WrapperRecord(w.NAME, w.pre_compile(functional.plan)) for w in LAYERS)
     record = AotRecord("inference", facts(functional.plan), (*onion.records(), *records))
-    return AotResult(onion.close(weave(run, functional.plan, layers)), record, graphs)
+    return AotResult(
+        onion.close(weave(run, functional.plan, layers)),
+        record,
+        graphs,
+        (*onion.guards(), *offset_guards(graph, inputs)),
+    )
 
 
 def _functional(call: Call, compilation: str) -> tuple[Onion, Functional] | str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -49,6 +49,33 @@ class OutputPlanner:
         name = node.name if isinstance(node, torch.fx.Node) else repr(node)
         self.plans.append(self._plan(name, node, value))
 
+    def over_inputs(self, node: Any, inputs: Container[int]) -> OutputPlan | None:
+        """The plan of an output that is one of these inputs or lies over the memory of one; None for any other."""
+        fake = node.meta.get("example_value") if isinstance(node, torch.fx.Node) else None
+        if not isinstance(fake, torch.Tensor):
+            return None
+        if id(fake) not in self._known:
+            sharing = [n for n in self._sharing(node, fake) if n in inputs]
+            if not sharing:
+                return None
+            same = next((n for n in sharing if self._inputs[n].fake is fake), None)
+            self._known[id(fake)] = (
+                self._over_input(node.name, fake, sharing) if same is None else OutputPlan(node.name, "input", same)
+            )
+        return self._known[id(fake)]
+
+    def _sharing(self, node: torch.fx.Node, fake: torch.Tensor) -> list[int]:
+        """The inputs over the same memory, first the one that the tensor was made from: another one may lie elsewhere in the next call."""
+        found = [
+            n
+            for n, i in enumerate(self._inputs)
+            if isinstance(i.fake, torch.Tensor) and storage_of(i.fake) == storage_of(fake)
+        ]
+        if len(found) < 2:
+            return found
+        source = _source(node, storage_of(fake))
+        return sorted(found, key=lambda n: self._inputs[n].name != source)
+
     def _plan(self, name: str, node: Any, value: Any) -> OutputPlan:
         if not isinstance(node, torch.fx.Node):
             return OutputPlan(name, "constant", constant=value)
@@ -60,22 +87,19 @@ class OutputPlanner:
         if not isinstance(value, FunctionalTensor) or not isinstance(fake, torch.Tensor):
             raise NotFunctional(f"{name} is a tensor that tracing did not follow")
         if id(fake) not in self._known:
-            self._known[id(fake)] = self._tensor(name, fake, value)
+            self._known[id(fake)] = self._tensor(node, fake, value)
         return self._known[id(fake)]
 
     def _result(self, value: Any) -> int:
         self.results.append(value)
         return len(self.results) - 1
 
-    def _tensor(self, name: str, fake: torch.Tensor, value: FunctionalTensor) -> OutputPlan:
+    def _tensor(self, node: torch.fx.Node, fake: torch.Tensor, value: FunctionalTensor) -> OutputPlan:
+        name = node.name
         for n, i in enumerate(self._inputs):
             if i.fake is fake:
                 return OutputPlan(name, "input", n)
-        sharing = [
-            n
-            for n, i in enumerate(self._inputs)
-            if isinstance(i.fake, torch.Tensor) and storage_of(i.fake) == storage_of(fake)
-        ]
+        sharing = self._sharing(node, fake)
         if sharing:
             return self._over_input(name, fake, sharing)
         return self._over_result(name, fake, value)
@@ -166,6 +190,21 @@ def _creators(graph: torch.fx.Graph) -> dict[int, torch.Tensor]:
         if node.op not in ("placeholder", "output") and isinstance(value, torch.Tensor):
             found.setdefault(storage_of(value), value)
     return found
+
+
+def _source(node: torch.fx.Node, storage: int) -> str:
+    """Name of the input that a tensor was made from by views, following operands over the same memory."""
+    while node.op != "placeholder":
+        before = [n for n in node.all_input_nodes if _lies_in(n.meta.get("example_value"), storage)]
+        if not before:
+            return ""
+        node = before[0]
+    return node.name
+
+
+def _lies_in(value: Any, storage: int) -> bool:
+    values = value if isinstance(value, (tuple, list)) else (value,)
+    return any(isinstance(v, torch.Tensor) and storage_of(v) == storage for v in values)
 
 
 def _fills(t: torch.Tensor) -> bool:

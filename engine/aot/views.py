@@ -34,7 +34,7 @@ def view_of(name: str, base: torch.Tensor, fake: torch.Tensor) -> View:
     Raises:
         NotFunctional: no view can be made from the outside that does so.
     """
-    detached: Detachment = "" if fake._is_view() else "detach" if _counts_with(base, fake) else "data"
+    detached: Detachment = "" if fake._is_view() else "detach" if counts_with(base, fake) else "data"
     sizes, strides = tuple(fake.shape), tuple(fake.stride())
     flips = _flips(base, fake)
     ratio, rest = divmod(base.element_size(), fake.element_size())
@@ -80,10 +80,12 @@ def _flips(base: torch.Tensor, fake: torch.Tensor) -> tuple[str, ...]:
     return (*conj, "neg") if base.is_neg() != fake.is_neg() else conj
 
 
-def _counts_with(base: torch.Tensor, fake: torch.Tensor) -> bool:
+def counts_with(base: torch.Tensor, fake: torch.Tensor) -> bool:
     """Whether two tensors over one memory count their writes together (``detach``) or apart (``data``): tried out, and put back."""
     if base.is_inference() or fake.is_inference():
         return True
+    if storage_of(base) != storage_of(fake):
+        return False
     before, other = base._version, fake._version
     set_version = torch._C._autograd._unsafe_set_version_counter
     set_version((base,), (before + 1000,))

@@ -20,13 +20,14 @@ from engine.ir.guard import (
     NoOverlap,
     SameObject,
     ShapeRelation,
+    SharesMemory,
     TensorMatch,
     TypeIs,
 )
 from engine.ir.origin import Local, Origin
 from engine.ir.tensor_guard import facets
 
-RELATIONAL = (SameObject, NoOverlap, ShapeRelation)
+RELATIONAL = (SameObject, NoOverlap, SharesMemory, ShapeRelation)
 """Kinds that read several values; they come after all guards on each of those."""
 
 UNCHANGING = (type(None), bool, types.FunctionType, types.BuiltinFunctionType)

@@ -576,6 +576,57 @@ def storages_differ(*tensors: Any) -> bool:
 
 
 @dataclass(frozen=True)
+class SharesMemory(Guard):
+    """These tensors share one storage, and start this many bytes after its start."""
+
+    kind: ClassVar[str] = "shared memory"
+    rank: ClassVar[int] = 80
+
+    others: tuple[Origin, ...]
+    starts: tuple[int, ...]
+
+    @property
+    def origins(self) -> tuple[Origin, ...]:
+        return (self.origin, *self.others)
+
+    def condition(self, expr: str, const: ConstName, others: tuple[str, ...] = (), known: Known = None) -> str:
+        return f"{const(starts_in_one, 'starts_in_one')}({', '.join((expr, *others))}) == {self.starts!r}"
+
+    def test(self, value: Any, others: tuple[Any, ...] = ()) -> bool:
+        return starts_in_one(value, *others) == self.starts
+
+    def expected_text(self) -> str:
+        return self._words(self.starts)
+
+    def actual_text(self, value: Any, others: tuple[Any, ...] = ()) -> str:
+        return self._words(starts_in_one(value, *others))
+
+    def _words(self, starts: tuple[int | None, ...]) -> str:
+        names = map(spoken, self.origins)
+        pairs = zip(names, starts, strict=True)
+        return ", ".join(f"{n} in other memory" if s is None else f"{n} from byte {s}" for n, s in pairs)
+
+    def sentence(self, actual: str) -> str:
+        return f"The tensors see their memory as {actual}; the compiled code writes to it and was made for {self.expected_text()}."
+
+    def fixes(self, value: Any, others: tuple[Any, ...] = ()) -> tuple[Fix, ...]:
+        return (
+            Fix("Pass tensors that see their shared memory in the same way in every call, or copies of their own."),
+        )
+
+
+def starts_in_one(first: Any, *others: Any) -> tuple[int | None, ...]:
+    """How many bytes after the start of the first one's storage each tensor starts; None in another storage."""
+    storage = _storage(first)
+    return (_start(first), *(_start(t) if _storage(t) == storage else None for t in others))
+
+
+def _start(tensor: Any) -> int:
+    with torch._C.DisableTorchFunction():
+        return int(torch.Tensor.storage_offset(tensor)) * int(torch.Tensor.element_size(tensor))
+
+
+@dataclass(frozen=True)
 class GlobalState(Guard):
     """A piece of torch's global state. ``state`` is a name in GLOBAL_STATES; ``origin`` is ``Fixed(torch, "torch")``."""
 

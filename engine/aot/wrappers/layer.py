@@ -27,6 +27,8 @@ class Layer:
     names: Mapping[str, Any] = field(default_factory=dict)
     holding: str = ""
     outputs: tuple[str, ...] | None = None
+    arguments: tuple[str, ...] | None = None
+    """What the graph is called with, where it is not the inputs in order."""
 
 
 class LayerWrapper(Protocol):
@@ -45,7 +47,8 @@ class LayerWrapper(Protocol):
 
 def weave(run: Run, plan: Plan, layers: tuple[Layer, ...]) -> Run:
     """The functional graph's ``run`` inside its layers, outermost first, as one function; ``run`` itself where nothing is to be done."""
-    if is_identity(plan):
+    arguments = next((layer.arguments for layer in layers if layer.arguments is not None), None)
+    if is_identity(plan) and arguments is None:
         return run
     scope: dict[str, Any] = {"run": run, "as_strided": torch.as_strided}
     for layer in layers:
@@ -53,7 +56,8 @@ def weave(run: Run, plan: Plan, layers: tuple[Layer, ...]) -> Run:
     inputs = ", ".join(f"i{n}" for n in range(len(plan.inputs)))
     results = "".join(f"r{n}, " for n in range(plan.results))
     lines = [line for layer in layers for line in layer.before]
-    call = f"{results}= run({inputs})" if results else f"run({inputs})"
+    given = inputs if arguments is None else ", ".join(arguments)
+    call = f"{results}= run({given})" if results else f"run({given})"
     holding = [layer.holding for layer in layers if layer.holding]
     lines += [f"with {', '.join(holding)}:", f"    {call}"] if holding else [call]
     lines += [line for layer in reversed(layers) for line in layer.after]

@@ -9,6 +9,7 @@ from typing import Any, Protocol
 import torch.fx
 
 from engine.ir.frame import GraphInput
+from engine.ir.guard import Guard
 from engine.records.aot import WrapperAction, WrapperRecord
 
 Run = Callable[..., Any]
@@ -30,6 +31,8 @@ class Change:
     actions: tuple[WrapperAction, ...]
     plan: Any
     """A frozen value of the wrapper's own."""
+    guards: tuple[Guard, ...] = ()
+    """What else must hold of the inputs for the change to be right."""
 
 
 class Wrapper(Protocol):
@@ -63,6 +66,10 @@ class Onion:
             if change is not None:
                 run = wrapper.post_compile(change, run)
         return run
+
+    def guards(self) -> tuple[Guard, ...]:
+        """What the changes take for granted about the inputs."""
+        return tuple(g for _, c in self.changes if c is not None for g in c.guards)
 
     def records(self) -> tuple[WrapperRecord, ...]:
         """What each wrapper did, outermost first."""

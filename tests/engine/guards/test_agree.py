@@ -28,6 +28,7 @@ from engine.ir.guard import (
     NoOverlap,
     SameObject,
     ShapeRelation,
+    SharesMemory,
     TypeIs,
     current_global_state_guards,
 )
@@ -178,6 +179,7 @@ def guard_on(origin: Origin, value: Any, other: Origin) -> st.SearchStrategy[Gua
         st.just(CodeIs(origin, ADDER.__code__)),
         st.booleans().map(lambda same: SameObject(origin, other, same)),
         st.just(NoOverlap(origin, (other,))),
+        st.just(SharesMemory(origin, (other,), (0, 0))),
         st.sampled_from(RELATIONS).map(lambda r: ShapeRelation(origin, r, ((S0, origin, 0), (S1, other, -1)))),
         st.sampled_from(RELATIONS).map(lambda r: ShapeRelation(origin, r, ((S0, origin, 0), (S1, other, 1)))),
     ]

@@ -25,6 +25,7 @@ from engine.ir.guard import (
     NoOverlap,
     SameObject,
     ShapeRelation,
+    SharesMemory,
     TypeIs,
     current_global_state_guards,
 )
@@ -203,6 +204,16 @@ def test_tensors_of_one_storage_are_refused() -> None:
     guard = NoOverlap(X, (Y, Local("z")))
     assert admits(guard, x=x, y=torch.zeros(4), z=torch.zeros(4))
     assert "x and z" in refused(guard, x=x, y=torch.zeros(4), z=x[2:]).sentence
+
+
+def test_tensors_are_refused_where_they_see_shared_memory_otherwise() -> None:
+    """Views of one storage must start where they did; the sentence says where each starts."""
+    x = torch.zeros(8)
+    guard = SharesMemory(X, (Y,), (0, 16))
+    assert admits(guard, x=x, y=x[4:])
+    assert "y from byte 8" in refused(guard, x=x, y=x[2:]).sentence
+    assert "y in other memory" in refused(guard, x=x, y=torch.zeros(8)).sentence
+    assert not admits(guard, x=x[1:], y=x[5:])
 
 
 FACETS = {

@@ -1,0 +1,230 @@
+"""Passes one flat tensor over a memory that several inputs see and one of them writes to: the functional graph makes their views itself.
+
+The idea of synthetic bases is torch's (AOTAutograd's ``AOTSyntheticBaseWrapper``).
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.fx
+from torch._subclasses.fake_tensor import FakeTensor
+
+from engine.aot.analyse import is_mutating, is_reshaped, output_args
+from engine.aot.outputs import OutputPlanner
+from engine.aot.views import NotFunctional, counts_with, overlaps, storage_of, view_in_place, writes_to
+from engine.aot.wrappers import aliases, mutations
+from engine.aot.wrappers.layer import Layer, weave
+from engine.aot.wrappers.rewrite import rewritten
+from engine.aot.wrappers.wrapper import Call, Change
+from engine.ir.frame import GraphInput
+from engine.ir.guard import SharesMemory
+from engine.ir.in_graph import InGraph
+from engine.ir.plan import InputPlan, OutputPlan, Plan
+from engine.records.aot import WrapperAction
+
+NAME = "synthetic bases"
+_LARGE = 1 << 22
+"""Bytes up to which a base may see much more than its members do."""
+
+
+@dataclass(frozen=True)
+class Base:
+    """A flat tensor over the memory of some inputs, from the start of their storage: what ``as_strided`` counts from."""
+
+    members: tuple[int, ...]
+    dtype: torch.dtype
+    length: int
+    """In elements."""
+    starts: tuple[int, ...]
+    """Per member, in bytes after the start of the storage."""
+
+    def make(self, first: torch.Tensor) -> torch.Tensor:
+        """The base, from its first member."""
+        empty = torch.empty(0, dtype=self.dtype, device=first.device)
+        return empty.set_(first.untyped_storage(), 0, (self.length,), (1,))
+
+
+@dataclass(frozen=True)
+class Bases:
+    """The bases, which inputs are passed as they are, and the calling convention of the traced call around them."""
+
+    bases: tuple[Base, ...]
+    passed: tuple[int, ...]
+    plan: Plan
+
+
+def pre_compile(call: Call) -> Change | None:
+    """Put one flat input in the place of inputs that share memory, where one is written to; None when nothing is to be done.
+
+    Raises:
+        NotFunctional: gradients are needed, sizes vary, or an input sees some of its memory twice.
+    """
+    groups = [g for g in _groups(call.inputs) if _is_changed(call, g)]
+    if not groups:
+        return None
+    bases = tuple(_base(call.inputs, g) for g in groups)
+    members = {n: (k, b.starts[at]) for k, b in enumerate(bases) for at, n in enumerate(b.members)}
+    passed = tuple(n for n in range(len(call.inputs)) if n not in members)
+    plan, results = _plan(call, members)
+    inputs, graph = _with_bases(call, bases, members, results)
+    why = "one of them is written to, which must show in the others"
+    names = [" and ".join(call.inputs[n].name for n in b.members) for b in bases]
+    actions = tuple(WrapperAction(name, "passed as one flat tensor over their memory", why) for name in names)
+    guards = tuple(_guard(call.inputs, b) for b in bases)
+    return Change(Call(graph, inputs), actions, Bases(bases, passed, plan), guards)
+
+
+def _groups(inputs: Sequence[GraphInput]) -> list[list[int]]:
+    by_storage: dict[int, list[int]] = {}
+    for n, i in enumerate(inputs):
+        if isinstance(i.real, torch.Tensor) and i.real.layout == torch.strided:
+            by_storage.setdefault(storage_of(i.real), []).append(n)
+    return [g for g in by_storage.values() if len(g) > 1]
+
+
+def _is_changed(call: Call, group: Sequence[int]) -> bool:
+    given = [call.inputs[n] for n in group]
+    if any(i.fake.is_inference() for i in given) or any(_reads_data(n) for n in call.graph.graph.nodes):
+        return any(is_mutating(n) for n in call.graph.graph.nodes)
+    return any(writes_to(i.fake) != i.version or is_reshaped(i.fake, i.real) for i in given)
+
+
+def _reads_data(node: torch.fx.Node) -> bool:
+    return node.op == "call_function" and node.target is getattr and node.args[1] == "data"
+
+
+def _base(inputs: Sequence[GraphInput], group: Sequence[int]) -> Base:
+    reals = [inputs[n].real for n in group]
+    names = " and ".join(inputs[n].name for n in group)
+    if torch.is_grad_enabled() and any(inputs[n].fake.requires_grad or inputs[n].real.requires_grad for n in group):
+        raise NotFunctional(f"{names} share memory, one of them is written to, and gradients are needed")
+    if any(inputs[n].fake._has_symbolic_sizes_strides for n in group):
+        raise NotFunctional(f"{names} share memory, one of them is written to, and their sizes vary")
+    if any(overlaps(r) for r in reals):
+        raise NotFunctional(f"{names} share memory, one of them is written to, and one sees some of its memory twice")
+    if any(r.is_conj() or r.is_neg() for r in reals):
+        raise NotFunctional(f"{names} share memory, one of them is written to, and one is lazily conjugated or negated")
+    dtypes = {r.dtype for r in reals}
+    dtype = dtypes.pop() if len(dtypes) == 1 else torch.uint8
+    starts = tuple(int(r.storage_offset()) * r.element_size() for r in reals)
+    end = max(map(_end, reals))
+    if end > max(_LARGE, 4 * sum(r.numel() * r.element_size() for r in reals)):
+        raise NotFunctional(f"{names} share memory, one of them is written to, and they see little of it")
+    return Base(tuple(group), dtype, end // dtype.itemsize, starts)
+
+
+def _end(t: torch.Tensor) -> int:
+    """Where its memory ends, in bytes from the start of its storage."""
+    reach = 1 + sum((n - 1) * s for n, s in zip(t.shape, t.stride(), strict=True)) if t.numel() else 0
+    return int(t.storage_offset() + reach) * t.element_size()
+
+
+def _guard(inputs: Sequence[GraphInput], base: Base) -> SharesMemory:
+    origins = [inputs[n].origin for n in base.members]
+    return SharesMemory(origins[0], tuple(origins[1:]), base.starts)
+
+
+def _plan(call: Call, members: dict[int, Any]) -> tuple[Plan, list[int]]:
+    """The convention of the call as it was, and the outputs that are left to the graph inside."""
+    planner = OutputPlanner(call.inputs, (), {}, call.graph.graph)
+    outputs: list[OutputPlan] = []
+    results: list[int] = []
+    for n, node in enumerate(output_args(call.graph.graph)):
+        found = planner.over_inputs(node, members)
+        if found is None:
+            found = OutputPlan(str(node), "result", len(results))
+            results.append(n)
+        outputs.append(found)
+    writes = _writes(call.inputs, members)
+    inputs = tuple(_input(i, writes.get(n)) for n, i in enumerate(call.inputs))
+    return Plan(inputs, tuple(outputs), len(results), roots=tuple(planner.roots)), results
+
+
+def _writes(inputs: Sequence[GraphInput], members: dict[int, Any]) -> dict[int, int]:
+    """By how much the version counter of each member moves on: real ones may share a counter where their fakes count apart."""
+    found: dict[int, int] = {}
+    for n in members:
+        together = [m for m in members if m == n or counts_with(inputs[n].real, inputs[m].real)]
+        apart: list[int] = []
+        for m in together:
+            if not any(_is_one(inputs, m, a) for a in apart):
+                apart.append(m)
+        for m in members:
+            if m not in together and any(_is_one(inputs, m, a) for a in apart):
+                names = f"{inputs[n].name} and {inputs[m].name}"
+                raise NotFunctional(f"{names} share memory but no version counter, and one of them is written to")
+        found[n] = sum(max(_written(inputs[m]) for m in together if _is_one(inputs, m, a)) for a in apart)
+    return found
+
+
+def _is_one(inputs: Sequence[GraphInput], m: int, n: int) -> bool:
+    return m == n or counts_with(inputs[m].fake, inputs[n].fake)
+
+
+def _written(i: GraphInput) -> int:
+    return writes_to(i.fake) - i.version
+
+
+def _input(i: GraphInput, writes: int | None) -> InputPlan:
+    if writes is None:
+        return InputPlan(i.name, isinstance(i.fake, torch.Tensor))
+    layout = view_in_place(i.real, i.fake) if is_reshaped(i.fake, i.real) else None
+    counts = not i.fake.is_inference() and not i.real.is_inference()
+    return InputPlan(i.name, writes=writes, is_counted=counts, layout=layout)
+
+
+def _with_bases(
+    call: Call, bases: Sequence[Base], members: dict[int, tuple[int, int]], results: Sequence[int]
+) -> tuple[tuple[GraphInput, ...], torch.fx.GraphModule]:
+    mode: Any = next(i.fake.fake_mode for i in call.inputs if isinstance(i.fake, FakeTensor))
+    flat: list[torch.fx.Node] = []
+    inputs: list[GraphInput] = []
+
+    def add(copy: torch.fx.Graph) -> None:
+        for k, b in enumerate(bases):
+            first = call.inputs[b.members[0]]
+            real = b.make(first.real)
+            with mode, torch.no_grad():
+                fake = torch.empty(b.length, dtype=b.dtype, device=real.device)
+            flat.append(copy.placeholder(f"memory_{k}" if k else "memory"))
+            flat[-1].meta["example_value"] = fake
+            inputs.append(GraphInput(flat[-1].name, first.origin, fake, real))
+            if not fake.is_inference():
+                torch.autograd.graph.increment_version(fake)  # the wrapper inside copies the new contents into it once
+
+    def place(copy: torch.fx.Graph, n: int, node: torch.fx.Node, known: dict[torch.fx.Node, Any]) -> torch.fx.Node:
+        if n not in members:
+            inputs.append(call.inputs[n])
+            return copy.node_copy(node)
+        k, start = members[n]
+        real = call.inputs[n].real
+        see = InGraph("view_of_memory", functools.partial(_see, real.dtype, real.shape, real.stride(), start))
+        made = copy.create_node("call_function", see, (flat[k],), name=node.name)
+        made.meta.update(node.meta)
+        return made
+
+    graph = rewritten(call.graph, place, results, add)
+    return tuple(inputs), graph
+
+
+def _see(dtype: torch.dtype, sizes: Any, strides: Any, start: int, flat: torch.Tensor) -> torch.Tensor:
+    """A member's view of the base. Of views in a row only the first may be ``as_strided`` where functionalisation is to follow a write."""
+    if flat.dtype is dtype:
+        return flat.as_strided(sizes, strides, start // dtype.itemsize)
+    width = dtype.itemsize
+    return flat.as_strided((*sizes, width), (*(s * width for s in strides), 1), start).view(dtype).squeeze(-1)
+
+
+def post_compile(change: Change, run: Any) -> Any:
+    """Makes the bases, runs, and gives members their version counters, layouts and views."""
+    plan: Bases = change.plan
+    names = {f"base_{k}": b.make for k, b in enumerate(plan.bases)}
+    before = tuple(f"b{k} = base_{k}(i{b.members[0]})" for k, b in enumerate(plan.bases))
+    arguments = (*(f"b{k}" for k in range(len(plan.bases))), *(f"i{n}" for n in plan.passed))
+    layers = (aliases.post_compile(plan.plan), mutations.post_compile(plan.plan))
+    return weave(run, plan.plan, (*layers, Layer(before=before, names=names, arguments=arguments)))

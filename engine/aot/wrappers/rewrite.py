@@ -1,0 +1,39 @@
+"""Rewrites a traced graph for other inputs: what wrappers around the traced call share."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch.fx
+
+from engine.aot.analyse import output_args
+
+Place = Callable[[torch.fx.Graph, torch.fx.Node], torch.fx.Node]
+
+
+def rewritten(
+    graph: torch.fx.GraphModule,
+    place: Callable[[torch.fx.Graph, int, torch.fx.Node, dict[torch.fx.Node, Any]], Any],
+    outputs: Sequence[int] | None = None,
+    before: Callable[[torch.fx.Graph], None] | None = None,
+) -> torch.fx.GraphModule:
+    """A copy of ``graph`` in which ``place(copy, position, placeholder, known)`` says what stands for each input.
+
+    ``outputs`` are the positions of the outputs that the copy returns (all when None); ``before`` may add placeholders first.
+    """
+    copied = torch.fx.Graph()
+    if before is not None:
+        before(copied)
+    known: dict[torch.fx.Node, Any] = {}
+    position = 0
+    for node in graph.graph.nodes:
+        if node.op == "placeholder":
+            known[node] = place(copied, position, node, known)
+            position += 1
+        elif node.op != "output":
+            known[node] = copied.node_copy(node, known.__getitem__)
+    returned = output_args(graph.graph)
+    kept = returned if outputs is None else [returned[n] for n in outputs]
+    copied.output(torch.fx.node.map_arg(tuple(kept), known.__getitem__))
+    return torch.fx.GraphModule(graph, copied)
