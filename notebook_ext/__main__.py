@@ -1,9 +1,33 @@
-"""``python -m notebook_ext [NOTEBOOK]``: run a notebook (the tour) without a browser and print the path of its page."""
+"""``python -m notebook_ext [NOTEBOOK]`` runs a notebook (the tour) and writes its page; ``python -m notebook_ext LOG -o PAGE`` shows a torch trace."""
 
 from __future__ import annotations
 
+import argparse
 import sys
+from collections.abc import Sequence
+from pathlib import Path
 
-from notebook_ext.report import main
 
-sys.exit(main())
+def main(arguments: Sequence[str] | None = None) -> int:
+    """The command line; prints the page's path. Exit status 1 when a cell failed, 2 when there is nothing to show."""
+    parser = argparse.ArgumentParser(prog="python -m notebook_ext", description=__doc__)
+    parser.add_argument(
+        "path", nargs="?", type=Path, help="a notebook (default: the tour), or a TORCH_TRACE log or folder"
+    )
+    parser.add_argument(
+        "-o", "--output", type=Path, help="of a notebook: the folder of its page (default: report); of a log: the page"
+    )
+    parser.add_argument("--write", action="store_true", help="keep a notebook's outputs in the notebook itself")
+    given = parser.parse_args(arguments)
+    if given.path is not None and given.path.suffix != ".ipynb":
+        from notebook_ext.logs import report  # here: a log is shown where no notebook package is installed
+
+        return report(given.path, given.output)
+    from notebook_ext.report import main as notebook
+
+    options = ["--output", str(given.output)] if given.output else []
+    return notebook([*([str(given.path)] if given.path else []), *options, *(["--write"] if given.write else [])])
+
+
+if __name__ == "__main__":
+    sys.exit(main())

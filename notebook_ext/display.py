@@ -11,9 +11,11 @@ from typing import Any
 from IPython.core.interactiveshell import InteractiveShell
 from IPython.display import display
 
+from engine.observe.difference import compare_sessions
 from engine.records.runtime import Skipped
 from engine.records.session import Session
 from notebook_ext.page import MARK
+from notebook_ext.views.difference import difference_html, difference_text
 from notebook_ext.views.summary import MAX_REMEDIES, summary
 from notebook_ext.views.text import one_line
 from notebook_ext.views.twin import static_html, static_text, summary_html
@@ -74,6 +76,16 @@ def explore(shell: InteractiveShell, session: Session) -> None:
         show(shell, session)
     else:
         print(static_text(session))
+
+
+def show_difference(shell: InteractiveShell, first: Session, second: Session, before: str, after: str) -> None:
+    """Display what changed between two sessions, which are called ``before`` and ``after``."""
+    found = compare_sessions(first, second)
+    text = difference_text(found, before, after)
+    if has_widgets(shell):
+        display({"text/html": difference_html(found, before, after), "text/plain": text}, raw=True)
+    else:
+        print(text)
 
 
 def bundle(session: Session, *, static: bool) -> dict[str, str]:

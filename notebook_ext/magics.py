@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import argparse
 import ast
+import os
 import pathlib
+import shlex
 from types import FunctionType
 from typing import Any
 
@@ -15,6 +17,8 @@ from IPython.core.magic import Magics, cell_magic, line_magic, magics_class, no_
 from IPython.core.magic_arguments import magic_arguments
 
 from engine import api, errors
+from engine.errors import NotATrace
+from engine.observe.torch_trace import is_trace, load_torch_trace
 from engine.records.base import RecordError
 from engine.records.session import Session
 from notebook_ext import answers, arguments, cell, display, roots, shadow
@@ -218,8 +222,27 @@ class CompileMagics(Magics):
     @no_var_expand
     @line_magic
     def explore(self, line: str) -> None:
-        """``%explore``: show the last session again. ``%explore FILE`` or ``%explore NAME``: show a saved session, or one bound to a name."""
-        display.explore(self.shell, self._session(line.strip()))
+        """``%explore``: show the last session again. ``%explore FILE``: show a saved session, or the trace of stock torch.compile (a TORCH_TRACE log,
+        or a folder of them). ``%explore NAME``: show one bound to a name. ``%explore A B``: what changed between two.
+        """
+        given = self._arguments(line)
+        if len(given) == 2:
+            first, second = map(self._session, given)
+            display.show_difference(self.shell, first, second, *given)
+        elif len(given) > 2:
+            raise UsageError("%explore takes one session, or two to compare; quote a path that holds spaces.")
+        else:
+            display.explore(self.shell, self._session(given[0] if given else ""))
+
+    def _arguments(self, line: str) -> list[str]:
+        """The words of a line; a path that exists as it stands may hold spaces without quotes."""
+        text = line.strip()
+        if not text or text in self.shell.user_ns or pathlib.Path(text.strip("\"'")).expanduser().exists():
+            return [text] if text else []
+        try:
+            return shlex.split(text, posix=os.name != "nt")
+        except ValueError:
+            return [text]
 
     @no_var_expand
     @line_magic
@@ -255,11 +278,13 @@ class CompileMagics(Magics):
             return named
         given = named if isinstance(named, (str, pathlib.Path)) else text.strip("\"'")
         path = pathlib.Path(given).expanduser()
-        if not path.is_file():
-            raise UsageError(f"{text!r} is neither a session bound to a name nor a saved session's file.")
+        if not path.exists():
+            raise UsageError(
+                f"{text!r} is neither a session bound to a name, nor the file of a saved session or of a torch trace."
+            )
         try:
-            return Session.load(path)
-        except RecordError as error:
+            return load_torch_trace(path) if is_trace(path) else Session.load(path)
+        except (RecordError, NotATrace) as error:
             raise UsageError(str(error)) from None
 
     def _callable(self, text: str) -> Any:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 import re
 from collections.abc import Callable, Iterator
@@ -114,6 +115,7 @@ def _node(
     )  # fmt: skip
 
 
+@functools.lru_cache(maxsize=4096)
 def read_type(text: str) -> tuple[tuple[str, ...] | None, tuple[str, ...] | None, str, str, int | None]:
     """Shape, stride, dtype, device and bytes out of ``f32[2, 4][4, 1]cpu``; None where the value is no tensor."""
     match = _TYPE.search(text)

@@ -15,6 +15,8 @@ from engine.observe.payloads import plain_bytes
 BLOCK = 1 << 22
 MOST_BYTES = 1 << 26
 """A record longer than this is cut."""
+UNREAD = frozenset({"chromium_event"})
+"""Kinds whose payloads, a quarter of a trace, tell nothing that is used: they are not even checked for damage."""
 _START = re.compile(rb"\n(?=[^\t])")
 _HEAD = re.compile(
     rb"(?P<level>[VIWEC])(?P<date>\d{4}) (?P<time>\d\d:\d\d:\d\d\.\d{1,9}) (?P<process>\d{1,10}) [^\n]{1,400}?:\d{1,9}\] {0,4}(?:\[[^\]\n]{0,80}\] {0,4}){0,3}(?=\{)"
@@ -41,7 +43,7 @@ class Raw:
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """A record of the trace: its envelope, the process that wrote it, and where its payload is (length 0: it has none)."""
+    """A record of the trace: its envelope, the process that wrote it, where its payload is (length 0: it has none), and the payload."""
 
     metadata: dict[str, Any]
     process: int
@@ -130,9 +132,11 @@ def lines(stream: Readable, damage: Damage, seen: Callable[[int], None] = lambda
             continue
         damage.records += 1
         digest = metadata.get("has_payload")
-        if isinstance(digest, str) and not raw.is_cut:
-            damage.changed += hashlib.md5(plain_bytes(raw.payload), usedforsecurity=False).hexdigest() != digest
-        yield Line(metadata, int(found["process"]), raw.start, len(raw.payload), raw.payload)
+        is_wanted = not metadata.keys() & UNREAD
+        payload = plain_bytes(raw.payload) if raw.payload and is_wanted else b""
+        if isinstance(digest, str) and not raw.is_cut and is_wanted:
+            damage.changed += hashlib.md5(payload, usedforsecurity=False).hexdigest() != digest
+        yield Line(metadata, int(found["process"]), raw.start, len(raw.payload), payload)
 
 
 def _inner(head: bytes) -> tuple[re.Match[bytes] | None, dict[str, Any] | None]:

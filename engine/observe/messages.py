@@ -16,7 +16,7 @@ _FRAME = re.compile(r'^  File "(?P<file>.+)", line (?P<line>\d+), in (?P<name>.+
 _TITLE = re.compile(r"Graph Break Reason: (?P<text>.*?)(?=\n  Explanation:|\nUser code traceback:|\Z)", re.DOTALL)
 _SECTION = re.compile(r"^  (?P<name>Explanation|Hint|Developer debug context): ?", re.MULTILINE)
 _COMMENT = re.compile(r"\s+# (?P<comment>.*)$")
-_PLACE = re.compile(r"#? ?(?P<file>[^#\s]\S*):(?P<line>\d+) in (?P<name>[\w<>.]+)")
+_PLACE = re.compile(r"# (?P<file>[^#\s]\S*):(?P<line>\d+) in (?P<name>[\w<>.]+)")
 _SIZE = re.compile(
     r"tensor '(?P<name>.+)' (?P<what>size|stride) mismatch at index (?P<dim>\d+)\. expected (?P<expected>.+), actual (?P<actual>.+)"
 )
@@ -101,17 +101,22 @@ def _facts(code: str) -> tuple[str, str, str, str]:
     """Origin, kind, expected and actual out of a reason, as far as it says."""
     if match := _SIZE.search(code):
         return (
-            f"L[{match['name']!r}]",
+            _origin(match["name"]),
             f"tensor {match['what']}",
             f"{match['expected']} in dimension {match['dim']}",
             match["actual"],
         )
     if match := _TENSOR.search(code):
-        return f"L[{match['name']!r}]", f"tensor {match['what']}", match["expected"], match["actual"]
+        return _origin(match["name"]), f"tensor {match['what']}", match["expected"], match["actual"]
     if match := _EQUALS.match(code):
         left = match["left"]
-        return (f"L[{left!r}]" if left.isidentifier() else left), "equal", match["expected"], ""
+        return (_origin(left) if left.isidentifier() else left), "equal", match["expected"], ""
     return code, "guard", "", ""
+
+
+def _origin(name: str) -> str:
+    """The value in the field's notation: torch leaves out that the first name is a local one."""
+    return name if name.startswith(("L[", "G[")) else re.sub(r"^\w+", lambda m: f"L[{m[0]!r}]", name)
 
 
 def _sentence(code: str, origin: str, expected: str, actual: str) -> str:

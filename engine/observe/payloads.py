@@ -46,12 +46,17 @@ class TraceFile:
     def read(self, start: int, length: int) -> bytes:
         """Bytes of the file; fewer where it has become shorter since."""
         pieces: list[bytes] = []
+        while length > 0 and (piece := self._read(start, length)):
+            pieces.append(piece)
+            start, length = start + len(piece), length - len(piece)
+        return b"".join(pieces)
+
+    def _read(self, start: int, length: int) -> bytes:
+        if hasattr(os, "pread"):  # moves no place that a forked process shares
+            return os.pread(self._descriptor, length, start)
         with self._lock:
             os.lseek(self._descriptor, start, os.SEEK_SET)
-            while length > 0 and (piece := os.read(self._descriptor, length)):
-                pieces.append(piece)
-                length -= len(piece)
-        return b"".join(pieces)
+            return os.read(self._descriptor, length)
 
     def close(self) -> None:
         """Give the file back; texts that were not read yet are empty from then on."""
@@ -85,7 +90,7 @@ class Stored:
 
     @contextlib.contextmanager
     def at_hand(self, payload: bytes) -> Iterator[None]:
-        """While the context is open, the text is that of these bytes, which were just read."""
+        """While the context is open, the text is that of these bytes, which were just read and are without tabs."""
         self._now = payload
         try:
             yield
@@ -96,7 +101,7 @@ class Stored:
         """The payload without its tabs; empty when the file is gone."""
         now = self._now
         if isinstance(now, bytes):
-            now = self._now = unindented(now)
+            now = self._now = now.decode("utf-8", "replace")
         if now is not None:
             return now
         try:

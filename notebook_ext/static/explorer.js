@@ -1,6 +1,7 @@
 // The frame around the views: summary line, tabs, keys, the sentence below, and the talk with the kernel.
 
 import { BreaksView } from "./breaks.js";
+import { ContentsView } from "./contents.js";
 import { GraphView } from "./graph.js";
 import { GuardsView } from "./guards.js";
 import { KernelsView } from "./kernels.js";
@@ -33,7 +34,7 @@ export class Frame {
     this.parts = new Map(Object.entries(model.get("parts") || {}));
     /** @type {Set<string>} */
     this.asked = new Set();
-    this.views = [new LinkedView(this), new GuardsView(this), new RecompilesView(this), new BreaksView(this), new GraphView(this), new KernelsView(this), new TimingsView(this), new TracerView(this), new OnionView(this)];
+    this.views = [new LinkedView(this), new GuardsView(this), new RecompilesView(this), new BreaksView(this), new GraphView(this), new KernelsView(this), new TimingsView(this), new TracerView(this), new OnionView(this), new ContentsView(this)];
     /** @type {any} */
     this.view = this.views[0];
     this.summary = h("div", { class: "sum", role: "group", "aria-label": "Summary" });
@@ -146,7 +147,7 @@ export class Frame {
   /** @param {boolean} [isShown] */
   toggleHelp(isShown = this.help.hidden) {
     this.help.hidden = !isShown;
-    const general = [["?", "show or hide this list"], ["1 … 9", "open a view"], ["Esc", "give the keys back to the notebook"], ["Tab", "next control, as everywhere"]];
+    const general = [["?", "show or hide this list"], ["1 … 9 0", "open a view"], ["Esc", "give the keys back to the notebook"], ["Tab", "next control, as everywhere"]];
     const rows = [...this.view.keys.map((/** @type {any} */ k) => [k.shown, k.text]), ...general];
     put(this.help, h("dl", {}, rows.map(([keys, text]) => [h("dt", {}, keys.split(" ").map((/** @type {string} */ k) => [h("kbd", {}, k), " "])), h("dd", {}, text)])));
   }
@@ -159,7 +160,7 @@ export class Frame {
     if (e.key === "Escape") this.escape(isField);
     else if (isField || ((target.tagName === "BUTTON" || target.tagName === "SUMMARY") && /^(Enter| )$/.test(e.key))) return;
     else if (e.key === "?") this.toggleHelp();
-    else if (/^[1-9]$/.test(e.key)) this.open(this.views[+e.key - 1].id);
+    else if (/^[0-9]$/.test(e.key)) this.open(this.views[(+e.key + 9) % 10].id);
     else if (target.parentElement === this.tabs && /^Arrow(Left|Right)$/.test(e.key)) this.nextTab(e.key === "ArrowRight" ? 1 : -1);
     else if (!press(this.view.keys, e.key)) return;
     e.preventDefault();

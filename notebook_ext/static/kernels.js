@@ -45,7 +45,7 @@ export class KernelsView {
     );
     const r = part.rows[this.at];
     if (!r) return this.frame.say("No kernels.");
-    this.frame.say(h("b", {}, `${r.kernel} `), h("code", {}, r.name), ` of ${r.frame} entry ${r.compilation.split("/")[1]}: ${plural(r.nodes.length, "ATen node")} fused`, r.bytes ? `, ${r.bytes} moved` : "", r.registers == null ? (r.error ? ". " + r.error : ", not compiled yet") : `, ${plural(r.registers, "register")}, ${plural(r.spills || 0, "spill")}`, ". ", h("span", { class: "mut" }, r.check === "not checked" ? "Not checked against ATen." : `Checked: ${r.check}. ${r.check_note}`));
+    this.frame.say(h("b", {}, `${r.kernel} `), h("code", {}, r.name), ` of ${r.frame} entry ${r.compilation.split("/").pop()}: ${plural(r.nodes.length, "ATen node")} fused`, r.bytes ? `, ${r.bytes} moved` : "", r.registers == null ? (r.error ? ". " + r.error : ", not compiled yet") : `, ${plural(r.registers, "register")}, ${plural(r.spills || 0, "spill")}`, ". ", h("span", { class: "mut" }, r.check === "not checked" ? "Not checked against ATen." : `Checked: ${r.check}. ${r.check_note}`));
   }
 
   /** @param {any} r @param {number} i */

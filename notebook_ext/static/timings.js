@@ -54,7 +54,7 @@ export class TimingsView {
     const row = part.rows[this.at];
     if (!row) return this.frame.say("No compilation was timed.");
     const slow = row.bars.filter((/** @type {any} */ b) => b.stage !== "compile").sort((/** @type {any} */ a, /** @type {any} */ b) => b.seconds - a.seconds)[0];
-    this.frame.say(h("b", {}, `${row.name} entry ${row.compilation.split("/")[1]}`), `: ${row.text}`, slow ? `, longest in ${slow.stage} (${slow.text})` : "", ". ", h("span", { class: "mut" }, row.cause ? `Compiled because: ${row.cause}.` : ""));
+    this.frame.say(h("b", {}, `${row.name} entry ${row.compilation.split("/").pop()}`), `: ${row.text}`, slow ? `, longest in ${slow.stage} (${slow.text})` : "", ". ", h("span", { class: "mut" }, row.cause ? `Compiled because: ${row.cause}.` : ""));
   }
 
   /** @param {any} row @param {number} i @param {number} longest */
@@ -65,7 +65,7 @@ export class TimingsView {
     return h(
       "div",
       { class: "time" + (i === this.at ? " sel" : ""), role: "group", "aria-label": `${row.name} ${row.compilation}: ${row.bars.map(label).join(", ")}`, onclick: () => { this.at = i; this.draw(); this.frame.focus(); } },
-      h("div", { class: "timehead" }, h("b", {}, row.name), ` entry ${row.compilation.split("/")[1]} `, h("span", { class: "mut" }, row.text + (row.after ? ` · kernels for the target: ${(row.after).toFixed(2)} s in the background` : ""))),
+      h("div", { class: "timehead" }, h("b", {}, row.name), ` entry ${row.compilation.split("/").pop()} `, h("span", { class: "mut" }, row.text + (row.after ? ` · kernels for the target: ${(row.after).toFixed(2)} s in the background` : ""))),
       h("div", { class: "track", style: `height:${depth * 18}px` }, row.bars.map((/** @type {any} */ b, /** @type {number} */ j) => h("span", { class: "tbar " + this.colour(b.stage), title: label(b), style: `left:${places[j].left}%;width:${places[j].width}%;top:${places[j].row * 18}px` }, places[j].width > 6 ? label(b) : ""))),
     );
   }

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 from engine.records.session import CompilationRecord, Session
 from notebook_ext.views.breaks import breaks
+from notebook_ext.views.contents import contents, facts, file, text_keys
 from notebook_ext.views.graph import graph
 from notebook_ext.views.guards import guards, is_entry
 from notebook_ext.views.kernels import kernels
@@ -46,7 +47,7 @@ def part(session: Session, key: str) -> Any:
     """One part by its key: a view's name, then its arguments, parted by ``|``.
 
     ``linked|ENTRY|TARGET``, ``text|ENTRY|TARGET|PANE``, ``guards|ENTRY``, ``tracer|ENTRY``, ``onion|ENTRY``,
-    ``graph|ENTRY|STAGE``, ``recompiles``, ``timings``, ``breaks``, ``kernels``.
+    ``graph|ENTRY|STAGE``, ``facts|ENTRY``, ``file|ENTRY|NUMBER``, ``recompiles``, ``timings``, ``breaks``, ``kernels``, ``contents``.
 
     Raises:
         KeyError: there is no such part.
@@ -63,34 +64,52 @@ def part(session: Session, key: str) -> Any:
     return _WHOLE[view](session)
 
 
-_BY_ENTRY = {"guards": guards, "graph": graph, "tracer": tracer, "onion": onion}
-_WHOLE = {"recompiles": recompiles, "timings": timings, "breaks": breaks, "kernels": kernels}
+_BY_ENTRY: dict[str, Callable[..., dict[str, Any]]] = {
+    "guards": guards,
+    "graph": graph,
+    "tracer": tracer,
+    "onion": onion,
+    "facts": facts,
+    "file": file,
+}
+_WHOLE = {"recompiles": recompiles, "timings": timings, "breaks": breaks, "kernels": kernels, "contents": contents}
 
 
 def keys(session: Session) -> Iterator[str]:
     """Every key that a page without a kernel needs, texts left out: those follow from the parts."""
     yield from _WHOLE
+    yield "facts|"
     for compilation in session.compilations:
-        yield from (f"{view}|{compilation.id}" for view in ("guards", "tracer", "onion"))
-        yield f"linked|{compilation.id}|"
-        for target in targets_of(compilation)[1:]:
-            yield f"linked|{compilation.id}|{target}"
-        yield f"graph|{compilation.id}|"
-        for record in compilation.graphs[1:]:
-            yield f"graph|{compilation.id}|{record.stage}"
+        yield from entry_keys(compilation)
+    yield from text_keys(session)
+
+
+def entry_keys(compilation: CompilationRecord) -> Iterator[str]:
+    """The keys of one compilation's parts, its texts left out."""
+    yield from (f"{view}|{compilation.id}" for view in ("guards", "tracer", "onion", "facts"))
+    yield f"linked|{compilation.id}|"
+    for target in targets_of(compilation)[1:]:
+        yield f"linked|{compilation.id}|{target}"
+    yield f"graph|{compilation.id}|"
+    for record in compilation.graphs[1:]:
+        yield f"graph|{compilation.id}|{record.stage}"
+
+
+def parts(session: Session, wanted: Iterable[str]) -> Iterator[tuple[str, Any]]:
+    """Parts by key, each followed by the longer texts of its panes."""
+    for key in wanted:
+        value = part(session, key)
+        yield key, value
+        if key.startswith("linked|"):
+            _, entry, target = key.split("|")
+            missing = [p["id"] for p in value["panes"] if p["id"] not in value["texts"]]
+            for text in (f"text|{entry}|{target}|{pane}" for pane in missing):
+                yield text, part(session, text)
 
 
 def all_parts(session: Session) -> dict[str, Any]:
     """All parts by key, for a page without a kernel."""
-    found = {key: part(session, key) for key in keys(session)}
-    for key, value in tuple(found.items()):
-        if key.startswith("linked|"):
-            _, entry, target = key.split("|")
-            missing = [p["id"] for p in value["panes"] if p["id"] not in value["texts"]]
-            found.update(
-                {f"text|{entry}|{target}|{pane}": part(session, f"text|{entry}|{target}|{pane}") for pane in missing}
-            )
-    return found
+    return dict(parts(session, keys(session)))
 
 
 def _entry(session: Session, compilation: CompilationRecord) -> dict[str, Any]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from engine.records.graph import NodeRecord
 from engine.records.kernels import KernelRecord
 from engine.records.session import CompilationRecord, Session
 from notebook_ext.views import places
@@ -18,7 +19,10 @@ def kernels(session: Session) -> dict[str, Any]:
         "target": one_line(session.target, 40),
         "is_run": session.device.startswith(("cuda", "hip")),
         "rows": [
-            _row(session, c, k, frames.get(c.frame, "")) for c in shown for k in {k.id: k for k in c.kernels}.values()
+            _row(session, c, k, frames.get(c.frame, ""), nodes)
+            for c in shown
+            for nodes in (_fused(c),)
+            for k in {k.id: k for k in c.kernels}.values()
         ],
         "externs": [
             {
@@ -35,11 +39,18 @@ def kernels(session: Session) -> dict[str, Any]:
     }
 
 
-def _row(session: Session, compilation: CompilationRecord, kernel: KernelRecord, name: str) -> dict[str, Any]:
+def _fused(compilation: CompilationRecord) -> dict[str, NodeRecord]:
+    """The nodes that went into kernels, by id; graphs are looked at only where there are such."""
+    wanted = {i for k in compilation.kernels for i in k.fused_nodes}
+    return {n.id: n for g in compilation.graphs for n in g.nodes if n.id in wanted} if wanted else {}
+
+
+def _row(
+    session: Session, compilation: CompilationRecord, kernel: KernelRecord, name: str, nodes: dict[str, NodeRecord]
+) -> dict[str, Any]:
     target = kernel.targets[-1] if kernel.targets else None
     resources = target.resources if target else None
-    nodes = {n.id: n for g in compilation.graphs for n in g.nodes}
-    numbers = places.ordinals(session, compilation)
+    numbers = places.ordinals(session, compilation) if nodes else places.Ordinals()
     files = {f.id for f in session.files}
     used = [places.places_of(nodes[i], files).span for i in kernel.fused_nodes if i in nodes]
     verify = kernel.verify

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import functools
+import weakref
+from collections.abc import Collection
 from dataclasses import dataclass, field
 
 from engine.records.bytecode import SourceFile, Span
@@ -49,19 +51,36 @@ class Ordinals:
         return self.numbers.get((span.file, span.line), 0) if span else 0
 
 
-def places_of(node: NodeRecord, files: Iterable[str]) -> NodePlaces:
+def places_of(node: NodeRecord, files: Collection[str]) -> NodePlaces:
     """The places of a node that lie in known files."""
-    known = set(files)
+    span = node.span
+    if span is not None and node.stack == (span,):  # as always where only the innermost line is told
+        return NodePlaces(span) if span.file in files else NodePlaces(None)
+    known = files if isinstance(files, (set, frozenset)) else set(files)
     spans = [s for s in node.stack if s.file in known]
     if node.span is not None and node.span.file in known and (not spans or spans[-1] != node.span):
         spans.append(node.span)
     return NodePlaces(spans[-1], tuple(spans[:-1])) if spans else NodePlaces(None)
 
 
+_numbered: weakref.WeakKeyDictionary[Session, dict[str, tuple[CompilationRecord, int, Ordinals]]] = (
+    weakref.WeakKeyDictionary()
+)
+"""Ordinals by session and compilation, with what they were made from: a record that was replaced is numbered anew."""
+
+
 def ordinals(session: Session, compilation: CompilationRecord) -> Ordinals:
     """Numbers of the source lines that one compilation uses."""
-    found = Ordinals()
+    known = _numbered.setdefault(session, {})
     files = {f.id for f in session.files}
+    made = known.get(compilation.id)
+    if made is None or made[0] is not compilation or made[1] != len(files):
+        made = known[compilation.id] = (compilation, len(files), _ordinals(compilation, files))
+    return made[2]
+
+
+def _ordinals(compilation: CompilationRecord, files: set[str]) -> Ordinals:
+    found = Ordinals()
     for graph in compilation.graphs:
         for node in graph.nodes:
             places = places_of(node, files)
@@ -70,13 +89,18 @@ def ordinals(session: Session, compilation: CompilationRecord) -> Ordinals:
     return found
 
 
+@functools.lru_cache(maxsize=64)
+def _lines(text: str) -> list[str]:
+    return text.splitlines()
+
+
 def source_line(session: Session, span: Span | None) -> str:
     """The text of the span's line without its indentation; empty where unknown."""
     if span is None:
         return ""
     for file in session.files:
         if file.id == span.file:
-            lines = file.text.splitlines()
+            lines = _lines(file.text)
             index = span.line - file.first_line
             return lines[index].strip() if 0 <= index < len(lines) else ""
     return ""
@@ -88,7 +112,7 @@ def snippet(session: Session, span: Span | None) -> str:
         return ""
     for file in session.files:
         if file.id == span.file:
-            lines = file.text.splitlines()
+            lines = _lines(file.text)
             index = span.line - file.first_line
             if not 0 <= index < len(lines):
                 return ""

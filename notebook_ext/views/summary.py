@@ -13,6 +13,8 @@ from engine.records.trace import BreakRecord
 from notebook_ext.views import places
 from notebook_ext.views.text import changed, clean, one_line, plural, seconds
 
+MAX_GROUPS = 8
+"""Functions that the line tells of one by one; the rest is counted."""
 MAX_REMEDIES = 6
 """Lines of remedies below the headline; the rest is counted."""
 
@@ -78,9 +80,12 @@ def summary(session: Session) -> Summary:
     items: list[Item] = []
     if session.subject == "torch":
         items.append(Item("stock torch.compile · "))
-    for i, group in enumerate(groups(session)):
+    found = groups(session)
+    for i, group in enumerate(found[:MAX_GROUPS]):
         items.extend([Item(" · ")] if i else [])
         items.extend(_group_items(session, group))
+    if len(found) > MAX_GROUPS:
+        items += [Item(" · and "), Item(f"{len(found) - MAX_GROUPS:,} more", "contents", "link")]
     items.extend(_kernel_items(session))
     items.extend(_failure_items(session))
     items.append(Item(f", {seconds(session.seconds)}", "", "text") if session.seconds else Item(""))
@@ -89,6 +94,8 @@ def summary(session: Session) -> Summary:
 
 def has_graph(compilation: CompilationRecord) -> bool:
     """Whether the compilation made a graph that computes something."""
+    if compilation.subject == "torch":  # which tells no empty graph, and whose graphs are read only when looked at
+        return bool(compilation.graphs)
     return any(n.op not in ("placeholder", "output", "get_attr") for g in compilation.graphs for n in g.nodes) or any(
         g.text for g in compilation.graphs
     )

@@ -15,11 +15,15 @@ _ARRAY = re.compile(r"^[\[(](.*)[\])]$")
 
 def clean(text: str) -> str:
     """Text without terminal escapes; other control and direction-changing characters become a visible mark. Newlines and tabs stay."""
+    if text.isascii() and text.isprintable():
+        return text
     return _CONTROL.sub("\ufffd", _ANSI.sub("", text.replace("\r\n", "\n")))
 
 
 def one_line(text: str, limit: int = 120) -> str:
     """The text on one line, cut with an ellipsis when longer than ``limit`` characters."""
+    if len(text) <= limit and text.isascii() and text.isprintable() and "  " not in text and text.strip() == text:
+        return text
     flat = " ".join(clean(text).split())
     return flat if len(flat) <= limit else flat[: limit - 1].rstrip() + "…"
 

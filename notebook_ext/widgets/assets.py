@@ -25,6 +25,7 @@ MODULES = (
     "steps.js",
     "tracer.js",
     "onion.js",
+    "contents.js",
     "explorer.js",
 )
 """In an order in which every module comes after those that it imports."""
@@ -38,6 +39,7 @@ STYLES = (
     "graph.css",
     "tracer.css",
     "onion.css",
+    "contents.css",
 )
 
 _IMPORT = re.compile(r"^import .*;\n", re.MULTILINE)

@@ -11,7 +11,7 @@ from notebook_ext.views.explorer import all_parts, overview
 from notebook_ext.views.text import one_line
 from notebook_ext.widgets.assets import module_text, style_text
 
-_PAGE = """<!doctype html>
+_HEAD = """<!doctype html>
 <html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width">
 <meta http-equiv="Content-Security-Policy" content="default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; img-src data:">
 <title>{title}</title>
@@ -23,8 +23,9 @@ body[data-jp-theme-light=false]{{background:#111;color:rgba(255,255,255,.9)}}
 {style}</style></head>
 <body data-jp-theme-light="true">
 <main class="page"><header><b>{title}</b><button type="button" id="theme">Dark theme</button></header><div id="explorer"></div></main>
-<script type="application/json" id="data">{data}</script>
-<script type="module">
+"""
+
+_MODULE = """<script type="module">
 {module}
 {shim}
 </script></body></html>
@@ -42,6 +43,10 @@ const model = {
     if (message.type !== "part" || told.data !== undefined) for (const listener of this.listeners) listener(told);
   },
 };
+"""
+
+
+_START = """
 const button = document.getElementById("theme");
 function setTheme(isDark) { document.body.dataset.jpThemeLight = String(!isDark); button.textContent = isDark ? "Light theme" : "Dark theme"; }
 button.addEventListener("click", () => setTheme(document.body.dataset.jpThemeLight === "true"));
@@ -50,19 +55,24 @@ explorer.render({ model, el: document.getElementById("explorer") });
 """
 
 
+def head_html(title: str) -> str:
+    """A page up to where its data stand."""
+    return _HEAD.format(title=escape(one_line(title)), style=style_text())
+
+
+def module_html(model: str) -> str:
+    """The end of a page: the front end, and the script that defines its ``model``."""
+    return _MODULE.format(module=_as_constant(module_text()), shim=_scoped(model + _START))
+
+
 def standalone_html(session: Session, title: str = "Compilation explorer") -> str:
     """One self-contained page that shows the session; opens from disk, offline, in light or dark."""
     data = {"overview": overview(session), "parts": all_parts(session)}
-    return _PAGE.format(
-        title=escape(one_line(title)),
-        style=style_text(),
-        data=_script_safe(data),
-        module=_as_constant(module_text()),
-        shim=_scoped(_SHIM),
-    )
+    element = f'<script type="application/json" id="data">{script_safe(data)}</script>\n'
+    return head_html(title) + element + module_html(_SHIM)
 
 
-def _script_safe(data: Any) -> str:
+def script_safe(data: Any) -> str:
     """JSON that cannot end or open a script element, whatever its strings hold."""
     return json.dumps(data, ensure_ascii=True, separators=(",", ":")).replace("<", "\\u003c")
 

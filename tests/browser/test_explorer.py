@@ -15,7 +15,7 @@ from tests.notebook_ext.sessions import empty_session, head_session, hostile_ses
 from tests.notebook_ext.traces import many_steps_session, onion_session, steps, steps_session, traced
 
 pytestmark = pytest.mark.browser
-VIEWS = ("linked", "guards", "recompiles", "breaks", "graph", "kernels", "timings", "tracer", "onion")
+VIEWS = ("linked", "guards", "recompiles", "breaks", "graph", "kernels", "timings", "tracer", "onion", "contents")
 
 Show = Callable[..., Any]
 

@@ -1,0 +1,106 @@
+"""The explorer of a large session as one HTML file: its parts compressed, written one by one, unpacked by the browser when looked at."""
+
+from __future__ import annotations
+
+import base64
+import json
+import os
+import tempfile
+import zlib
+from collections.abc import Callable, Iterable, Iterator
+from typing import BinaryIO
+
+from engine.records.session import Session
+from notebook_ext.views.contents import text_keys
+from notebook_ext.views.explorer import entry_keys, overview, parts
+from notebook_ext.widgets.page import head_html, module_html, script_safe
+
+LEVEL = 1
+"""Of compression: most of the gain for little of the time."""
+WORTH_A_PROCESS = 2
+"""From this many compilations on, another process makes half of the parts."""
+_SHIM = """
+const data = JSON.parse(document.getElementById("data").textContent);
+const places = JSON.parse(document.getElementById("index").textContent);
+async function unpack(place) {
+  const bytes = Uint8Array.from(atob(document.getElementById("p" + place).textContent), (c) => c.charCodeAt(0));
+  return new Response(new Blob([bytes]).stream().pipeThrough(new DecompressionStream("deflate"))).json();
+}
+const model = {
+  listeners: [],
+  get: (name) => data[name],
+  on(event, callback) { if (event === "msg:custom") this.listeners.push(callback); },
+  off() {},
+  tell(told) { for (const listener of this.listeners) listener(told); },
+  send(message) {
+    if (message.type !== "part") this.tell({ type: "say", text: "This page has no kernel: run the notebook to check the kernels." });
+    else if (message.key in places) unpack(places[message.key]).then((found) => this.tell({ type: "part", key: message.key, data: found }));
+  },
+};
+"""
+
+Progress = Callable[[int, int], None]
+"""Told how many compilations are written, and how many there are."""
+
+
+def write_page(session: Session, stream: BinaryIO, title: str, progress: Progress | None = None) -> None:
+    """Write the page that shows ``session``; it opens from disk, offline, in light or dark, and holds every part of every view."""
+    stream.write(head_html(title).encode())
+    stream.write(
+        f'<script type="application/json" id="data">{script_safe({"overview": overview(session), "view": "contents"})}</script>\n'.encode()
+    )
+    places: dict[str, int] = {}
+    for key, packed in _packed(session, progress):
+        stream.write(b'<script type="text/plain" id="p%d">%s</script>\n' % (len(places), packed))
+        places[key] = len(places)
+    stream.write(f'<script type="application/json" id="index">{script_safe(places)}</script>\n'.encode())
+    stream.write(module_html(_SHIM).encode())
+
+
+def _packed(session: Session, progress: Progress | None) -> Iterator[tuple[str, bytes]]:
+    groups = _groups(session)
+    if len(session.compilations) < WORTH_A_PROCESS or not hasattr(os, "fork") or (os.cpu_count() or 1) < 2:
+        yield from _pack(session, groups, progress)
+        return
+    with tempfile.TemporaryFile() as other:
+        child = os.fork()
+        if child == 0:
+            _in_child(session, groups[1::2], other)
+        yield from _pack(session, groups[::2], progress)
+        _, status = os.waitpid(child, 0)
+        if status:  # whatever went wrong there, here it shows
+            yield from _pack(session, groups[1::2], progress)
+            return
+        other.seek(0)
+        while line := other.readline():
+            key, _, packed = line.rstrip(b"\n").rpartition(b"\t")
+            yield key.decode(), packed
+
+
+def _in_child(session: Session, groups: list[list[str]], file: BinaryIO) -> None:
+    status = 1
+    try:
+        file.writelines(key.encode() + b"\t" + packed + b"\n" for key, packed in _pack(session, groups, None))
+        file.flush()
+        status = 0
+    finally:
+        os._exit(status)
+
+
+def _groups(session: Session) -> list[list[str]]:
+    """Keys that belong together: of the whole, and of each compilation."""
+    texts: dict[str, list[str]] = {}
+    for key in text_keys(session):
+        texts.setdefault(key.split("|")[1], []).append(key)
+    whole = ["contents", "recompiles", "timings", "breaks", "kernels", "facts|", *texts.get("", ())]
+    return [whole, *([*entry_keys(c), *texts.get(c.id, ())] for c in session.compilations)]
+
+
+def _pack(session: Session, groups: Iterable[list[str]], progress: Progress | None) -> Iterator[tuple[str, bytes]]:
+    wanted = list(groups)
+    for number, keys in enumerate(wanted, 1):
+        for key, value in parts(session, keys):
+            plain = json.dumps(value, ensure_ascii=True, separators=(",", ":")).encode()
+            yield key, base64.b64encode(zlib.compress(plain, LEVEL))
+        if progress is not None:
+            progress(number, len(wanted))
