@@ -92,7 +92,7 @@ FUNCTIONS = {
         n: f"libdevice.{n}"
         for n in ("asinh", "acosh", "atanh", "erfc", "erfinv", "lgamma", "hypot", "copysign", "nextafter")
     },
-    "round": "libdevice.rint",
+    "round": "libdevice.nearbyint",
     "i0": "libdevice.cyl_bessel_i0",
     "i1": "libdevice.cyl_bessel_i1",
     **{n: f"libdevice.{n}" for n in ("j0", "j1", "y0", "y1", "erfcx")},
