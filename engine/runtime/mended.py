@@ -16,7 +16,7 @@ def mend() -> None:
     which ``&`` and ``|`` refuse. Before Triton 3.7 it hands numpy an array of one element where it needs a whole number, which numpy 2.4
     refuses.
     """
-    interpreter = importlib.import_module("triton.runtime.interpreter")
+    interpreter: Any = importlib.import_module("triton.runtime.interpreter")
     builder = interpreter.InterpreterBuilder
     for name in dir(builder):
         if name.startswith(("create_icmp", "create_fcmp")):
