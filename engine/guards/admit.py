@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from engine.guards.explain import holds
+from engine.guards.structure import Structure
 from engine.guards.tensors import batchable, never, state_helper, tensor_helper
 from engine.ir.guard import Guard
 from engine.ir.origin import Closure, Origin, Scope
@@ -27,6 +28,7 @@ class Admission:
         self._compile_exact = compile_exact
         self._exact: Callable[..., bool] | None = None
         self._batches: dict[str, tuple[Origin, ...]] = {}
+        self._structures: list[Structure] = []
         self._state = ""
         self._space: dict[str, Any] = {}
         self._walked = 0
@@ -38,6 +40,10 @@ class Admission:
     def add_batch(self, name: str, members: tuple[Origin, ...]) -> None:
         """Declare a name of the quick check that stands for the tensor helper on these origins."""
         self._batches[name] = members
+
+    def add_structure(self, structure: Structure) -> None:
+        """Declare what stands for many guards."""
+        self._structures.append(structure)
 
     def add_state(self, name: str) -> None:
         """Declare the name of the quick check that stands for the state helper."""
@@ -53,6 +59,10 @@ class Admission:
         scope = self._scope(cells, arguments)
         if not self._holds(cells, arguments, scope):
             return False
+        for structure in self._structures:
+            module = None if structure.root is None else structure.root.resolve(scope)
+            if not structure(module):
+                structure.learn(module)
         if self._learned < LESSONS:
             self._learned += 1
             self._learn(scope)

@@ -4,23 +4,27 @@ from __future__ import annotations
 
 import itertools
 import linecache
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import torch
+
 from engine.guards.admit import Admission
 from engine.guards.names import CELLS, Names, Reads
-from engine.guards.order import exact_type, ordered, tier
+from engine.guards.order import RELATIONAL, exact_type, ordered, tier
+from engine.guards.structure import WORTH_IT, Structure
 from engine.guards.tensors import (
     HAS_HELPERS,
+    HAS_VERSIONS,
     IMPLIED_BY_TENSORS,
     STATE_GUARDS,
     STATE_WORTH_IT,
     batchable,
     keys_tell_modes,
 )
-from engine.ir.guard import Equals, GlobalState, Guard
-from engine.ir.origin import Origin
+from engine.ir.guard import Equals, GlobalState, Guard, SameObject, TypeIs
+from engine.ir.origin import Fixed, Global, MaybeGlobal, Origin
 from engine.ir.tensor_guard import PLAIN_TENSORS, Facet
 
 Check = Callable[..., bool]
@@ -132,30 +136,96 @@ def _read_again(guard: Guard) -> tuple[Origin, ...]:
 
 
 def _quick_lines(in_order: Sequence[Guard], names: Names, admission: Admission) -> Body:
-    """The check with all of a tier's tensors in one call: arguments first, then those reached through something, then what reads through those."""
+    """The check with what many guards ask asked in one call.
+
+    A tier's tensors go to one helper, all that lies below a module to one structure: arguments first, then those reached through something, then
+    what reads through those.
+    """
+    structured = _structures(in_order, batchable(in_order)) if HAS_VERSIONS else {}
+    below = {g for found in structured.values() for g in found}
+    in_order = [g for g in in_order if g not in below]
     tensors = batchable(in_order)
-    writer = Writer(
-        [g for g in in_order if g.origin not in tensors]
-        + [g for g in in_order if g.origin in tensors and g.rank == 10],
-        names,
-    )
+    apart = [g for g in in_order if not (g.origin in tensors and isinstance(g, (Facet, TypeIs)))]
+    writer = Writer(apart + [g for g in in_order if g.origin in tensors and g.rank == 10], names)
     lines: list[str] = []
     through = {o: any(link in tensors for link in o.chain()) for g in in_order for o in g.origins}
-    late = [g for g in in_order if g.origin not in tensors and any(through[o] for o in g.origins)]
-    early = [g for g in in_order if g.origin not in tensors and not any(through[o] for o in g.origins)]
+    late = [g for g in apart if any(through[o] for o in g.origins)]
+    early = [g for g in apart if not any(through[o] for o in g.origins)]
     if keys_tell_modes(in_order, tensors):
         early = [g for g in early if not (isinstance(g, GlobalState) and (g.state, g.value) in IMPLIED_BY_TENSORS)]
     early = _state_lines(early, writer, admission, lines)
+    if None in structured:
+        _structure(None, structured[None], writer, admission, lines)
     for level in (0, 1, 2):
         for guard in early:
             if tier(guard) == level or (level == 2 and tier(guard) == 3):
                 writer.write(guard, lines)
+                if isinstance(guard, TypeIs) and guard.origin in structured:
+                    _structure(guard, structured[guard.origin], writer, admission, lines)
         members = tuple(o for o in tensors if _level(o) == level)
         if members:
             _batch(members, writer, admission, lines)
     for guard in late:
         writer.write(guard, lines)
     return Body((*lines, "return True"), names)
+
+
+def _structures(in_order: Sequence[Guard], tensors: Mapping[Origin, object]) -> dict[Origin | None, list[Guard]]:
+    """The guards below each outermost module, and (None) on globals and classes, where they are many.
+
+    Those on what is read through a tensor stay out.
+    """
+    modules = {g.origin for g in in_order if isinstance(g, TypeIs) and issubclass(g.type, torch.nn.Module)}
+    found: dict[Origin | None, list[Guard]] = {}
+    for guard in in_order:
+        if isinstance(guard, (GlobalState, *RELATIONAL)) and not isinstance(guard, SameObject):
+            continue
+        chain = guard.origin.chain()
+        above = chain[:-1]
+        root = next((o for o in above if o in modules), None)
+        if any(o in tensors for o in above):
+            continue
+        if root is None or isinstance(chain[0], Fixed):
+            if not isinstance(chain[0], (Fixed, Global, MaybeGlobal)) or isinstance(guard, SameObject):
+                continue
+            if guard.origin in tensors or guard.origin in modules:
+                continue
+            root = None
+        elif isinstance(guard, SameObject) and not (guard.same and root in guard.other.chain()[:-1]):
+            continue
+        if guard.origin in tensors and not isinstance(guard, (Facet, TypeIs)):
+            continue
+        found.setdefault(root, []).append(guard)
+    return {root: guards for root, guards in found.items() if len(guards) >= WORTH_IT}
+
+
+def _structure(
+    root: TypeIs | None, guards: Sequence[Guard], writer: Writer, admission: Admission, lines: list[str]
+) -> None:
+    """Ask all guards below one module, or on globals and classes, at once."""
+    structure = Structure(root.origin if root else None, guards, lambda rest: _check_below(root, rest))
+    admission.add_structure(structure)
+    if root is None:
+        same = writer.names.const(structure, "same_surroundings")
+        lines.append(f"if not {same}(): return {_exactly(writer.names, admission)}")
+        return
+    text = writer.reads.text(root.origin, lines)
+    same = writer.names.const(structure, f"same_below_{text.strip('_')}" if text.isidentifier() else "same_below")
+    lines.append(f"if not {same}({text}): return {_exactly(writer.names, admission)}")
+
+
+def _check_below(root: TypeIs | None, guards: Sequence[Guard]) -> Callable[[Any], bool]:
+    """A check of guards below a module that takes the module."""
+    names = Names(("module",))
+    writer = Writer(guards, names)
+    if root is not None:
+        writer.reads.given(root.origin, "module")
+        writer.settle(root.origin, root.type)
+    lines: list[str] = []
+    for guard in guards:
+        writer.write(guard, lines)
+    check, _, _ = _build(Body((*lines, "return True"), names), ("module",))
+    return lambda module: check((), module)
 
 
 def _level(origin: Origin) -> int:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import keyword
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from typing import Any
 
 from engine.ir.origin import MISSING, Hooks, Local, Maybe, Member, Origin
@@ -66,8 +66,18 @@ class Reads:
             self._texts[link] = self._read(link, lines)
         return self._texts[origin]
 
-    def _unread(self, origin: Origin) -> Iterator[Origin]:
-        return (link for link in origin.chain() if link not in self._texts)
+    def _unread(self, origin: Origin) -> list[Origin]:
+        """The links of the chain below the last one that has a text, outermost first."""
+        links: list[Origin] = []
+        link: Origin | None = origin
+        while link is not None and link not in self._texts:
+            links.append(link)
+            link = link.parent
+        return links[::-1]
+
+    def given(self, origin: Origin, text: str) -> None:
+        """Declare that ``text`` reads the origin."""
+        self._texts[origin] = text
 
     def _read(self, origin: Origin, lines: list[str]) -> str:
         if isinstance(origin, Local):

@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from engine.ir.guard import GlobalState, Guard, TypeIs
+from engine.ir.guard import GlobalState, Guard, HasAttribute, TypeIs
 from engine.ir.origin import Origin
 from engine.ir.tensor_guard import PLAIN_TENSORS, DimensionsAre, DispatchKeys, Facet, LayoutIs, ShapeIs, StrideIs
 
@@ -20,6 +20,11 @@ Sizes = tuple[int | None, ...]
 _helpers: Any = getattr(getattr(torch._C, "_dynamo", None), "guards", None)
 HAS_HELPERS = hasattr(_helpers, "TensorGuards") and hasattr(_helpers, "GlobalStateGuard")
 """Whether this torch has both helpers."""
+
+dict_version: Any = getattr(_helpers, "dict_version", None)
+"""A number that differs once a dictionary was written to, and is no other dictionary's."""
+HAS_VERSIONS = HAS_HELPERS and dict_version is not None
+"""Whether this torch tells versions of dictionaries."""
 
 STATE_GUARDS = frozenset(
     ("grad_mode", "autocast", "torch_function_enabled", "default_dtype", "deterministic", "deterministic_warn_only")
@@ -38,7 +43,7 @@ def batchable(in_order: Sequence[Guard]) -> dict[Origin, tuple[Facet, ...]]:
         if isinstance(guard, Facet):
             facets.setdefault(guard.origin, []).append(guard)
     plain = {g.origin for g in in_order if isinstance(g, TypeIs) and g.type in PLAIN_TENSORS}
-    others = {g.origin for g in in_order if not isinstance(g, (Facet, TypeIs, GlobalState))}
+    others = {g.origin for g in in_order if not isinstance(g, (Facet, TypeIs, GlobalState, HasAttribute))}
     return {o: tuple(found) for o, found in facets.items() if o in plain and o not in others and _is_whole(found)}
 
 

@@ -1,0 +1,210 @@
+"""Many guards checked at once, those below a module or on globals and classes: what they read has not been written to since they last held.
+
+Nearly all guards on a module tree read entries of dictionaries that are seldom written: instance dictionaries, tables of submodules and parameters.
+When all guards have held, each such dictionary's version is noted. As long as no version differs, nothing that was read through them differs, and
+what remains is to compare classes, empty tables of hooks, and the tensors' own metadata. A "no" means nothing: the guards are then checked one by one.
+The idea is Dynamo's dictionary tags.
+"""
+
+from __future__ import annotations
+
+import gc
+import types
+import weakref
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from operator import call, is_, itemgetter
+from typing import Any
+
+from engine.guards.gather import Plan, gather
+from engine.guards.tensors import dict_version, never, tensor_helper
+from engine.ir.guard import Guard
+from engine.ir.origin import MISSING, Origin
+from engine.ir.tensor_guard import Facet
+
+WORTH_IT = 24
+"""With fewer guards below a module than this, checking them one by one is as quick."""
+SEARCHED = 20_000
+"""Objects looked at when it is made sure that what is kept does not keep the module itself alive."""
+MODULES = 64
+"""Modules of one class that one entry remembers."""
+EAGER = 16
+"""How often it is learned anew at once; afterwards only when it has said no ``PATIENCE`` times."""
+PATIENCE = 64
+
+
+class Structure:
+    """All guards below one module, or (``root`` None) on globals and classes, as one question.
+
+    Safe to share between threads: what it replaces is replaced whole.
+    """
+
+    def __init__(
+        self, root: Origin | None, guards: Sequence[Guard], compile_rest: Callable[[Sequence[Guard]], Any]
+    ) -> None:
+        self.root = root
+        self._guards = tuple(guards)
+        self._compile_rest = compile_rest
+        self._facets: dict[Origin, list[Facet]] = {}
+        for guard in guards:
+            if isinstance(guard, Facet):
+                self._facets.setdefault(guard.origin, []).append(guard)
+        self._known: dict[int, tuple[Callable[[], Any], _Checker]] = {}
+        self._written: Counter[int] = Counter()
+        self._rest: tuple[frozenset[Guard], Callable[[Any], bool]] | None = None
+        self._tried: dict[int, tuple[int, int]] = {}
+        """By module: how often it was taken note of, and how often that would have been done since."""
+
+    def __call__(self, root: Any = None) -> bool:
+        """Whether the guards are known to hold for this module; False says nothing."""
+        found = self._known.get(id(root))
+        try:
+            return found is not None and found[0]() is root and found[1]()
+        except Exception:
+            return False
+
+    def learn(self, root: Any) -> None:
+        """Take note of a module for which all guards have just held."""
+        key = id(root)
+        if len(self._known) >= MODULES and key not in self._known:
+            return
+        learned, waited = self._tried.get(key, (0, 0))
+        self._tried[key] = (learned, waited + 1) if learned >= EAGER and waited < PATIENCE else (learned + 1, 0)
+        if self._tried[key][1]:
+            return
+        self._note_writes(key)
+        plan, rest = gather(self.root, root, self._guards, self._written)
+        check = self._checker(plan, rest, root)
+        if check is None or (root is not None and _reaches((*plan.versions.values(), *plan.objects.values()), root)):
+            self._forget(key)
+            return
+        if root is None:
+            self._known[key] = (_nothing, check)
+            return
+        owner = weakref.ref(self)
+
+        def gone(_: Any) -> None:
+            state = owner()
+            if state is not None:
+                state._forget(key)
+                state._tried.pop(key, None)
+
+        self._known[key] = (weakref.ref(root, gone), check)
+
+    def _forget(self, key: int) -> None:
+        self._known.pop(key, None)
+
+    def _note_writes(self, key: int) -> None:
+        """Count the dictionaries that were written to since this module was last taken note of."""
+        if key in self._known:
+            self._written.update(map(id, self._known[key][1].written()))
+
+    def _checker(self, plan: Plan, rest: Sequence[Guard], root: Any) -> _Checker | None:
+        values = list(plan.tensors.values())
+        helper: Callable[..., bool] | None = never
+        if values:
+            helper = tensor_helper(values, [tuple(self._facets[o]) for o in plan.tensors])
+        if helper is None:
+            return None
+        chosen = frozenset(rest)
+        if chosen and (self._rest is None or self._rest[0] != chosen):
+            self._rest = (chosen, self._compile_rest(rest))
+        owner = _nothing if root is None else weakref.ref(root)
+        return _Checker(plan, helper, self._rest[1] if chosen and self._rest else None, owner)
+
+
+def _nothing() -> None:
+    """Stands for the weak reference of what has no module."""
+
+
+class _Checker:
+    """The question for one module; built anew whenever it had to say no although the guards held."""
+
+    __slots__ = (
+        "_attributes", "_dicts", "_entries", "_helper", "_hooks", "_names", "_objects", "_owners", "_rest", "_root", "_tensors", "_types", "_versions",
+    )  # fmt: skip
+
+    def __init__(
+        self,
+        plan: Plan,
+        helper: Callable[..., bool],
+        rest: Callable[[Any], bool] | None,
+        root: Callable[[], Any],
+    ) -> None:
+        self._dicts = [*plan.versions.values(), *plan.classes.values()]
+        self._versions = list(map(dict_version, self._dicts))
+        self._entries = [_entries(space, wanted) for space, wanted in plan.entries.values()]
+        self._hooks = plan.hooks
+        self._objects = list(plan.objects.values())
+        self._types = list(map(type, self._objects))
+        self._owners = [owner for owner, _, _ in plan.attributes.values()]
+        self._names = [name for _, name, _ in plan.attributes.values()]
+        self._attributes = [found for _, _, found in plan.attributes.values()]
+        # Tensors are held weakly: a parameter that is replaced must not stay.
+        self._tensors = [weakref.ref(t) for t in plan.tensors.values()]
+        self._helper = helper
+        self._rest = rest
+        self._root = root
+
+    def written(self) -> list[Any]:
+        """Dictionaries that were written to since."""
+        return [d for d, version in zip(self._dicts, self._versions, strict=True) if dict_version(d) != version]
+
+    def __call__(self) -> bool:
+        # The tensors last: only while no dictionary was written to are they the ones that are looked at.
+        if [*map(dict_version, self._dicts)] != self._versions or any(self._hooks):
+            return False
+        if not all(map(is_, map(type, self._objects), self._types)):
+            return False
+        if not all(map(is_, map(getattr, self._owners, self._names), self._attributes)):
+            return False
+        for unchanged in self._entries:
+            if not unchanged():
+                return False
+        if self._tensors and not self._helper(*map(call, self._tensors)):
+            return False
+        return self._rest is None or self._rest(self._root())
+
+
+def _entries(space: Any, wanted: dict[Any, Any]) -> Callable[[], bool]:
+    """Whether these entries of a dictionary are the very same objects, and the absent ones still absent."""
+    absent = [k for k, v in wanted.items() if v is MISSING]
+    present = [k for k, v in wanted.items() if v is not MISSING]
+    expected = [wanted[k] for k in present]
+    # One more key than needed, so that the getter always gives a tuple.
+    get = itemgetter(*present, present[0]) if present else None
+
+    def unchanged() -> bool:
+        if get is not None and not all(map(is_, get(space), expected)):
+            return False
+        return not any(k in space for k in absent)
+
+    def guarded() -> bool:
+        try:
+            return unchanged()
+        except KeyError:
+            return False
+
+    return guarded
+
+
+def _reaches(kept: Iterable[Any], root: Any) -> bool:
+    """Whether what is kept leads back to the module, which then would never be freed."""
+    seen: set[int] = set()
+    stack = list(kept)
+    while stack:
+        value = stack.pop()
+        if value is root:
+            return True
+        if id(value) in seen or not gc.is_tracked(value) or isinstance(value, _ELSEWHERE):
+            continue
+        seen.add(id(value))
+        if len(seen) > SEARCHED:
+            return True
+        is_function = type(value) is types.FunctionType
+        stack.extend((value.__closure__ or ()) if is_function else gc.get_referents(value))
+    return False
+
+
+_ELSEWHERE = (type, types.ModuleType, types.CodeType, types.FrameType)
+"""What lives on its own: not searched."""
