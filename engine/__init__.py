@@ -32,6 +32,7 @@ if TYPE_CHECKING:
         UnknownTarget,
     )
     from engine.ir.marks import allow_in_graph, disable, graph_break
+    from engine.ir.spec import TensorSpec
     from engine.observe.torch_live import observe_torch
     from engine.observe.torch_trace import load_torch_trace
     from engine.options import config
@@ -46,6 +47,7 @@ _HOMES = {
         "BackendError", "EngineError", "GraphBreak", "NotATrace", "RecompileLimit", "Unavailable", "UnknownBackend", "UnknownTarget",
     ),
     "engine.ir.marks": ("allow_in_graph", "disable", "graph_break"),
+    "engine.ir.spec": ("TensorSpec",),
     "engine.observe.torch_live": ("observe_torch",),
     "engine.observe.torch_trace": ("load_torch_trace",),
     "engine.options": ("config",),
@@ -60,6 +62,7 @@ __all__ = [
     "NotATrace",
     "RecompileLimit",
     "Session",
+    "TensorSpec",
     "Unavailable",
     "UnknownBackend",
     "UnknownTarget",

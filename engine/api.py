@@ -257,7 +257,14 @@ def guards_of(f: Any) -> tuple[GuardsRecord, ...]:
 
 
 def explain_call(f: Any, *args: Any, **kwargs: Any) -> CallExplanation:
-    """Which cache entry ``f(*args, **kwargs)`` would hit and, guard by guard, why the others would not. Runs nothing, moves nothing."""
+    """Which cache entry ``f(*args, **kwargs)`` would hit and, guard by guard, why the others would not. Runs nothing, moves nothing.
+
+    An ``engine.TensorSpec`` may stand for a tensor anywhere among the arguments: what if its shape, dtype, strides, device or requires_grad were these?
+
+    Raises:
+        BadArgument: ``f`` is not compiled.
+        TypeError: the arguments do not fit ``f``'s signature.
+    """
     return inspect_cache.explain_call(f, *args, **kwargs)
 
 
@@ -277,12 +284,34 @@ def expect(*, graphs: int | None = None, breaks: int | None = None, recompiles: 
 
 
 def mark_dynamic(t: torch.Tensor, dim: int, min: int | None = None, max: int | None = None) -> None:
-    """Make dimension ``dim`` of ``t`` a symbol at the next compile, optionally with bounds.
+    """Make dimension ``dim`` of ``t`` a symbol at the next compile, optionally with bounds on its size, both included.
+
+    Where the traced code needs one certain size nevertheless, the symbol's story in the records says at which line.
 
     Raises:
-        BadArgument: the tensor has no such dimension.
+        BadArgument: the tensor has no such dimension, the bounds are no sizes in order, or the tensor's own size lies outside of them.
     """
-    getattr_or_set(t, DYNAMIC, dict)[dimension(t, dim)] = (min, max)
+    place = dimension(t, dim)
+    check_bounds(place, t.shape[place], min, max)
+    getattr_or_set(t, DYNAMIC, dict)[place] = (min, max)
+
+
+def check_bounds(dim: int, size: int, low: int | None, high: int | None) -> None:
+    """Check bounds that a person gave for a dimension's size.
+
+    Raises:
+        BadArgument: they are no sizes in order, or ``size`` lies outside of them.
+    """
+    for name, bound in (("min", low), ("max", high)):
+        if bound is not None and (type(bound) is not int or bound < 0):
+            raise errors.BadArgument(
+                f"{name} is the {'least' if name == 'min' else 'greatest'} size that dimension {dim} will have, not {bound!r}."
+            )
+    if low is not None and high is not None and low > high:
+        raise errors.BadArgument(f"min={low} is greater than max={high}: give the least size first.")
+    if (low is not None and size < low) or (high is not None and size > high):
+        bounds = " and ".join(f"{n}={b}" for n, b in (("min", low), ("max", high)) if b is not None)
+        raise errors.BadArgument(f"Dimension {dim} has size {size}, which lies outside of {bounds}.")
 
 
 def mark_static(t: torch.Tensor, dim: int | None = None) -> None:

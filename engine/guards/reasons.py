@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from engine.guards.explain import Finding, findings, guard_id, results
+from engine.guards.lessons import lesson_of
 from engine.ir.guard import Guard
 from engine.ir.origin import Scope
 from engine.records.guards import Fix, Rejection
@@ -29,6 +30,7 @@ def rejection(entry_id: str, ordered: Sequence[Guard], scope: Scope) -> Rejectio
         guard.cause.span,
         fixes_of(first),
         results(found),
+        lesson_of(first),
     )
 
 

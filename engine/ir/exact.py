@@ -13,6 +13,8 @@ from typing import Any
 
 import torch
 
+from engine.ir.spec import TensorSpec
+
 MISSING = object()
 """Stands for an attribute that is not there."""
 
@@ -211,6 +213,8 @@ def _module_member(value: Any, own: dict[str, Any], name: str) -> Any:
 
 def has_attribute(value: Any, name: str) -> bool:
     """Whether the attribute is there, without running code of the user's."""
+    if type(value) is TensorSpec:
+        return _in_classes(value.tensor_type, name) is not MISSING
     return static_attribute(value, name) is not MISSING
 
 
@@ -229,6 +233,9 @@ def dtype_word(dtype: torch.dtype) -> str:
 def describe(value: Any, depth: int = 0) -> str:
     """A value in a few words: ``f32[4, 16]``, ``5``, ``'abc'``, ``list of 3``, ``MyModule``. Runs no ``__repr__`` of the user's."""
     kind = type(value)
+    if kind is TensorSpec:
+        text = f"{dtype_word(value.dtype)}[{', '.join(map(str, value.shape))}]"
+        return text if value.device.type == "cpu" else f"{text} {value.device}"
     if builtin_base(kind, (torch.Tensor,)) is not None:
         return _describe_tensor(value)
     if (

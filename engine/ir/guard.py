@@ -21,6 +21,7 @@ from engine.ir import exact
 from engine.ir.global_state import GLOBAL_STATES, QUICK, same_state
 from engine.ir.origin import Closure, ConstName, Fixed, Global, Hooks, Local, MaybeGlobal, Origin
 from engine.ir.relation import relation_text, relation_words
+from engine.ir.spec import TensorSpec, class_of
 from engine.records.bytecode import Span
 from engine.records.guards import Fix
 
@@ -40,12 +41,18 @@ Known = type | None
 """The exact type of a value, where a guard checked before has settled it."""
 
 
+STACK = "__stack_"
+"""How resume functions name parameters for what lay on the stack at the graph break."""
+CARRIED = "a value carried over the graph break"
+"""What a person is told of such a value."""
+
+
 def spoken(origin: Origin) -> str:
     """The value as a person writes it in the frame: ``x``, ``self.weight``."""
     root = origin.chain()[0]
     if not isinstance(root, (Local, Global, MaybeGlobal, Closure)):
         return origin.expr
-    return root.variable + origin.expr.removeprefix(root.expr)
+    return (CARRIED if root.variable.startswith(STACK) else root.variable) + origin.expr.removeprefix(root.expr)
 
 
 @dataclass(frozen=True)
@@ -126,16 +133,15 @@ class TypeIs(Guard):
         return f"{const(type, 'type')}({expr}) is {const(self.type, _name_of(self.type))}"
 
     def test(self, value: Any, others: tuple[Any, ...] = ()) -> bool:
-        return type(value) is self.type
+        return class_of(value) is self.type
 
     def expected_text(self) -> str:
         return exact.type_name(self.type)
 
     def actual_text(self, value: Any, others: tuple[Any, ...] = ()) -> str:
-        found = exact.type_name(type(value))
-        return (
-            f"another class named {found}" if found == self.expected_text() and type(value) is not self.type else found
-        )
+        found = exact.type_name(class_of(value))
+        is_twin = found == self.expected_text() and class_of(value) is not self.type
+        return f"another class named {found}" if is_twin else found
 
     def fixes(self, value: Any, others: tuple[Any, ...] = ()) -> tuple[Fix, ...]:
         if self.type in (int, float) and type(value) in (int, float):
@@ -566,6 +572,8 @@ class NoOverlap(Guard):
 
 
 def _storage(tensor: Any) -> int:
+    if type(tensor) is TensorSpec:
+        return id(tensor)
     with torch._C.DisableTorchFunction():
         return int(torch.Tensor.untyped_storage(tensor)._cdata)
 
@@ -767,6 +775,8 @@ def _size_at(value: Any, dimension: int) -> int | float:
         TypeError: not a tensor, or not a number.
         IndexError: no such dimension.
     """
+    if dimension >= 0 and type(value) is TensorSpec:
+        return int(value.shape[dimension])
     if dimension >= 0:
         with torch._C.DisableTorchFunction():
             size: int = torch.Tensor.size(value)[dimension]

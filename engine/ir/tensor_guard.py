@@ -12,6 +12,7 @@ import torch
 from engine.ir import exact
 from engine.ir.guard import Guard, Known, TensorMatch, TypeIs, spoken
 from engine.ir.origin import ConstName
+from engine.ir.spec import TensorSpec
 from engine.records.guards import Fix
 
 PLAIN_TENSORS: tuple[type, ...] = (torch.Tensor, torch.nn.Parameter)
@@ -22,15 +23,17 @@ _Tensor: Any = torch.Tensor
 
 def dispatch_keys_of(tensor: Any) -> str:
     """The tensor's own dispatch keys as text, as ``TensorMatch.dispatch_keys`` holds them."""
-    return str(torch._C._dispatch_keys(tensor))
+    return tensor.dispatch_keys if type(tensor) is TensorSpec else str(torch._C._dispatch_keys(tensor))
 
 
 def _raw_keys(tensor: Any) -> int:
+    if type(tensor) is TensorSpec:
+        return _parse_keys(tensor.dispatch_keys) or 0
     return int(torch._C._dispatch_keys(tensor).raw_repr())
 
 
 def _reader(name: str) -> Callable[[Any], Any]:
-    """Reads a tensor's attribute past any override.
+    """Reads a tensor's attribute past any override; of a description, what it says.
 
     The reader raises TypeError for what is no tensor, RuntimeError for a facet that the tensor has not.
     """
@@ -38,6 +41,9 @@ def _reader(name: str) -> Callable[[Any], Any]:
     get = found.__get__ if hasattr(type(found), "__set__") else None
 
     def read(value: Any) -> Any:
+        if type(value) is TensorSpec:
+            told = getattr(value, name)
+            return told() if name in ("size", "stride") else told
         with torch._C.DisableTorchFunction():
             return found(value) if get is None else get(value)
 
@@ -85,7 +91,7 @@ class DispatchKeys(Facet):
     """The tensor's own dispatch keys (conjugate, inference, nested, wrapped tensors differ in them)."""
 
     kind: ClassVar[str] = "dispatch keys"
-    rank: ClassVar[int] = 42
+    rank: ClassVar[int] = 49
     reader = staticmethod(dispatch_keys_of)
 
     keys: str
@@ -392,10 +398,10 @@ def facets(match: TensorMatch) -> tuple[Guard, ...]:
     strided = any(s is not None for s in match.strides)
     return (
         TypeIs(o, match.type, cause=cause),
-        DispatchKeys(o, match.dispatch_keys, cause=cause),
         DtypeIs(o, match.dtype, cause=cause),
         DeviceIs(o, match.device, cause=cause),
         LayoutIs(o, match.layout, cause=cause),
+        DispatchKeys(o, match.dispatch_keys, cause=cause),
         RequiresGradIs(o, match.requires_grad, cause=cause),
         DimensionsAre(o, len(match.sizes), cause=cause),
         *((ShapeIs(o, match.sizes, cause=cause),) if sized and match.sizes else ()),

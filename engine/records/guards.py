@@ -70,6 +70,8 @@ class Rejection(Record):
     span: Span | None = None
     fixes: tuple[Fix, ...] = ()
     results: tuple[GuardResult, ...] = ()
+    lesson: str = ""
+    """What there is to learn from it, where the failure is of a kind that people meet often."""
 
 
 @dataclass(frozen=True, slots=True)

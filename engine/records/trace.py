@@ -70,6 +70,34 @@ class InlinedCall(Record):
 
 
 @dataclass(frozen=True, slots=True)
+class Assumption(Record):
+    """Something taken for granted of a symbol, and the user's line that made it so."""
+
+    text: str
+    why: str = ""
+    span: Span | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class SymbolRecord(Record):
+    """The story of one size or number that was made a symbol.
+
+    ``places`` are where it is read (``x.shape[0]``), ``hint`` its value in the call that was traced, ``low`` and ``high`` the values that the compiled
+    code serves (None: no bound). ``became`` is what it was found to equal, empty while it is free: then ``settled`` says where.
+    """
+
+    name: str
+    places: tuple[str, ...]
+    hint: str
+    why: str
+    low: int | None = None
+    high: int | None = None
+    relations: tuple[Assumption, ...] = ()
+    became: str = ""
+    settled: Assumption | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class TraceRecord(Record):
     """The outcome of tracing one frame once."""
 
@@ -82,3 +110,5 @@ class TraceRecord(Record):
     effects: tuple[str, ...] = ()
     """Side effects replayed after the graph, in order, in words."""
     steps: tuple[StepRecord, ...] = ()
+    symbols: tuple[SymbolRecord, ...] = ()
+    """Sizes and numbers that were made symbols."""

@@ -7,6 +7,7 @@ import threading
 import traceback
 import weakref
 from collections.abc import Callable, MutableMapping
+from dataclasses import replace
 from types import FunctionType
 from typing import Any
 
@@ -14,11 +15,12 @@ from engine.bytecode.route import route_calls
 from engine.errors import EngineError, RecompileLimit
 from engine.ir.context import paying_attention
 from engine.ir.frame import CompiledFrame, Compiler, FrameRequest
+from engine.ir.guard import CARRIED
 from engine.ir.marks import ORIGINALS, is_disabled, original
 from engine.ir.origin import Scope
 from engine.options import config
 from engine.records.bytecode import Span
-from engine.records.guards import Rejection
+from engine.records.guards import Fix, Rejection
 from engine.records.runtime import Failure, Skipped
 from engine.records.session import Session
 from engine.runtime.cache import COMPILE_LOCK, CodeCache, all_caches, caches_of
@@ -231,8 +233,19 @@ class Dispatch:
 
     def _rejections(self, scope: Scope, *, all_of_them: bool) -> tuple[Rejection, ...]:
         entries = self.entries if all_of_them else self.entries[:1]
-        found = (self.compiler.rejection(e, scope) for e in entries)
+        found = (self.rejection(e, scope) for e in entries)
         return tuple(r for r in found if r is not None)
+
+    def rejection(self, entry: CompiledFrame, scope: Scope) -> Rejection | None:
+        """Why an entry does not serve a call, in the frame's own terms; None when it does."""
+        found = self.compiler.rejection(entry, scope)
+        after = self.cache.frame.resumes_after
+        if found is None or after is None or CARRIED not in found.sentence:
+            return found
+        where = f"{CARRIED} at line {after.line}"
+        # Code that changes such a value cannot be written by a person: it has no name.
+        fixes = tuple(Fix(f.text.replace(CARRIED, where)) for f in found.fixes)
+        return replace(found, sentence=found.sentence.replace(CARRIED, where), fixes=fixes)
 
     def _compiled(self, values: tuple[Any, ...], scope: Scope, cause: str, session: Session | None) -> CompiledFrame:
         cache = self.cache
@@ -257,7 +270,7 @@ class Dispatch:
             cache.insert(entry)
             self._sync()
         elif session is not None:
-            why = self.compiler.rejection(entry, scope)
+            why = self.rejection(entry, scope)
             sentence = f"The guards of {cache.frame.name} refuse the very call they were made for: {why.sentence if why else 'nobody knows why'}"
             session.add_failure(Failure("guards", sentence, "the result is right, but the next call compiles again"))
         return entry

@@ -54,6 +54,8 @@ def guards_of(f: Any) -> tuple[GuardsRecord, ...]:
 def explain_call(f: Any, *args: Any, **kwargs: Any) -> CallExplanation:
     """Which entry the call would hit and, guard by guard, why the others would not. Runs nothing, moves nothing.
 
+    A ``TensorSpec`` may stand for a tensor anywhere among the arguments.
+
     Raises:
         BadArgument: ``f`` is not compiled.
         TypeError: the arguments do not fit ``f``'s signature.
@@ -62,7 +64,7 @@ def explain_call(f: Any, *args: Any, **kwargs: Any) -> CallExplanation:
     scope = state.scope(bind(state.function, (*first, *args), {**more, **kwargs}))
     entries = state.entries
     results = {e.id: state.compiler.explain(e, scope) for e in entries}
-    rejections = {e.id: state.compiler.rejection(e, scope) for e in entries}
+    rejections = {e.id: state.rejection(e, scope) for e in entries}
     hit = next((e.id for e in entries if rejections[e.id] is None), None)
     refused = tuple(r for r in rejections.values() if r is not None)
     return CallExplanation(state.cache.frame.id, hit, tuple(e.id for e in entries), refused, results)

@@ -31,7 +31,7 @@ from engine.trace.breaks import break_record
 from engine.trace.codegen import Codegen
 from engine.trace.loop import advance
 from engine.trace.resumption import Resumption
-from engine.trace.shapes import shape_guards
+from engine.trace.shapes import shape_guards, symbol_story
 from engine.trace.side_effects import changes_inputs, guard_distinct, pending_values, replay, shares_new_history
 from engine.trace.signals import Restart, Skip, TraceSignal, Unsupported, UserException
 from engine.trace.state import Frame, Tracer
@@ -322,6 +322,7 @@ class _Attempt:
             breaks,
             told,
             steps,
+            symbol_story(self.tx) if wanted else (),
         )
         return TracedFrame(code, self.tx.guards.all(), record, graph, resumes, cg.constants)
 

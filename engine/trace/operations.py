@@ -74,6 +74,7 @@ def binary(tx: Tracer, symbol: str, left: Value, right: Value) -> Value:
     left, right = force(tx, left), force(tx, right)
     in_place = symbol in INPLACE
     function, name = INPLACE[symbol] if in_place else BINARY[symbol]
+    left, right = _settled(tx, symbol, left, right)
     if _for_graph(left, right):
         if in_place and not _mutates(left):
             function = BINARY[symbol[:-1]][0]
@@ -100,6 +101,25 @@ def binary(tx: Tracer, symbol: str, left: Value, right: Value) -> Value:
             [left, right],
         )
     raise Unsupported("unsupported-operation", f"{left.describe()} {symbol} {right.describe()}")
+
+
+_PYTHON_FLOATS = frozenset(("**", "//", "%"))
+"""Operators that ShapeEnv refuses for some floats, for example a power of a negative one."""
+
+
+def _settled(tx: Tracer, symbol: str, left: Value, right: Value) -> tuple[Value, Value]:
+    """The operands, those as constants that are floats under an operator which cannot take them as symbols."""
+    from engine.trace.values.symbolic import SymValue
+    from engine.trace.values.tensor import TensorValue
+
+    operands = (left, right)
+    has_float = any(isinstance(v, SymValue) and v.type() is float for v in operands)
+    if symbol.rstrip("=") not in _PYTHON_FLOATS or not has_float or any(isinstance(v, TensorValue) for v in operands):
+        return operands
+    if symbol.startswith("**") and all(not isinstance(v, SymValue) or v.sym.node.hint > 0 for v in operands):
+        return operands
+    first, second = (Const(v.python(tx)) if isinstance(v, SymValue) else v for v in operands)
+    return first, second
 
 
 def _mutates(left: Value) -> bool:

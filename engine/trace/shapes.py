@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import sys
 from typing import TYPE_CHECKING, Any
 
 import sympy
 
-from engine.ir.guard import Equals, ShapeRelation
+from engine.ir.guard import NO_CAUSE, Cause, Equals, ShapeRelation, spoken
 from engine.ir.origin import Origin, Stride
+from engine.ir.relation import relation_words
+from engine.records.trace import Assumption, SymbolRecord
+from engine.trace.shape_env import NotingShapeEnv
 
 if TYPE_CHECKING:
     from engine.trace.state import Tracer
@@ -23,13 +27,15 @@ def shape_guards(tx: Tracer) -> None:
     places = _places(tx)
     first = {symbol: found[0] for symbol, found in places.items() if found}
     why = "a size is a symbol, and tracing took this relation for granted"
-    relations: list[Any] = [g.expr for g in env.guards]
+    for guard in env.guards:
+        _relation(tx, guard.expr, first, env.assumed.get(guard.expr) or tx.cause(why))
     for symbol in first:
-        bounds = env.var_to_range.get(symbol)
-        if bounds is not None and isinstance(bounds.lower, sympy.Integer):
-            relations.append(sympy.Ge(symbol, bounds.lower))
-    for relation in relations:
-        _relation(tx, relation, first, why)
+        low, high = bounds_of(env, symbol)
+        for bound in [
+            *([] if low is None else [sympy.Ge(symbol, low)]),
+            *([] if high is None else [sympy.Le(symbol, high)]),
+        ]:
+            _relation(tx, bound, first, tx.cause("the compiled code serves these sizes and numbers"))
     for symbol, found in places.items():
         for n, place in enumerate(found[1:]):
             other = sympy.Symbol(f"{symbol.name}_{n}", integer=True)
@@ -45,14 +51,27 @@ def shape_guards(tx: Tracer) -> None:
     _strides(tx, first)
 
 
-def _relation(tx: Tracer, relation: Any, first: dict[sympy.Symbol, Place], why: str) -> None:
+def bounds_of(env: NotingShapeEnv, symbol: sympy.Symbol) -> tuple[int | None, int | None]:
+    """The least and the greatest value that a symbol may have; None where there is no bound."""
+    bounds = env.var_to_range.get(symbol)
+    if bounds is None:
+        return None, None
+    low, high = (int(b) if isinstance(b, sympy.Integer) else None for b in (bounds.lower, bounds.upper))
+    return low, None if high is not None and high >= UNBOUNDED else high
+
+
+UNBOUNDED = sys.maxsize - 1
+"""ShapeEnv's upper bound for sizes of which nothing is known."""
+
+
+def _relation(tx: Tracer, relation: Any, first: dict[sympy.Symbol, Place], cause: Cause) -> None:
     # Two symbols found equal have become one since: only that one has a place to be read from.
     relation = tx.shape_env.replace(relation)
     if relation in (sympy.true, True):
         return
     symbols = tuple((s, *first[s]) for s in sorted(relation.free_symbols, key=lambda s: s.name) if s in first)
     if symbols:
-        tx.guard(ShapeRelation(symbols[0][1], relation, symbols, cause=tx.cause(why)))
+        tx.guard(ShapeRelation(symbols[0][1], relation, symbols, cause=cause))
 
 
 def _places(tx: Tracer) -> dict[sympy.Symbol, list[Place]]:
@@ -63,12 +82,23 @@ def _places(tx: Tracer) -> dict[sympy.Symbol, list[Place]]:
                 expression = size.node.expr
                 if isinstance(expression, sympy.Symbol):
                     found.setdefault(expression, []).append((value.origin, dim))
+                elif expression.is_number:
+                    own = sympy.Symbol(f"size_{dim}", integer=True)
+                    cause = tx.cause("this size decided what was traced")
+                    place = (own, value.origin, dim)
+                    tx.guard(ShapeRelation(value.origin, sympy.Eq(own, expression), (place,), cause=cause))
     for number in tx.input_ints:
         expression = number.sym.node.expr
         if isinstance(expression, sympy.Symbol):
             found.setdefault(expression, []).append((number.origin, -1))
         elif number.origin is not None and expression.is_number:
-            tx.guard(Equals(number.origin, int(expression), cause=tx.cause("its value decided what was traced")))
+            tx.guard(
+                Equals(
+                    number.origin,
+                    number.type()(expression),
+                    cause=_settled(tx, number.symbol, "its value decided what was traced"),
+                )
+            )
     return found
 
 
@@ -83,3 +113,52 @@ def _strides(tx: Tracer, first: dict[sympy.Symbol, Place]) -> None:
             symbols = tuple((s, *first[s]) for s in sorted(expression.free_symbols, key=lambda s: s.name) if s in first)
             place = (own, Stride(value.origin, dim), -1)
             tx.guard(ShapeRelation(value.origin, sympy.Eq(own, expression), (place, *symbols), cause=tx.cause(why)))
+
+
+def _settled(tx: Tracer, symbol: Any, why: str) -> Cause:
+    return tx.shape_env.settled.get(symbol) or tx.cause(why)
+
+
+def symbol_story(tx: Tracer) -> tuple[SymbolRecord, ...]:
+    """What became of each size and number that was made a symbol, with the lines that assumed something of it."""
+    env = tx.shape_env
+    told = []
+    for symbol, sources in env.var_to_sources.items():
+        origins = [s for s in sources if isinstance(s, Origin) or isinstance(getattr(s, "base", None), Origin)]
+        if not origins or not isinstance(symbol, sympy.Symbol):
+            continue
+        became = env.replace(symbol)
+        low, high = bounds_of(env, symbol)
+        relations = [_assumption(env, g.expr) for g in env.guards if symbol in g.expr.free_symbols]
+        settled = env.settled.get(symbol) if became != symbol else None
+        told.append(
+            SymbolRecord(
+                symbol.name,
+                tuple(dict.fromkeys(_place_words(s) for s in origins)),
+                str(env.backed_var_to_val.get(symbol, "")),
+                _why(tx, symbol, origins),
+                low,
+                high,
+                tuple(dict.fromkeys(relations)),
+                "" if became == symbol else str(became),
+                None if settled is None else Assumption(f"{symbol.name} == {became}", settled.why, settled.span),
+            )
+        )
+    return tuple(told)
+
+
+def _assumption(env: NotingShapeEnv, relation: Any) -> Assumption:
+    cause = env.assumed.get(relation, NO_CAUSE)
+    return Assumption(relation_words(relation), cause.why, cause.span)
+
+
+def _why(tx: Tracer, symbol: Any, sources: list[Any]) -> str:
+    found = [tx.sizes_why.get(s.base, {}).get(s.idx, "") for s in sources if not isinstance(s, Origin)]
+    return tx.symbols_why.get(symbol) or next((f for f in found if f), "its size equals another that is a symbol")
+
+
+def _place_words(source: Any) -> str:
+    """Where a symbol is read, as a person writes it."""
+    if isinstance(source, Origin):
+        return spoken(source)
+    return f"{spoken(source.base)}.shape[{source.idx}]"

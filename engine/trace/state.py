@@ -11,7 +11,6 @@ from typing import Any
 
 import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
-from torch.fx.experimental.symbolic_shapes import ShapeEnv
 
 from engine.bytecode.decode import Decoded, Op, decode, raises_again
 from engine.bytecode.spans import span_of
@@ -25,6 +24,7 @@ from engine.options import Options
 from engine.records.bytecode import Span
 from engine.records.trace import InlinedCall
 from engine.trace.graph_builder import GraphBuilder
+from engine.trace.shape_env import NotingShapeEnv
 from engine.trace.signals import TraceSignal, Unsupported, UserException
 from engine.trace.values.base import Const, Lazy, NotConstant, Value, force
 from engine.trace.values.wrap import build, from_python
@@ -184,7 +184,7 @@ class Tracer:
     def __init__(self, request: FrameRequest, options: Options) -> None:
         self.request = request
         self.options = options
-        self.shape_env = ShapeEnv(allow_scalar_outputs=False, allow_dynamic_output_shape_ops=False)
+        self.shape_env = NotingShapeEnv(self.cause)
         self.fake_mode = FakeTensorMode(shape_env=self.shape_env)
         self.graph = GraphBuilder()
         self.guards = GuardSet()
@@ -203,6 +203,10 @@ class Tracer:
         self.speculating = 0
         self.input_ints: list[Any] = []
         """Ints read from origins that are symbols."""
+        self.symbols_why: dict[Any, str] = {}
+        """Why a number became a symbol, by symbol."""
+        self.sizes_why: dict[Origin, dict[int, str]] = {}
+        """Why sizes of an input became symbols, by its dimension."""
         self.input_tensors: list[tuple[Any, int]] = []
         """Tensors read from origins, with the version of their fakes at that time."""
         self.watch: Any = None

@@ -112,3 +112,53 @@ class Model(torch.nn.Module):
 @program(lambda: (torch.randn(2, 3, 4),), lambda: (torch.randn(3, 3, 4),), lambda: (torch.randn(3, 5, 4),))
 class TwoSizesVary(Model):
     """Two dimensions change, one after the other."""
+
+
+@program(*[(lambda r: lambda: (torch.randn(3), r))(r) for r in (0.5, 0.25, 0.125, 2.0, -1.0)])
+def float_varies(x, rate):
+    """A float that changes, used in tensor and in Python arithmetic."""
+    return x * rate - rate / 2, x + rate**2
+
+
+@program(*[(lambda r: lambda: (torch.randn(3), r))(r) for r in (1.0, 2.5, 0.5, 3.0)])
+def float_decides(x, p):
+    """A float that changes and decides between branches."""
+    return x.abs() ** p if p > 1.5 else x + p
+
+
+@program(*[(lambda n: lambda: (torch.randn(4, 3), n))(n) for n in (0, 1, 2, 3)])
+def int_from_zero(x, n):
+    """An int that counts up from zero, as an index, a size and a number."""
+    return x[n], x[:n].sum(0), torch.ones(n + 1) * n
+
+
+class Scheduled(torch.nn.Module):
+    """A module whose float and int attributes change in every call."""
+
+    def __init__(self):
+        super().__init__()
+        self.step = 0
+        self.rate = 1.0
+
+    def forward(self, x):
+        self.step += 1
+        self.rate = self.rate * 0.5
+        return x * self.rate + self.step
+
+
+@program(*[lambda: (torch.randn(3),)] * 5)
+class AttributesCount(Scheduled):
+    """Attributes counted and decayed by forward."""
+
+
+@program(
+    lambda: (torch.randn(4, 7),),
+    lambda: (torch.randn(5, 7),),
+    lambda: (torch.randn(5, 8),),
+    lambda: (torch.randn(6, 9),),
+)
+def one_size_decides(x):
+    """A size that changes and is compared with a number."""
+    if x.shape[1] == 7:
+        return x * 2
+    return x[:, : x.shape[0]].sum(-1)

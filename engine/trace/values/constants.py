@@ -10,7 +10,7 @@ import torch
 from engine.ir.guard import Equals
 from engine.ir.origin import Origin
 from engine.trace.values.base import Const, Value
-from engine.trace.values.symbolic import symbolic_int
+from engine.trace.values.symbolic import symbolic_number
 from engine.trace.values.wrap import wraps, wraps_if
 
 if TYPE_CHECKING:
@@ -43,7 +43,6 @@ def is_enum_member(value: Any) -> bool:
 
 
 @wraps(
-    float,
     complex,
     str,
     bytes,
@@ -61,9 +60,9 @@ def _literal(tx: Tracer, real: Any, origin: Origin) -> Value:
     return Const(real, origin)
 
 
-@wraps(int)
-def _int(tx: Tracer, real: int, origin: Origin) -> Value:
-    return symbolic_int(tx, real, origin) or _literal(tx, real, origin)
+@wraps(int, float)
+def _number(tx: Tracer, real: float, origin: Origin) -> Value:
+    return symbolic_number(tx, real, origin) or _literal(tx, real, origin)
 
 
 @wraps(type(None), type(Ellipsis), type(NotImplemented))

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.fx
-from torch.fx.experimental.symbolic_shapes import DimDynamic, StatelessSymbolicContext
+from torch.fx.experimental.symbolic_shapes import DimDynamic, StatelessSymbolicContext, StrictMinMaxConstraint
+from torch.utils._sympy.numbers import int_oo
+from torch.utils._sympy.value_ranges import ValueRanges
 
 from engine.ir.marks import DYNAMIC, STATIC
 from engine.ir.origin import Origin
@@ -20,12 +24,14 @@ if TYPE_CHECKING:
 class SymValue(Value):
     """A SymInt, SymFloat or SymBool. Asking for its Python value specialises: the guard says which value was assumed."""
 
-    __slots__ = ("node", "origin", "sym")
+    __slots__ = ("node", "origin", "sym", "symbol")
 
     def __init__(self, node: torch.fx.Node, sym: Any) -> None:
         self.node = node
         self.sym = sym
         self.origin: Origin | None = None
+        self.symbol: Any = None
+        """The symbol that was made for it, whatever that turned out to equal."""
 
     def type(self) -> type:
         if isinstance(self.sym, torch.SymInt):
@@ -54,39 +60,61 @@ class SymValue(Value):
         cg.graph_output(self.node)
 
 
-def symbolic_int(tx: Tracer, real: int, origin: Origin) -> Value | None:
-    """A symbol for an int seen to change; None where it stays a constant. 0 and 1 always do."""
+def symbolic_number(tx: Tracer, real: float, origin: Origin) -> Value | None:
+    """A symbol for an int or a float seen to change; None where it stays a constant."""
     wanted = -1 in tx.request.dynamic.get(origin.expr, frozenset()) and tx.options.dynamic is not False
-    if not wanted or real in (0, 1):
+    if not wanted or (type(real) is float and not math.isfinite(real)):
         return None
     env = tx.shape_env
     symbol = env.create_unspecified_symbol(real, source=origin, dynamic_dim=DimDynamic.DYNAMIC)
-    size = env.create_symintnode(symbol, hint=real, source=origin)
-    if not isinstance(size, torch.SymInt):
+    make: Any = env.create_symintnode if type(real) is int else env.create_symfloatnode
+    made = make(symbol, hint=real, source=origin)
+    if not isinstance(made, (torch.SymInt, torch.SymFloat)):
         return None
-    tx.guard_type(real, origin, "it is an int whose value was seen to change")
-    value = SymValue(tx.graph.placeholder(origin, size, real), size)
-    value.origin = origin
+    tx.symbols_why[symbol] = f"its value changed between calls ({real!r} in this one)"
+    tx.guard_type(real, origin, f"it is a number of type {type(real).__name__} whose value was seen to change")
+    value = SymValue(tx.graph.placeholder(origin, made, real), made)
+    value.origin, value.symbol = origin, symbol
     tx.input_ints.append(value)
     return value
 
 
 def symbolic_context(tx: Tracer, tensor: torch.Tensor, origin: Origin) -> StatelessSymbolicContext[Any, Any] | None:
     """Which dimensions of an input become symbols; None when none does."""
-    marked = _marked(tensor)
-    seen = tx.request.dynamic.get(origin.expr, frozenset())
-    fixed: frozenset[int] = getattr(tensor, STATIC, frozenset())
-    everything = tx.options.dynamic is True and not isinstance(tensor, torch.nn.Parameter)
-    wanted = [
-        (d in marked or ((everything or d in seen) and tx.options.dynamic is not False))
-        and d not in fixed
-        and tensor.shape[d] > 1
-        for d in range(tensor.dim())
-    ]
-    if not any(wanted):
+    why = {d: reason for d in range(tensor.dim()) if (reason := _why_symbol(tx, tensor, origin, d))}
+    if not why:
         return None
-    kinds = [DimDynamic.DYNAMIC if w else DimDynamic.STATIC for w in wanted]
-    return StatelessSymbolicContext(dynamic_sizes=kinds)
+    kinds = [DimDynamic.DYNAMIC if d in why else DimDynamic.STATIC for d in range(tensor.dim())]
+    tx.sizes_why[origin] = why
+    return StatelessSymbolicContext(dynamic_sizes=kinds, constraint_sizes=_bounds(tensor, why))
+
+
+def _why_symbol(tx: Tracer, tensor: torch.Tensor, origin: Origin, dim: int) -> str:
+    """Why a dimension becomes a symbol; empty where it stays a number."""
+    if tensor.shape[dim] <= 1 or dim in getattr(tensor, STATIC, ()):
+        return ""
+    if dim in _marked(tensor):
+        return "marked dynamic"
+    if tx.options.dynamic is False:
+        return ""
+    if dim in tx.request.dynamic.get(origin.expr, frozenset()):
+        return "its size changed between calls"
+    return "dynamic=True" if tx.options.dynamic is True and not isinstance(tensor, torch.nn.Parameter) else ""
+
+
+def _bounds(tensor: torch.Tensor, dims: Mapping[int, str]) -> list[Any]:
+    """The bounds that were given with ``mark_dynamic``, by dimension."""
+    given = getattr(tensor, DYNAMIC, {})
+
+    def bound(dim: int) -> Any:
+        low, high = given.get(dim, (None, None)) if dim in dims else (None, None)
+        if low is None and high is None:
+            return None
+        return StrictMinMaxConstraint(
+            vr=ValueRanges(max(2, low or 2), int_oo if high is None else high), warn_only=False
+        )
+
+    return [bound(d) for d in range(tensor.dim())]
 
 
 def _marked(tensor: torch.Tensor) -> set[int]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from typing import Any
 
 import pytest
@@ -133,13 +132,11 @@ def module_guards(module: torch.nn.Module, origin: Origin) -> list[Guard]:
     return guards
 
 
-def test_a_module_with_many_parameters_is_cheap_to_check() -> None:
-    """148 parameters and their modules cost tens of microseconds, not hundreds."""
+def test_a_module_with_many_parameters() -> None:
+    """Of 148 parameters and their modules each is seen to change."""
     module = torch.nn.Sequential(*(torch.nn.Linear(8, 8) for _ in range(74)))
     check = compile_check((*current_global_state_guards(), *module_guards(module, X)), ("x",)).check
     assert check((), module)
-    best = min(_seconds(check, module) for _ in range(20))
-    assert best < 200e-6
     module[3].eval()
     assert not check((), module)
     module[3].train()
@@ -148,27 +145,15 @@ def test_a_module_with_many_parameters_is_cheap_to_check() -> None:
     assert not check((), module)
 
 
-def _seconds(check: Any, module: Any) -> float:
-    start = time.perf_counter()
-    for _ in range(20):
-        check((), module)
-    return (time.perf_counter() - start) / 20
-
-
-def test_ten_thousand_guards_are_explained_quickly() -> None:
-    """Explaining an entry with 10,000 guards takes a fraction of a second."""
+def test_ten_thousand_guards_are_explained() -> None:
+    """Each of 10,000 guards gets its verdict."""
     guards = tuple(Equals(Item(Item(X, i // 100), i % 100), i) for i in range(10_000))
     check = compile_check(guards, ("x",))
-    scope = scope_of(x=[[100 * i + j for j in range(100)] for i in range(100)])
-    best = min(_explain_seconds(check.guards, scope) for _ in range(3))
-    assert all(r.verdict == "pass" for r in explain(check.guards, scope))
-    assert best < 0.5
-
-
-def _explain_seconds(guards: Any, scope: Any) -> float:
-    start = time.perf_counter()
-    explain(guards, scope)
-    return time.perf_counter() - start
+    values = [[100 * i + j for j in range(100)] for i in range(100)]
+    assert [r.verdict for r in explain(check.guards, scope_of(x=values))] == ["pass"] * 10_000
+    values[50][0] = -1
+    verdicts = [r.verdict for r in explain(check.guards, scope_of(x=values))]
+    assert (verdicts.count("fail"), verdicts.count("pass"), verdicts[-1]) == (1, 5000, "would pass")
 
 
 def test_records_of_guards() -> None:
