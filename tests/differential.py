@@ -242,7 +242,7 @@ class Comparison:
 
     def mappings(self, a: Mapping[Any, Any], b: Mapping[Any, Any], where: str, *, attribute: bool = False) -> None:
         """Compare keys, their order, and values."""
-        if where.endswith("_hooks"):  # keyed by a number that counts up through the whole process
+        if "_hooks" in where.rpartition(".")[2]:  # keyed by a number that counts up through the whole process
             self.values(list(a.values()), list(b.values()), where)
             return
         if list(map(str, a)) != list(map(str, b)):

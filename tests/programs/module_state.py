@@ -1,0 +1,455 @@
+"""Modules that change while they run, awkward attributes, containers that grow, parameters that are shared or of a kind of their own."""
+
+import copy
+import functools
+
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+from tests.programs import call, program
+
+
+@program(lambda: (torch.randn(2, 4),), lambda: (torch.randn(2, 4),))
+class NonPersistentBuffer(nn.Module):
+    """A buffer outside the state dict, replaced by forward."""
+
+    def __init__(self):
+        super().__init__()
+        self.register_buffer("average", torch.zeros(4), persistent=False)
+
+    def forward(self, x):
+        self.average = 0.9 * self.average + 0.1 * x.mean(0)
+        return x - self.average
+
+
+@program(lambda: (torch.randn(2, 4),), lambda: (torch.randn(2, 4),))
+class BufferOnFirstCall(nn.Module):
+    """A buffer registered in the first call."""
+
+    def forward(self, x):
+        if not hasattr(self, "mask"):
+            self.register_buffer("mask", torch.tril(torch.ones(4, 4)))
+        return x @ self.mask
+
+
+@program(lambda: (torch.randn(2, 4),), lambda: (torch.randn(2, 4),))
+class LayerOnFirstCall(nn.Module):
+    """A submodule made when the width of the input is first seen."""
+
+    def __init__(self):
+        super().__init__()
+        self.layer = None
+
+    def forward(self, x):
+        if self.layer is None:
+            self.layer = nn.Linear(x.shape[-1], 3)
+        return self.layer(x)
+
+
+@program(lambda: (torch.randn(2, 4),), lambda: (torch.randn(2, 4),))
+class ParameterReplaced(nn.Module):
+    """forward puts another parameter in place of one."""
+
+    def __init__(self):
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(4))
+
+    def forward(self, x):
+        y = x * self.weight
+        self.weight = nn.Parameter(self.weight.detach() * 2)
+        return y * self.weight
+
+
+@program(lambda: (torch.randn(2, 4),), lambda: (torch.randn(2, 4),), steady=False)
+class ListGrows(nn.Module):
+    """A ModuleList appended to while running."""
+
+    def __init__(self):
+        super().__init__()
+        self.layers = nn.ModuleList([nn.Linear(4, 4)])
+
+    def forward(self, x):
+        self.layers.append(nn.Identity())
+        for layer in self.layers:
+            x = layer(x)
+        return x, len(self.layers)
+
+
+@program(lambda: (torch.randn(2, 4),))
+class ContainerMethods(nn.Module):
+    """len, in, slices, keys, negative and computed indices of all containers."""
+
+    def __init__(self):
+        super().__init__()
+        self.seq = nn.Sequential(nn.Linear(4, 4), nn.ReLU(), nn.Linear(4, 4))
+        self.table = nn.ModuleDict({"a": nn.Linear(4, 4), "b": nn.Tanh()})
+        self.weights = nn.ParameterList([nn.Parameter(torch.randn(4)) for _ in range(3)])
+        self.named = nn.ParameterDict({"x": nn.Parameter(torch.randn(4)), "y": nn.Parameter(torch.randn(4))})
+
+    def forward(self, x):
+        x = self.seq[:2](x) + self.seq[-1](x)
+        for w in self.weights:
+            x = x * w
+        x = x + self.weights[-1] + self.weights[1:][0]
+        if "a" in self.table and "z" not in self.table:
+            x = self.table["a"](x)
+        for key in self.named.keys():
+            x = x + self.named[key]
+        for _, value in self.named.items():
+            x = x - value
+        return x, len(self.seq), len(self.table), len(self.weights), len(self.named), list(self.table.keys())
+
+
+@program(lambda: (torch.randn(2, 4),))
+class SharedTensors(nn.Module):
+    """One parameter under two names, one module in two places, a view of a parameter as a buffer."""
+
+    def __init__(self):
+        super().__init__()
+        self.a = nn.Linear(4, 4)
+        self.b = nn.Linear(4, 4)
+        self.b.weight = self.a.weight
+        self.again = self.a
+        self.register_buffer("part", self.a.weight.detach()[:2])
+
+    def forward(self, x):
+        return self.again(self.b(self.a(x))) @ self.part.T
+
+
+class Forwarding(nn.Module):
+    """Hands unknown attributes on to what it wraps."""
+
+    def __init__(self, inner):
+        super().__init__()
+        self.inner = inner
+
+    def __getattr__(self, name):
+        try:
+            return super().__getattr__(name)
+        except AttributeError:
+            return getattr(self.inner, name)
+
+    def forward(self, x):
+        return self.inner(x) * self.scale + self.weight.sum()
+
+
+class Inner(nn.Linear):
+    """Has an attribute that the wrapper has not."""
+
+    def __init__(self):
+        super().__init__(4, 4)
+        self.scale = 3.0
+
+
+@program(lambda: (torch.randn(2, 4),))
+class GetattrForwards(nn.Module):
+    """A wrapper whose ``__getattr__`` reads from the wrapped module."""
+
+    def __init__(self):
+        super().__init__()
+        self.outer = Forwarding(Inner())
+
+    def forward(self, x):
+        return self.outer(x) + self.outer.bias + self.outer.in_features
+
+
+class OwnCall(nn.Module):
+    """Overrides ``__call__``."""
+
+    def __init__(self):
+        super().__init__()
+        self.linear = nn.Linear(4, 4)
+
+    def __call__(self, x, **kwargs):
+        return super().__call__(x + 1, **kwargs) * 2
+
+    def forward(self, x, power=1):
+        return self.linear(x) ** power
+
+
+@program(lambda: (torch.randn(2, 4),))
+class CallOverridden(nn.Module):
+    """A submodule with a ``__call__`` of its own around the usual one."""
+
+    def __init__(self):
+        super().__init__()
+        self.inner = OwnCall()
+
+    def forward(self, x):
+        return self.inner(x, power=2)
+
+
+@program(lambda: (torch.randn(2, 4),))
+class RootCallOverridden(OwnCall):
+    """The compiled module itself overrides ``__call__``."""
+
+
+class Tagged(nn.Module):
+    """Writes every attribute in capitals, and reads properties."""
+
+    def __init__(self):
+        super().__init__()
+        self.linear = nn.Linear(4, 4)
+        self.log = []
+
+    def __setattr__(self, name, value):
+        if name == "gain":
+            value = value * 2
+        super().__setattr__(name, value)
+
+    @property
+    def doubled(self):
+        return self.linear.weight * 2
+
+    @functools.cached_property
+    def rank(self):
+        return self.linear.weight.dim()
+
+
+@program(lambda: (torch.randn(2, 4),))
+class SetattrOverridden(Tagged):
+    """``__setattr__``, properties and cached properties of a module."""
+
+    def forward(self, x):
+        self.gain = 2
+        return F.linear(x, self.doubled) * self.gain * self.rank
+
+
+@program(lambda: (torch.randn(2, 4),))
+class FunctionAsAttribute(nn.Module):
+    """Functions, lambdas, partials and bound methods as attributes of a module; forward put on the instance."""
+
+    def __init__(self):
+        super().__init__()
+        self.activation = F.gelu
+        self.scale = lambda t: t * 2
+        self.clip = functools.partial(torch.clamp, min=-1.0)
+        self.inner = nn.Linear(4, 4)
+        self.apply_inner = self.inner.forward
+        plain = self.inner.forward
+        self.inner.forward = lambda t: plain(t) + 1
+
+    def forward(self, x):
+        return self.clip(self.scale(self.activation(self.apply_inner(x)))) + self.inner(x)
+
+
+@program(lambda: (torch.randn(2, 4),))
+class NestedStructures(nn.Module):
+    """Modules in plain lists, tuples and dicts, and tensors in plain attributes."""
+
+    def __init__(self):
+        super().__init__()
+        self.hidden = [nn.Linear(4, 4), (nn.ReLU(), {"last": nn.Linear(4, 2)})]
+        self.offsets = {"a": torch.ones(4), "b": [torch.zeros(2)]}
+
+    def forward(self, x):
+        first, (act, rest) = self.hidden
+        return rest["last"](act(first(x + self.offsets["a"]))) + self.offsets["b"][0]
+
+
+@program(lambda: (torch.randn(2, 4),))
+class CopiesItself(nn.Module):
+    """A copy of a submodule made in forward."""
+
+    def __init__(self):
+        super().__init__()
+        self.inner = nn.Linear(4, 4)
+
+    def forward(self, x):
+        twin = copy.deepcopy(self.inner)
+        return twin(x) + self.inner(x)
+
+
+@program(lambda: (torch.randn(2, 4),), lambda: (torch.randn(2, 4),))
+class ModeSwitches(nn.Module):
+    """forward switches a submodule to evaluation and back."""
+
+    def __init__(self):
+        super().__init__()
+        self.norm = nn.BatchNorm1d(4)
+
+    def forward(self, x):
+        self.norm.eval()
+        y = self.norm(x)
+        self.norm.train()
+        return y + self.norm(x)
+
+
+@program(lambda: (torch.randn(2, 4),))
+class WalksItself(nn.Module):
+    """named_parameters, children, apply-like loops, and type tests over modules()."""
+
+    def __init__(self):
+        super().__init__()
+        self.net = nn.Sequential(nn.Linear(4, 4), nn.ReLU(), nn.Sequential(nn.Linear(4, 4)))
+
+    def forward(self, x):
+        norm = sum(p.pow(2).sum() for p in self.parameters())
+        names = [n for n, _ in self.named_modules()]
+        count = sum(isinstance(m, nn.Linear) for m in self.modules())
+        for name, p in self.named_parameters():
+            if name.endswith("bias"):
+                x = x + p
+        first = self.get_submodule("net.0")
+        weight = self.get_parameter("net.2.0.weight")
+        return first(x) @ weight + norm, names, count, len(list(self.children()))
+
+
+class Quantity(torch.Tensor):
+    """A parameter class with a torch function of its own."""
+
+    @classmethod
+    def __torch_function__(cls, func, types, args=(), kwargs=None):
+        return super().__torch_function__(func, types, args, kwargs or {})
+
+
+@program(lambda: (torch.randn(2, 4),))
+class TrainableFlags(nn.Module):
+    """Parameters without gradients beside others with them."""
+
+    def __init__(self):
+        super().__init__()
+        self.frozen = nn.Linear(4, 4).requires_grad_(False)
+        self.free = nn.Linear(4, 4)
+
+    def forward(self, x):
+        trainable = [p for p in self.parameters() if p.requires_grad]
+        return self.free(self.frozen(x)), len(trainable)
+
+
+@program(lambda: (torch.randn(3, 4),), lambda: (torch.randn(3, 4),))
+class HalfPrecision(nn.Module):
+    """Parameters of two dtypes, cast in forward."""
+
+    def __init__(self):
+        super().__init__()
+        self.a = nn.Linear(4, 4).to(torch.bfloat16)
+        self.b = nn.Linear(4, 4).double()
+
+    def forward(self, x):
+        return self.b(self.a(x.to(self.a.weight.dtype)).to(next(self.b.parameters()).dtype))
+
+
+@program(lambda: (torch.randn(2, 4),))
+class FunctionalCall(nn.Module):
+    """functional_call with replaced parameters, also of tied ones."""
+
+    def __init__(self):
+        super().__init__()
+        self.inner = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 4))
+        self.inner[1].weight = self.inner[0].weight
+
+    def forward(self, x):
+        state = {k: v * 2 for k, v in self.inner.named_parameters()}
+        return torch.func.functional_call(self.inner, state, (x,))
+
+
+@program(lambda: (torch.randn(2, 4),))
+class EmaInside(nn.Module):
+    """A moving average of parameters kept beside them, updated without gradients."""
+
+    def __init__(self):
+        super().__init__()
+        self.net = nn.Linear(4, 4)
+        self.average = copy.deepcopy(self.net).requires_grad_(False)
+
+    def forward(self, x):
+        with torch.no_grad():
+            for slow, fast in zip(self.average.parameters(), self.net.parameters(), strict=True):
+                slow.mul_(0.9).add_(fast, alpha=0.1)
+        return self.net(x) - self.average(x)
+
+
+@program(lambda: (torch.randn(2, 4),), lambda: (torch.randn(2, 6),))
+class LazyInside(nn.Module):
+    """A lazy layer materialised outside, then used."""
+
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.LazyLinear(3)
+        self.layer(torch.ones(1, 4))
+
+    def forward(self, x):
+        return self.layer(x[:, :4])
+
+
+@program(lambda: (torch.randn(2, 4),), lambda: (torch.randn(2, 4),))
+class LazyFirstCall(nn.Module):
+    """Lazy layers that take their sizes from the first call, with random numbers drawn in between."""
+
+    def __init__(self):
+        super().__init__()
+        self.net = nn.Sequential(nn.LazyLinear(3), nn.Dropout(0.5), nn.LazyBatchNorm1d(), nn.LazyLinear(2))
+
+    def forward(self, x):
+        return self.net(x)
+
+
+@program(lambda: (torch.randn(2, 4),), lambda: (torch.randn(2, 4),))
+class MadeInForward(nn.Module):
+    """Layers made in forward, used once."""
+
+    def forward(self, x):
+        norm = nn.LayerNorm(4, elementwise_affine=False)
+        linear = nn.Linear(4, 2)
+        return linear(norm(x)).shape, nn.Softmax(dim=-1)(x)
+
+
+@program(lambda: call(torch.randn(2, 4), scale=2.0), lambda: call(torch.randn(2, 4), flag=True))
+class KeywordsAndDefaults(nn.Module):
+    """Keyword-only arguments, defaults and catch-alls of forward."""
+
+    def __init__(self):
+        super().__init__()
+        self.inner = nn.Linear(4, 4)
+
+    def forward(self, x, *rest, scale=1.0, **options):
+        return self.inner(x) * scale + len(rest) + (1 if options.get("flag") else 0)
+
+
+@program(lambda: (torch.randn(2, 4),), lambda: (torch.randn(2, 4),), steady=False)
+class Counter(nn.Module):
+    """Counts calls, decides by the count, keeps history in a list."""
+
+    def __init__(self):
+        super().__init__()
+        self.inner = nn.Linear(4, 4)
+        self.calls = 0
+        self.history = []
+
+    def forward(self, x):
+        self.calls += 1
+        y = self.inner(x)
+        self.history.append(y.detach())
+        if self.calls % 2 == 0:
+            y = y + self.history[-2]
+        return y
+
+
+@program(lambda: (torch.randn(2, 4),))
+class ToInside(nn.Module):
+    """A submodule converted with to() and requires_grad_() in forward."""
+
+    def __init__(self):
+        super().__init__()
+        self.inner = nn.Linear(4, 4)
+
+    def forward(self, x):
+        self.inner.to(torch.float32)
+        self.inner.requires_grad_(True)
+        return self.inner(x.to(self.inner.weight))
+
+
+@program(lambda: (torch.randn(2, 4),))
+class ZeroGradInside(nn.Module):
+    """zero_grad and the gradients of parameters read in forward."""
+
+    def __init__(self):
+        super().__init__()
+        self.inner = nn.Linear(4, 4)
+
+    def forward(self, x):
+        self.inner.zero_grad()
+        assert self.inner.weight.grad is None
+        return self.inner(x)

@@ -1,0 +1,126 @@
+"""Optimisers stepped inside compiled code, and compiled steps over state that lives outside."""
+
+import copy
+
+import torch
+from torch import nn
+
+from tests.programs import program
+
+torch.manual_seed(5)
+
+
+def fitted():
+    """A model and a batch."""
+    torch.manual_seed(5)
+    return nn.Sequential(nn.Linear(4, 8), nn.Tanh(), nn.Linear(8, 1))
+
+
+def batch():
+    """Inputs and targets."""
+    return torch.randn(8, 4), torch.randn(8, 1)
+
+
+def stepping(model, optimiser):
+    """A training step as a function of the batch."""
+
+    def step(x, y):
+        optimiser.zero_grad()
+        loss = (model(x) - y).pow(2).mean()
+        loss.backward()
+        optimiser.step()
+        return loss.detach()
+
+    return step
+
+
+SGD_MODEL = fitted()
+SGD = torch.optim.SGD(SGD_MODEL.parameters(), lr=0.1, momentum=0.9, nesterov=True)
+
+
+@program(batch, batch, batch, breaks=2)
+def sgd_step(x, y):
+    """A whole step with momentum."""
+    return stepping(SGD_MODEL, SGD)(x, y)
+
+
+ADAM_MODEL = fitted()
+ADAM = torch.optim.AdamW(ADAM_MODEL.parameters(), lr=0.01, weight_decay=0.1)
+
+
+@program(batch, batch, batch, breaks=2)
+def adam_step(x, y):
+    """A whole step with AdamW."""
+    return stepping(ADAM_MODEL, ADAM)(x, y)
+
+
+ALONE_MODEL = fitted()
+ALONE = torch.optim.Adam(ALONE_MODEL.parameters(), lr=0.01)
+
+
+@program(lambda: (0.5,), lambda: (0.5,), lambda: (0.5,), breaks=0)
+def step_alone(scale):
+    """Only ``optimizer.step()``, gradients set before."""
+    ALONE.step()
+    return [p.sum() for p in ALONE_MODEL.parameters()]
+
+
+for _p in ALONE_MODEL.parameters():
+    _p.grad = torch.ones_like(_p)
+
+GROUP_MODEL = fitted()
+GROUPS = torch.optim.SGD(
+    [{"params": GROUP_MODEL[0].parameters(), "lr": 0.1}, {"params": GROUP_MODEL[2].parameters(), "momentum": 0.5}],
+    lr=0.01,
+)
+
+
+@program(batch, batch, breaks=2)
+def groups_step(x, y):
+    """Parameter groups with settings of their own."""
+    return stepping(GROUP_MODEL, GROUPS)(x, y)
+
+
+CLIP_MODEL = fitted()
+CLIP = torch.optim.SGD(CLIP_MODEL.parameters(), lr=0.1)
+
+
+@program(batch, batch, breaks=2)
+def clipped_step(x, y):
+    """Gradients clipped by their norm before the step."""
+    CLIP.zero_grad()
+    loss = (CLIP_MODEL(x) - y).pow(2).mean()
+    loss.backward()
+    norm = torch.nn.utils.clip_grad_norm_(CLIP_MODEL.parameters(), 0.5)
+    CLIP.step()
+    return loss.detach(), norm
+
+
+def by_hand(params, grads, lr):
+    """A step written by hand."""
+    with torch.no_grad():
+        for p, g in zip(params, grads, strict=True):
+            p -= lr * g
+
+
+@program(batch, batch, breaks=1)
+def handwritten_step(x, y):
+    """Gradients by autograd.grad, parameters changed in place."""
+    loss = (HAND_MODEL(x) - y).pow(2).mean()
+    params = list(HAND_MODEL.parameters())
+    grads = torch.autograd.grad(loss, params)
+    by_hand(params, grads, 0.1)
+    return loss.detach()
+
+
+HAND_MODEL = fitted()
+AVERAGED = copy.deepcopy(HAND_MODEL)
+
+
+@program(lambda: (0.9,), lambda: (0.9,), lambda: (0.99,))
+def moving_average(decay):
+    """An average of another model's parameters and buffers."""
+    with torch.no_grad():
+        for slow, fast in zip(AVERAGED.parameters(), HAND_MODEL.parameters(), strict=True):
+            slow.copy_(slow * decay + fast * (1 - decay))
+    return [p.sum() for p in AVERAGED.parameters()]
