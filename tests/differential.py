@@ -247,7 +247,9 @@ class Comparison:
             return
         if list(map(str, a)) != list(map(str, b)):
             self.differ(where, f"keys {list(a)} became {list(b)}")
-        for (key, x), y in zip(a.items(), (b.get(key, None) for key in a), strict=True):
+        # Tensors are keys by identity, and the other run has its own: they correspond by their place.
+        found = list(b.values()) if any(isinstance(k, torch.Tensor) for k in a) else [b.get(key, None) for key in a]
+        for (key, x), y in zip(a.items(), found, strict=False):
             self.values(x, y, f"{where}.{key}" if attribute else f"{where}[{key!r}]")
 
     def classes(self, a: type, b: type, where: str) -> None:

@@ -22,13 +22,25 @@ Module = torch.nn.Module
 _RECONSTRUCTOR: Any = copyreg._reconstructor  # type: ignore[attr-defined]
 
 
+_SLOTS = (ORIGINAL_MODULE, "_engine_compiler", "_engine_forward")
+
+
 class _Quiet:
     """First base of a twin's class: keeps the user's ``__init_subclass__`` from running, for the twin is no class of the user's."""
+
+    __slots__ = ()
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         return None
 
 
+class _Twin(_Quiet):
+    """Holds what a twin has beside the original's ``__dict__``: one layout for all, so that a twin can become another class's, as lazy modules do."""
+
+    __slots__ = _SLOTS
+
+
+_CLASS: Any = object.__dict__["__class__"]
 _classes: MutableMapping[type, type] = weakref.WeakKeyDictionary()
 
 
@@ -58,8 +70,11 @@ def _twin_class(cls: type) -> type:
     found = _classes.get(cls)
     if found is not None:
         return found
+    has_slots = cls.__basicsize__ > Module.__basicsize__
     space = {
-        "__slots__": (ORIGINAL_MODULE, "_engine_compiler", "_engine_forward"),
+        "__slots__": _SLOTS if has_slots else (),
+        **({} if has_slots else {ORIGINAL_MODULE: vars(_Twin)[ORIGINAL_MODULE]}),
+        "__class__": property(_class_of, _become),
         "__module__": cls.__module__,
         "__qualname__": cls.__qualname__,
         "__doc__": cls.__doc__,
@@ -69,9 +84,20 @@ def _twin_class(cls: type) -> type:
         "__copy__": _copy,
         "__reduce_ex__": _reduce,
     }
-    made = type(cls)(cls.__name__, (_Quiet, cls), space)
+    made = type(cls)(cls.__name__, (_Quiet if has_slots else _Twin, cls), space)
     _classes[cls] = made
     return made
+
+
+def _class_of(twin: Any) -> type:
+    # The user's class: what a method makes by ``self.__class__(...)`` is no twin.
+    return type(getattr(twin, ORIGINAL_MODULE))
+
+
+def _become(twin: Any, cls: type) -> None:
+    """``twin.__class__ = cls``: the original changes its class, and the twin is that class's."""
+    getattr(twin, ORIGINAL_MODULE).__class__ = cls
+    _CLASS.__set__(twin, _twin_class(cls))
 
 
 def _forward(twin: Any) -> Any:

@@ -72,13 +72,15 @@ def trace_frame(request: FrameRequest, options: Options, *, steps: bool = False)
     if refused is not None:
         return _skipped(request, options, refused, ())
     restart: Restart | None = None
-    for _ in range(_MAX_RESTARTS):
+    restarts = 0
+    while restarts < _MAX_RESTARTS:
         attempt = _Attempt(request, options, restart, steps)
         try:
             with _environment(attempt.tx):
                 return attempt.run()
         except Restart as again:
             restart = again
+            restarts += again.executed > 0
         except Skip as skip:
             guards = attempt.tx.guards.all() if skip.kind in ("raises", "global-state") else ()
             return _skipped(request, options, skip, attempt.record_parts(), guards)

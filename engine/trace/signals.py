@@ -47,7 +47,7 @@ class UserException(TraceSignal):
 
 
 class Restart(TraceSignal):
-    """Trace the frame again from its start, and break before the root frame's ``executed``-th instruction, for ``reason``."""
+    """Trace the frame again from its start, and break before the root frame's ``executed``-th instruction, for ``reason``; 0: do not."""
 
     def __init__(self, executed: int, reason: Unsupported) -> None:
         super().__init__(str(reason))

@@ -380,7 +380,7 @@ class Tracer:
         self.changes += 1
         if self.speculating:
             self.journal.append(value.snapshot())
-        if value.origin is not None and id(value) not in self.mutated:
+        if value.origin is not None and not value.is_made and id(value) not in self.mutated:
             self.mutated[id(value)] = value
             if self.speculating:
                 self.journal.append(lambda: _forget(self.mutated, id(value)))

@@ -165,12 +165,6 @@ def set_attributes(target: Any, names: tuple[str, ...], values: tuple[Any, ...])
         object.__setattr__(target, name, value)
 
 
-def set_module_attributes(target: Any, names: tuple[str, ...], values: tuple[Any, ...]) -> None:
-    """Set attributes of a module, which sorts them into parameters, buffers and submodules."""
-    for name, value in zip(names, values, strict=True):
-        setattr(target, name, value)
-
-
 def delete_attributes(target: Any, names: tuple[str, ...]) -> None:
     """Delete attributes past any ``__delattr__`` of the class."""
     for name in names:

@@ -54,7 +54,7 @@ class HooksWithKeywords(nn.Module):
         return self.inner(x, scale=3.0)
 
 
-@program(lambda: (torch.randn(2, 4),))
+@program(lambda: (torch.randn(2, 4),), steady=False)
 class HookOrder(nn.Module):
     """Hooks run in the order of registration, those with prepend first."""
 
@@ -70,7 +70,7 @@ class HookOrder(nn.Module):
         return self.inner(x), list(self.seen)
 
 
-@program(lambda: (torch.randn(2, 4),))
+@program(lambda: (torch.randn(2, 4),), steady=False)
 class FeaturesByHook(nn.Module):
     """Hooks that collect intermediate results in a dict of the outer module."""
 
@@ -92,7 +92,7 @@ class FeaturesByHook(nn.Module):
         return y, self.features["1"].sum() + y.sum()
 
 
-@program(lambda: (torch.randn(2, 4, requires_grad=True),))
+@program(lambda: (torch.randn(2, 4, requires_grad=True),), breaks=1)
 class FullBackwardHook(nn.Module):
     """A full backward hook that scales what flows back."""
 
@@ -105,7 +105,7 @@ class FullBackwardHook(nn.Module):
         return self.inner(x).relu()
 
 
-@program(lambda: (torch.randn(2, 4, requires_grad=True),))
+@program(lambda: (torch.randn(2, 4, requires_grad=True),), breaks=1)
 class FullBackwardPreHook(nn.Module):
     """A hook on the gradient before it enters the module."""
 
@@ -132,7 +132,7 @@ class HookOnActivation(nn.Module):
         return (y * y).sum()
 
 
-@program(lambda: (torch.randn(2, 4),))
+@program(lambda: (torch.randn(2, 4),), breaks=2, steady=False)
 class HookRegisteredInside(nn.Module):
     """A hook registered, used and removed within forward."""
 
@@ -147,7 +147,7 @@ class HookRegisteredInside(nn.Module):
         return y - self.inner(x)
 
 
-@program(lambda: (torch.randn(2, 4),))
+@program(lambda: (torch.randn(2, 4),), breaks=2, steady=False)
 def global_hook(x):
     """A hook on all modules, for one call."""
     handle = nn.modules.module.register_module_forward_hook(lambda module, args, output: output * 2)

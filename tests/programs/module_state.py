@@ -33,7 +33,7 @@ class BufferOnFirstCall(nn.Module):
         return x @ self.mask
 
 
-@program(lambda: (torch.randn(2, 4),), lambda: (torch.randn(2, 4),))
+@program(lambda: (torch.randn(2, 4),), lambda: (torch.randn(2, 4),), breaks=1)
 class LayerOnFirstCall(nn.Module):
     """A submodule made when the width of the input is first seen."""
 
@@ -47,7 +47,7 @@ class LayerOnFirstCall(nn.Module):
         return self.layer(x)
 
 
-@program(lambda: (torch.randn(2, 4),), lambda: (torch.randn(2, 4),))
+@program(lambda: (torch.randn(2, 4),), lambda: (torch.randn(2, 4),), breaks=1)
 class ParameterReplaced(nn.Module):
     """forward puts another parameter in place of one."""
 
@@ -207,7 +207,7 @@ class Tagged(nn.Module):
         return self.linear.weight.dim()
 
 
-@program(lambda: (torch.randn(2, 4),))
+@program(lambda: (torch.randn(2, 4),), lambda: (torch.randn(2, 4),))
 class SetattrOverridden(Tagged):
     """``__setattr__``, properties and cached properties of a module."""
 
@@ -248,7 +248,7 @@ class NestedStructures(nn.Module):
         return rest["last"](act(first(x + self.offsets["a"]))) + self.offsets["b"][0]
 
 
-@program(lambda: (torch.randn(2, 4),))
+@program(lambda: (torch.randn(2, 4),), breaks=1)
 class CopiesItself(nn.Module):
     """A copy of a submodule made in forward."""
 
@@ -376,17 +376,59 @@ class LazyInside(nn.Module):
 
 @program(lambda: (torch.randn(2, 4),), lambda: (torch.randn(2, 4),))
 class LazyFirstCall(nn.Module):
-    """Lazy layers that take their sizes from the first call, with random numbers drawn in between."""
+    """Lazy layers that take their sizes from the first call."""
 
     def __init__(self):
         super().__init__()
-        self.net = nn.Sequential(nn.LazyLinear(3), nn.Dropout(0.5), nn.LazyBatchNorm1d(), nn.LazyLinear(2))
+        self.net = nn.Sequential(nn.LazyLinear(3), nn.Tanh(), nn.LazyBatchNorm1d(), nn.LazyLinear(2))
 
     def forward(self, x):
         return self.net(x)
 
 
-@program(lambda: (torch.randn(2, 4),), lambda: (torch.randn(2, 4),))
+@program(lambda: (torch.randn(2, 4),), lambda: (torch.randn(2, 4),), breaks=1)
+class LazyAfterRandomNumbers(nn.Module):
+    """A lazy layer whose weights are drawn after a dropout: the order of the random numbers is kept."""
+
+    def __init__(self):
+        super().__init__()
+        self.drop, self.last = nn.Dropout(0.5), nn.LazyLinear(2)
+
+    def forward(self, x):
+        return self.last(self.drop(x))
+
+
+class Doubled(nn.Module):
+    """Holds another module, made in forward."""
+
+    def __init__(self, inner, factor=2):
+        super().__init__()
+        self.inner = inner
+        self.factor = factor
+        self.register_buffer("offset", torch.ones(4))
+        self.steps = nn.ModuleList([inner, nn.ReLU()])
+
+    def forward(self, x):
+        for step in self.steps:
+            x = step(x)
+        return x * self.factor + self.offset
+
+
+@program(lambda: (torch.randn(2, 4),))
+class WrapsInForward(nn.Module):
+    """A module around a submodule, made in forward and returned."""
+
+    def __init__(self):
+        super().__init__()
+        self.inner = nn.Linear(4, 4)
+
+    def forward(self, x):
+        made = Doubled(self.inner)
+        chain = nn.Sequential(made, nn.Tanh())
+        return chain(x), made, len(chain), [n for n, _ in made.named_parameters()]
+
+
+@program(lambda: (torch.randn(2, 4),), lambda: (torch.randn(2, 4),), breaks=1)
 class MadeInForward(nn.Module):
     """Layers made in forward, used once."""
 
@@ -441,7 +483,7 @@ class ToInside(nn.Module):
         return self.inner(x.to(self.inner.weight))
 
 
-@program(lambda: (torch.randn(2, 4),))
+@program(lambda: (torch.randn(2, 4),), steady=False)
 class ZeroGradInside(nn.Module):
     """zero_grad and the gradients of parameters read in forward."""
 

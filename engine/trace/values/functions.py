@@ -225,8 +225,15 @@ class RealFunction(FunctionValue):
             raise Unsupported("disabled", f"{self.describe()} is called")
         if self.held.__dict__.get("_dynamo_marked_constant", False):
             return self._constant_result(tx, args, kwargs)
-        if is_in_graph(self.held) or is_leaf(self.held):
+        if is_in_graph(self.held):
             return emit(tx, "call_function", self.held, args, kwargs)
+        if is_leaf(self.held):
+            try:
+                return emit(tx, "call_function", self.held, args, kwargs)
+            except Unsupported as error:
+                # An argument that no node can take: its body may only read from it.
+                if error.kind != "unsupported-argument":
+                    raise
         if not may_inline(self.held):
             raise Unsupported("unknown-call", f"{self.describe()} is called")
         inner = ORIGINALS.get(self.held)

@@ -2,26 +2,23 @@
 
 from __future__ import annotations
 
+from types import FunctionType
 from typing import TYPE_CHECKING, Any
 
 import torch
 
-from engine.ir.origin import Fixed
+from engine.ir.origin import Attr, Fixed
 from engine.trace.signals import Unsupported
-from engine.trace.values.base import Const, NotConstant, Value
-from engine.trace.values.modules import ModuleValue
+from engine.trace.values.base import NONE, Const, NotConstant, Value, force
+from engine.trace.values.classes import class_origin, find_in_class
+from engine.trace.values.functions import special
+from engine.trace.values.mappings import DictValue
+from engine.trace.values.modules import REGISTRATION_HOOKS, ModuleValue
 from engine.trace.values.wrap import is_literal
 
 if TYPE_CHECKING:
     from engine.trace.codegen import Codegen
     from engine.trace.state import Tracer
-
-
-_REGISTRATION_HOOKS = (
-    "_global_buffer_registration_hooks",
-    "_global_module_registration_hooks",
-    "_global_parameter_registration_hooks",
-)
 
 
 class MadeModule(ModuleValue):
@@ -44,6 +41,55 @@ class MadeModule(ModuleValue):
         cg.out.callable(lambda: cg.const(self.cls))
         cg.load_all([*self.args, *self.kwargs.values()])
         cg.call_keywords(len(self.args), tuple(self.kwargs))
+        if self.written:
+            cg.remember(self)
+            cg.fill_later(self)
+
+
+class BuiltModule(ModuleValue):
+    """A module whose constructor was traced: attributes and members are all values. ``held`` is an empty one that stands for it."""
+
+    is_made = True
+
+    def __init__(self, cls: type) -> None:
+        empty = cls.__new__(cls)
+        super().__init__(cls, Fixed(empty, f"{cls.__name__}()"), empty)
+        self.is_initialised = False
+
+    def initialise(self, tx: Tracer) -> None:
+        """``nn.Module.__init__``."""
+        torch.nn.Module.__init__(self.held)
+        self.is_initialised = True
+        for name, value in self.held.__dict__.items():
+            if name in ("_parameters", "_buffers", "_modules"):
+                self.tables[name] = DictValue({}, None, type(value))
+            else:
+                self.written[name] = tx.from_python(value)
+
+    def children(self) -> list[Value]:
+        return [*super().children(), *self.tables.values()]
+
+    def set_plainly(self, tx: Tracer, name: str, value: Value | None) -> None:
+        if not self.is_initialised:
+            raise Unsupported("unknown-call", f"{self.cls.__name__} sets {name!r} before nn.Module.__init__ ran")
+        super().set_plainly(tx, name, value)
+
+    def reconstruct(self, cg: Codegen) -> None:
+        from engine.trace.support import new_object
+
+        cg.helper(new_object, 0)
+        cg.const(self.cls)
+        cg.out.call(1)
+        cg.remember(self)
+        cg.fill_later(self)
+
+    def fill(self, cg: Codegen) -> None:
+        written = self.written
+        # The order of nn.Module.__init__ is kept: tables and attributes as they were first set.
+        order = [*self.held.__dict__, *(n for n in written if n not in self.held.__dict__)]
+        self.written = {n: self.tables.get(n, written.get(n)) for n in order}
+        super().fill(cg)
+        self.written = written
 
 
 def made_module(tx: Tracer, cls: type[torch.nn.Module], args: list[Value], kwargs: dict[str, Value]) -> Value:
@@ -53,16 +99,17 @@ def made_module(tx: Tracer, cls: type[torch.nn.Module], args: list[Value], kwarg
         Unsupported: the class is neither torch's own nor without a constructor, an argument is not constant, or the module holds parameters, buffers or modules.
     """
     refused = Unsupported("unknown-call", f"the module {cls.__name__} is created")
-    hooks = any(torch.nn.modules.module.__dict__[name] for name in _REGISTRATION_HOOKS)
-    if hooks or not (_is_bare(cls) or (cls.__module__.startswith("torch.nn.modules.") and not _may_hold_tensors(cls))):
+    if any(torch.nn.modules.module.__dict__[name] for name in REGISTRATION_HOOKS):
         raise refused
+    if not (_is_bare(cls) or (cls.__module__.startswith("torch.nn.modules.") and not _may_hold_tensors(cls))):
+        return _built(tx, cls, args, kwargs, refused)
     try:
         constants: list[Any] = tx.constants(args)
         words = dict(zip(kwargs, tx.constants(kwargs.values()), strict=True))
     except NotConstant:
-        raise refused from None
+        return _built(tx, cls, args, kwargs, refused)
     if not all(is_literal(v) or _is_numbers(v) for v in (*constants, *words.values())):
-        raise refused
+        return _built(tx, cls, args, kwargs, refused)
     try:
         twin = cls(*constants, **words)
     except Exception as error:
@@ -71,6 +118,35 @@ def made_module(tx: Tracer, cls: type[torch.nn.Module], args: list[Value], kwarg
     if any(member is not None for table in tables for member in table.values()):
         raise refused
     return MadeModule(twin, args, kwargs)
+
+
+def _built(
+    tx: Tracer, cls: type[torch.nn.Module], args: list[Value], kwargs: dict[str, Value], refused: Unsupported
+) -> Value:
+    """A module whose constructor is looked into."""
+    init = find_in_class(cls, "__init__")
+    lazy = issubclass(cls, (torch.nn.modules.lazy.LazyModuleMixin, torch.jit.ScriptModule))
+    if (
+        init is None
+        or not isinstance(init[1], FunctionType)
+        or type(cls) is not type
+        or cls.__new__ is not object.__new__
+    ):
+        raise refused
+    if lazy or issubclass(cls, torch.nn.RNNBase):
+        raise refused
+    made = BuiltModule(cls)
+    tx.wrap(init[1], Attr(class_origin(init[0]), "__init__")).call(tx, [made, *args], kwargs)
+    return made
+
+
+@special(torch.nn.Module.__init__)
+def _module_init(tx: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    of = force(tx, args[0])
+    if not isinstance(of, BuiltModule) or of.is_initialised or len(args) > 1 or kwargs or of.cls.call_super_init:  # type: ignore[attr-defined]
+        raise Unsupported("unknown-call", "nn.Module.__init__ is called")
+    of.initialise(tx)
+    return NONE
 
 
 def _is_bare(cls: type[torch.nn.Module]) -> bool:

@@ -24,7 +24,7 @@ _DICTS = (dict, collections.OrderedDict, collections.defaultdict)
 class DictValue(Value):
     """A dict: ``entries`` maps what stands for a key to (key, value), in order. ``cls`` may be a subclass of dict."""
 
-    __slots__ = ("cls", "entries", "factory", "origin")
+    __slots__ = ("attributes", "cls", "entries", "factory", "origin")
     is_mutable = True
 
     def __init__(
@@ -34,6 +34,8 @@ class DictValue(Value):
         self.origin = origin
         self.cls = cls
         self.factory = factory
+        self.attributes: dict[str, Value] = {}
+        """Attributes that traced code set on an OrderedDict."""
 
     @classmethod
     def of(cls, entries: dict[Any, Entry]) -> DictValue:
@@ -55,15 +57,15 @@ class DictValue(Value):
         return made
 
     def snapshot(self) -> Callable[[], None]:
-        saved = dict(self.entries)
+        saved, attributes = dict(self.entries), dict(self.attributes)
 
         def undo() -> None:
-            self.entries = saved
+            self.entries, self.attributes = saved, attributes
 
         return undo
 
     def children(self) -> list[Value]:
-        return [part for entry in self.entries.values() for part in entry]
+        return [*(part for entry in self.entries.values() for part in entry), *self.attributes.values()]
 
     def key(self, tx: Tracer) -> Any:
         return tx.raise_type_error(f"unhashable type: '{self.cls.__name__}'")
@@ -136,9 +138,18 @@ class DictValue(Value):
             return tx.fixed(self.cls)
         if name == "default_factory" and self.cls is collections.defaultdict:
             return self.factory or NONE
+        if name in self.attributes:
+            return self.attributes[name]
         if not hasattr(self.cls, name):
             tx.raise_error(AttributeError, f"'{self.cls.__name__}' object has no attribute '{name}'")
         return MethodOf(self, name)
+
+    def set_attr(self, tx: Tracer, name: str, value: Value) -> None:
+        if self.cls is not collections.OrderedDict or self.origin is not None or hasattr(self.cls, name):
+            return super().set_attr(tx, name, value)
+        tx.mutating(self)
+        self.attributes[name] = value
+        return None
 
     def call_method(self, tx: Tracer, name: str, args: list[Value], kwargs: dict[str, Value]) -> Value:
         from engine.trace.operations import operator_method
@@ -213,6 +224,7 @@ class DictValue(Value):
             cg.out.callable(lambda: cg.const(self.cls))
             self._build(cg)
             cg.out.call(1)
+            self._attach(cg)
             return
         if cg.is_reaching(self):
             cg.out.emit("BUILD_MAP", 0)
@@ -220,6 +232,14 @@ class DictValue(Value):
             cg.fill_later(self)
             return
         self._build(cg)
+
+    def _attach(self, cg: Codegen) -> None:
+        """Set the attributes on the dict on top of the stack."""
+        for name, value in self.attributes.items():
+            cg.out.emit("COPY", 1)
+            cg.load(value)
+            cg.out.emit("SWAP", 2)
+            cg.out.emit("STORE_ATTR", name)
 
     def _build(self, cg: Codegen) -> None:
         for key, value in self.entries.values():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -9,15 +10,14 @@ import torch
 from engine.ir.guard import DictKeys, HasAttribute, LengthIs
 from engine.ir.marks import ORIGINAL_MODULE
 from engine.ir.origin import Attr, Fixed, Hooks, Item, Member, Origin
-from engine.trace.signals import Unsupported
+from engine.trace.signals import Restart, Unsupported, UserException
 from engine.trace.values.base import Const, Value, force
 from engine.trace.values.classes import find_in_class
+from engine.trace.values.mappings import DictValue
 from engine.trace.values.objects import ObjectValue
 from engine.trace.values.wrap import wraps_if
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from engine.trace.state import Tracer
 
 _TABLES = ("_parameters", "_buffers", "_modules")
@@ -29,6 +29,12 @@ _CONTAINERS = (
     torch.nn.ParameterList,
     torch.nn.ParameterDict,
 )
+REGISTRATION_HOOKS = (
+    "_global_buffer_registration_hooks",
+    "_global_module_registration_hooks",
+    "_global_parameter_registration_hooks",
+)
+"""Tables of hooks that run when any module gets a member."""
 _GLOBAL_HOOKS = (
     "_global_forward_pre_hooks",
     "_global_forward_hooks",
@@ -44,6 +50,8 @@ class ModuleValue(ObjectValue):
         super().__init__(cls, origin, held)
         self.replaced: dict[str, Value] = {}
         """What stands for parameters and buffers during a ``functional_call``."""
+        self.tables: dict[str, DictValue] = {}
+        """Tables of members that were looked at as a whole or changed; another member is read from the real one."""
 
     def describe(self) -> str:
         return f"module {self.cls.__name__}" + (f" ({self.path})" if self.path else "")
@@ -56,61 +64,115 @@ class ModuleValue(ObjectValue):
     def own_attr(self, tx: Tracer, name: str) -> Value | None:
         if name in self.written or name in self.held.__dict__:
             if name in _TABLES and name not in self.written:
-                assert self.origin is not None
-                return self._table(tx, name)
+                return self.table(tx, name)
             return super().own_attr(tx, name)
         return None
 
-    def _table(self, tx: Tracer, table: str) -> Value:
-        from engine.trace.values.mappings import DictValue
-
+    def table(self, tx: Tracer, name: str) -> DictValue:
+        """All parameters, buffers or submodules by name: the dict itself, which traced code may change."""
+        known = self.tables.get(name)
+        if known is not None and not self.replaced:
+            return known
         assert self.origin is not None
-        real = self.held.__dict__[table]
-        tx.guard(DictKeys(Attr(self.origin, table), tuple(real), cause=tx.cause("the module's members were listed")))
-        entries: dict[Any, tuple[Value, Value]] = {k: (Const(k), self.member(tx, table, k)) for k in real}
-        for name, value in self.written.items():
-            if value is not None and name in entries:
-                entries[name] = (Const(name), value)
-        return DictValue(entries, None, dict)
+        real = self.held.__dict__[name]
+        place = Attr(self.origin, name)
+        tx.guard(DictKeys(place, tuple(real), cause=tx.cause("the module's members were listed")))
+        entries: dict[Any, tuple[Value, Value]] = {k: (Const(k), self.member(tx, name, k)) for k in real}
+        if self.is_made or self.replaced:
+            return FixedTable(entries, None, type(real))
+        made = self.tables[name] = DictValue(entries, place, type(real))
+        tx.known[id(real)] = (made, real)
+        return made
+
+    def has_member(self, table: str, name: str) -> bool:
+        """Whether a table holds the name now."""
+        known = self.tables.get(table)
+        return name in (self.held.__dict__.get(table, {}) if known is None else known.entries)
 
     def member(self, tx: Tracer, table: str, name: str) -> Value:
         """A parameter, buffer or submodule by its table."""
         assert self.origin is not None
         if name in self.replaced:
             return self.replaced[name]
+        known = self.tables.get(table)
+        if known is not None:
+            return known.entries[name][1]
         return tx.lazy(self.held.__dict__[table][name], Member(self.origin, table, name))
 
     def missing_attr(self, tx: Tracer, name: str) -> Value:
         getter = find_in_class(self.cls, "__getattr__")
         if getter is not None and getter[0] is _MODULE:
-            for table in _TABLES:
-                if name in self.held.__dict__.get(table, {}):
-                    return force(tx, self.member(tx, table, name))
-            assert self.origin is not None
-            tx.guard(HasAttribute(self.origin, name, False, cause=tx.cause(f"it has no attribute {name!r}")))
-            tx.raise_error(AttributeError, f"'{self.cls.__name__}' object has no attribute '{name}'")
+            return self.module_getattr(tx, name)
         return super().missing_attr(tx, name)
+
+    def module_getattr(self, tx: Tracer, name: str) -> Value:
+        """``nn.Module.__getattr__``."""
+        for table in _TABLES:
+            if self.has_member(table, name):
+                return force(tx, self.member(tx, table, name))
+        assert self.origin is not None
+        if not any(name in self.held.__dict__.get(table, {}) for table in _TABLES):
+            tx.guard(HasAttribute(self.origin, name, False, cause=tx.cause(f"it has no attribute {name!r}")))
+        return tx.raise_error(AttributeError, f"'{self.cls.__name__}' object has no attribute '{name}'")  # type: ignore[no-any-return]
 
     def sets_plainly(self, base: type) -> bool:
         return base is _MODULE
 
     def set_plainly(self, tx: Tracer, name: str, value: Value | None) -> None:
+        table = None if value is None else self._table_for(tx, name, force(tx, value))
+        if table is None:
+            super().set_plainly(tx, name, value)
+            return
+        assert value is not None
+        if any(torch.nn.modules.module.__dict__[hooks] for hooks in REGISTRATION_HOOKS):
+            raise Unsupported("side-effect", f"{name!r} of a module is set while registration hooks are set")
+        for other in _TABLES:
+            if other != table and self.has_member(other, name):
+                self.table(tx, other).pop(tx, Const(name))
+        if name in self.written or name in self.held.__dict__:
+            super().set_plainly(tx, name, None)
+        self.table(tx, table).set_item(tx, Const(name), value)
+
+    def _table_for(self, tx: Tracer, name: str, value: Value) -> str | None:
+        """Where ``nn.Module.__setattr__`` puts a value; None for a plain attribute."""
         from engine.trace.values.tensor import TensorValue
 
-        if value is not None:
-            forced = force(tx, value)
-            if isinstance(forced, ModuleValue) or (
-                isinstance(forced, TensorValue) and issubclass(forced.type(), torch.nn.Parameter)
-            ):
-                raise Unsupported("side-effect", f"the parameter or submodule {name!r} of a module is set")
-            if name in self.held.__dict__.get("_parameters", {}) or name in self.held.__dict__.get("_modules", {}):
-                raise Unsupported("side-effect", f"the parameter or submodule {name!r} of a module is replaced")
-        super().set_plainly(tx, name, value)
+        if isinstance(value, TensorValue) and issubclass(value.type(), torch.nn.Parameter):
+            return "_parameters"
+        is_none = isinstance(value, Const) and value.value is None
+        if self.has_member("_parameters", name):
+            return "_parameters" if is_none else self._wrong_kind(tx, value, "parameter", name)
+        if isinstance(value, ModuleValue):
+            return "_modules"
+        if self.has_member("_modules", name):
+            return "_modules" if is_none else self._wrong_kind(tx, value, "child module", name)
+        if isinstance(value, TensorValue) and issubclass(value.type(), torch.nn.Buffer):
+            raise Unsupported("side-effect", f"the buffer {name!r} of a module is set to a Buffer")
+        if self.has_member("_buffers", name):
+            return (
+                "_buffers" if is_none or isinstance(value, TensorValue) else self._wrong_kind(tx, value, "buffer", name)
+            )
+        return None
 
-    def setter(self) -> Callable[..., None] | None:
-        from engine.trace.support import set_module_attributes
+    def _wrong_kind(self, tx: Tracer, value: Value, kind: str, name: str) -> Any:
+        """The user's TypeError for a member set to what it cannot be; Python words it."""
+        raise Unsupported("raises", f"the {kind} {name!r} of a module is set to a {value.type().__name__}")
 
-        return set_module_attributes
+    def del_attr(self, tx: Tracer, name: str) -> None:
+        deleter = find_in_class(self.cls, "__delattr__")
+        if deleter is not None and deleter[0] is _MODULE:
+            for table in _TABLES:
+                if self.has_member(table, name):
+                    self.table(tx, table).pop(tx, Const(name))
+                    if table == "_buffers":
+                        unsaved = force(tx, self.get_attr(tx, "_non_persistent_buffers_set"))
+                        unsaved.call_method(tx, "discard", [Const(name)], {})
+                    return
+            if self.own_attr(tx, name) is None:
+                tx.raise_error(AttributeError, f"'{self.cls.__name__}' object has no attribute '{name}'")
+            super().set_plainly(tx, name, None)
+            return
+        super().del_attr(tx, name)
 
     def key(self, tx: Tracer) -> Any:
         return self.held
@@ -130,35 +192,44 @@ class ModuleValue(ObjectValue):
 
     def _call(self, tx: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
         assert self.origin is not None
-        hooks = any(self.held.__dict__.get(t) for t in Hooks.TABLES) and not self.written
-        if not hooks:
+        around = self._global_hooks(tx)
+        own = any(self._hook_table(tx, table) for table in Hooks.TABLES)
+        if not own and not self.written and not self.is_made:
             why = "the module was called, and hooks would run with it"
             tx.guard(LengthIs(Hooks(self.origin), 0, cause=tx.cause(why)))
-        self._global_hooks(tx)
-        if not hooks:
+        if not own and not around:
             return force(tx, self.get_attr(tx, "forward")).call(tx, args, kwargs)
         return self._call_with_hooks(tx, args, kwargs)
 
-    def _global_hooks(self, tx: Tracer) -> None:
+    def _hook_table(self, tx: Tracer, table: str) -> dict[Any, Any]:
+        """A table of hooks as it is now: the real one's, or entries of values where traced code looked at it."""
+        real = self.held.__dict__.get(table) or {}
+        if table not in self.written and id(real) not in tx.known:
+            return real  # type: ignore[no-any-return]
+        found = force(tx, self.get_attr(tx, table))
+        return found.entries if isinstance(found, DictValue) else {}
+
+    def _global_hooks(self, tx: Tracer) -> bool:
+        """Whether hooks run around all modules."""
         namespace = torch.nn.modules.module.__dict__
         for name in _GLOBAL_HOOKS:
-            if namespace[name]:
-                raise Unsupported("unknown-call", "a module is called while global module hooks are set")
+            if namespace[name] and "backward" in name:
+                raise Unsupported("unknown-call", "a module is called while global backward hooks are set")
+            why = "a module was called, and global hooks would run with it"
+            place = Fixed(namespace[name], name)
             tx.guard(
-                LengthIs(
-                    Fixed(namespace[name], name),
-                    0,
-                    cause=tx.cause("a module was called, and global hooks would run with it"),
-                )
+                DictKeys(place, tuple(namespace[name]), cause=tx.cause(why))
+                if namespace[name]
+                else LengthIs(place, 0, cause=tx.cause(why))
             )
+        return any(namespace[name] for name in _GLOBAL_HOOKS)
 
     def _call_with_hooks(self, tx: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
-        from engine.trace.values.mappings import DictValue
         from engine.trace.values.sequences import TupleValue
 
-        own = self.held.__dict__
-        lazy = isinstance(self.held, torch.nn.modules.lazy.LazyModuleMixin)
-        if own["_backward_hooks"] or own["_backward_pre_hooks"] or own.get("_forward_hooks_always_called") or lazy:
+        if isinstance(self.held, torch.nn.modules.lazy.LazyModuleMixin):
+            materialise(tx, self, args, kwargs)
+        if self._hook_table(tx, "_backward_hooks") or self._hook_table(tx, "_backward_pre_hooks"):
             raise Unsupported("unknown-call", f"the hooks of {self.describe()} run")
         for hook, with_keywords in self._hooks(tx, "_forward_pre_hooks"):
             words = DictValue({k: (Const(k), v) for k, v in kwargs.items()})
@@ -170,7 +241,7 @@ class ModuleValue(ObjectValue):
                 args, kwargs = self._replaced_arguments(tx, result)
             else:
                 args = list(result.items) if isinstance(result, TupleValue) else [result]
-        output = force(tx, self.get_attr(tx, "forward")).call(tx, args, kwargs)
+        output = self._forward(tx, args, kwargs)
         for hook, with_keywords in self._hooks(tx, "_forward_hooks"):
             words = DictValue({k: (Const(k), v) for k, v in kwargs.items()})
             given = [self, TupleValue(list(args)), *([words] if with_keywords else []), output]
@@ -179,9 +250,21 @@ class ModuleValue(ObjectValue):
                 output = result
         return output
 
+    def _forward(self, tx: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
+        """``forward``, where hooks that run even after an exception are left to Python should one occur."""
+        always = self._hook_table(tx, "_forward_hooks_always_called")
+        always_around = torch.nn.modules.module.__dict__["_global_forward_hooks_always_called"]
+        try:
+            return force(tx, self.get_attr(tx, "forward")).call(tx, args, kwargs)
+        except UserException as error:
+            if always or always_around:
+                raise Unsupported(
+                    "raises", f"{error.value.describe()} is raised where a hook is always called"
+                ) from error
+            raise
+
     def _replaced_arguments(self, tx: Tracer, result: Value) -> tuple[list[Value], dict[str, Value]]:
         """Arguments as a pre-hook with keywords returns them."""
-        from engine.trace.values.mappings import DictValue
         from engine.trace.values.sequences import TupleValue
 
         if isinstance(result, TupleValue) and len(result.items) == 2:
@@ -191,16 +274,23 @@ class ModuleValue(ObjectValue):
         raise Unsupported("unknown-call", f"a hook of {self.describe()} returns what is not known to be arguments")
 
     def _hooks(self, tx: Tracer, table: str) -> list[tuple[Value, bool]]:
-        """The hooks in order, each with whether it takes keyword arguments."""
+        """The hooks in order, those around all modules first, each with whether it takes keyword arguments."""
         assert self.origin is not None
-        real = self.held.__dict__[table]
-        with_keywords = self.held.__dict__.get(f"{table}_with_kwargs", {})
+        everywhere = torch.nn.modules.module.__dict__
+        real = everywhere[f"_global{table}"]
+        words = everywhere.get(f"_global{table}_with_kwargs", {})
+        place: Origin = Fixed(real, f"_global{table}")
+        found = [(tx.wrap(hook, Item(place, key)), key in words) for key, hook in real.items()]
+        own = self._hook_table(tx, table)
+        with_keywords = self._hook_table(tx, f"{table}_with_kwargs")
         base = Attr(self.origin, table)
-        tx.guard(DictKeys(base, tuple(real), cause=tx.cause("its hooks ran")))
+        if own is not self.held.__dict__[table]:
+            return [*found, *((force(tx, hook), key in with_keywords) for key, (_, hook) in own.items())]
+        tx.guard(DictKeys(base, tuple(own), cause=tx.cause("its hooks ran")))
         if with_keywords:
             keywords = Attr(self.origin, f"{table}_with_kwargs")
             tx.guard(DictKeys(keywords, tuple(with_keywords), cause=tx.cause("its hooks ran")))
-        return [(tx.wrap(hook, Item(base, key)), key in with_keywords) for key, hook in real.items()]
+        return [*found, *((tx.wrap(hook, Item(base, key)), key in with_keywords) for key, hook in own.items())]
 
     # Containers: their members in order, without running their Python code.
 
@@ -209,10 +299,7 @@ class ModuleValue(ObjectValue):
         return found is not None and found[0] in _CONTAINERS and issubclass(self.cls, _CONTAINERS[:3])
 
     def _members(self, tx: Tracer) -> dict[str, Value]:
-        assert self.origin is not None
-        real = self.held.__dict__["_modules"]
-        tx.guard(DictKeys(Attr(self.origin, "_modules"), tuple(real), cause=tx.cause("the container was iterated")))
-        return {k: self.member(tx, "_modules", k) for k in real}
+        return {k: v for k, (_, v) in self.table(tx, "_modules").entries.items()}
 
     def iterate(self, tx: Tracer) -> Value:
         from engine.trace.values.iterators import SequenceIterator
@@ -253,7 +340,7 @@ class ModuleValue(ObjectValue):
 
     def call_method(self, tx: Tracer, name: str, args: list[Value], kwargs: dict[str, Value]) -> Value:
         if name in ("items", "keys", "values") and issubclass(self.cls, torch.nn.ModuleDict) and not args:
-            from engine.trace.values.mappings import DictValue, DictView
+            from engine.trace.values.mappings import DictView
 
             return DictView(DictValue({k: (Const(k), v) for k, v in self._members(tx).items()}), name)
         if name in (
@@ -267,17 +354,20 @@ class ModuleValue(ObjectValue):
             "named_children",
         ):
             found = find_in_class(self.cls, name)
-            if found is not None and found[0] is _MODULE:
+            if found is not None and found[0] is _MODULE and not self._has_changed(tx):
                 return self._walk(tx, name, args, kwargs)
         return super().call_method(tx, name, args, kwargs)
+
+    def _has_changed(self, tx: Tracer) -> bool:
+        """Whether traced code changed the members of any module: the real ones are then no longer what they are."""
+        tables = (t for v, _ in tx.known.values() if isinstance(v, ModuleValue) for t in v.tables.values())
+        return self.is_made or any(id(t) in tx.mutated for t in tables)
 
     def _walk(self, tx: Tracer, name: str, args: list[Value], kwargs: dict[str, Value]) -> Value:
         """Members as torch's own walk gives them; the real objects are found again through their paths."""
         from engine.trace.values.iterators import SequenceIterator
         from engine.trace.values.sequences import TupleValue
 
-        if self.written:
-            raise self.refuse(f"{name}() after an attribute was set")
         constant = [force(tx, a).python(tx) for a in args]
         words = {k: force(tx, v).python(tx) for k, v in kwargs.items()}
         if name in ("parameters", "buffers", "modules", "children"):
@@ -300,9 +390,57 @@ class ModuleValue(ObjectValue):
         value: Value = self
         for part in path.split(".") if path else ():
             assert isinstance(value, ModuleValue)
-            table = next(t for t in _TABLES if part in value.held.__dict__[t])
+            table = next(t for t in _TABLES if value.has_member(t, part))
             value = force(tx, value.member(tx, table, part))
         return value
+
+
+class FixedTable(DictValue):
+    """The members of a module that may not change now: their changes could not be put in place."""
+
+    def set_item(self, tx: Tracer, key: Value, value: Value) -> None:
+        raise self.refuse("changing the members of a module that stands for another")
+
+    def pop(self, tx: Tracer, key: Value, default: Value | None = None) -> Value:
+        raise self.refuse("changing the members of a module that stands for another")
+
+    def call_method(self, tx: Tracer, name: str, args: list[Value], kwargs: dict[str, Value]) -> Value:
+        if name in ("clear", "popitem", "move_to_end"):
+            raise self.refuse(f"{name}() of the members of a module that stands for another")
+        return super().call_method(tx, name, args, kwargs)
+
+
+def materialise(tx: Tracer, module: ModuleValue, args: list[Value], kwargs: dict[str, Value]) -> None:
+    """Let a lazy module take its sizes from the fake arguments, as its own hook would, and trace again with what it has become.
+
+    Raises:
+        Unsupported: random numbers drawn earlier in the graph would be drawn later than the parameters.
+        Restart: it was done.
+    """
+    held: Any = module.held
+    hooks = module.held.__dict__["_forward_pre_hooks"]
+    first = next(iter(hooks.values()), None)
+    if getattr(first, "__func__", None) is not torch.nn.modules.lazy.LazyModuleMixin._infer_parameters:
+        raise Unsupported("unknown-call", f"the hooks of the lazy {module.describe()} run")
+    random = next(
+        (n for n in tx.graph.graph.nodes if _RANDOM.search(str(getattr(n.target, "__name__", n.target)))), None
+    )
+    if random is not None or tx.mutated:
+        raise Unsupported("unknown-call", f"the lazy {module.describe()} is used after random numbers or side effects")
+    fakes = [force(tx, a).graph_arg(tx)[1] for a in args]
+    words = {k: force(tx, v).graph_arg(tx)[1] for k, v in kwargs.items()}
+    try:
+        held._infer_parameters(held, tuple(fakes), words)
+    except Exception as error:
+        raise Unsupported("unknown-call", f"the parameters of the lazy {module.describe()} are made") from error
+    again = Unsupported("unknown-call", f"the lazy {module.describe()} took its sizes")
+    raise Restart(0, again)
+
+
+_RANDOM = re.compile(
+    "rand|dropout|bernoulli|multinomial|normal_|normal$|uniform|exponential|geometric|cauchy|poisson|binomial|rrelu|attention|rnn|lstm|gru|checkpoint"
+)
+"""Operations that may draw random numbers."""
 
 
 def guard_structure(tx: Tracer, module: ModuleValue) -> None:

@@ -343,7 +343,6 @@ class ObjectValue(Value):
         """Set the attributes written on the object on top of the stack, and pop it."""
         from engine.trace.support import delete_attributes, set_attributes
 
-        setter = self.setter() or set_attributes
         deleted = tuple(n for n, v in self.written.items() if v is None and self.has_real(n))
         if deleted:
             cg.out.emit("COPY", 1)
@@ -355,7 +354,7 @@ class ObjectValue(Value):
         if not present:
             cg.out.emit("POP_TOP")
             return
-        cg.helper(setter, 1)
+        cg.helper(set_attributes, 1)
         cg.const(tuple(present))
         cg.load_all(list(present.values()))
         cg.out.emit("BUILD_TUPLE", len(present))
@@ -365,10 +364,6 @@ class ObjectValue(Value):
     def has_real(self, name: str) -> bool:
         """Whether the real object has the attribute itself."""
         return name in getattr(self.held, "__dict__", {})
-
-    def setter(self) -> Callable[..., None] | None:
-        """The helper that sets attributes after the graph, if not the plain one."""
-        return None
 
 
 def _by_index(tx: Tracer, of: ObjectValue, count: Any) -> Value | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
@@ -69,8 +70,6 @@ def _functional_call(tx: Tracer, args: list[Value], kwargs: dict[str, Value]) ->
         or set(given) & {"tie_weights", "strict"}
     ):
         raise Unsupported("unknown-call", "torch.func.functional_call is called")
-    if _ties(module.held):
-        raise Unsupported("unknown-call", "torch.func.functional_call of a module whose members share tensors")
     inner = force(tx, given["args"]) if "args" in given else NONE
     words = force(tx, given["kwargs"]) if "kwargs" in given else NONE
     positional = list(inner.items) if isinstance(inner, TupleValue) else [] if _is_none(inner) else [inner]
@@ -79,9 +78,11 @@ def _functional_call(tx: Tracer, args: list[Value], kwargs: dict[str, Value]) ->
         named = {str(k): v for k, (_, v) in words.entries.items()}
     replaced: list[tuple[ModuleValue, str]] = []
     try:
-        for path, (_, value) in table.entries.items():
-            owner_path, _, name = str(path).rpartition(".")
+        for path, value in _with_tied(module.held, {str(k): v for k, (_, v) in table.entries.items()}).items():
+            owner_path, _, name = path.rpartition(".")
             owner = module.at(tx, owner_path)
+            if isinstance(owner, ModuleValue) and owner.replaced.get(name) is force(tx, value):
+                continue
             if not isinstance(owner, ModuleValue) or not _owns(owner, name) or name in owner.replaced:
                 raise Unsupported("unknown-call", f"torch.func.functional_call replaces {path!r}")
             tensor = force(tx, value)
@@ -104,14 +105,20 @@ def _owns(owner: ModuleValue, name: str) -> bool:
     return name not in owner.written and any(owner.held.__dict__[t].get(name) is not None for t in tables)
 
 
-def _ties(module: torch.nn.Module) -> bool:
-    """Whether a module reaches one tensor, or one module, in two ways."""
-    tensors: list[Any] = [
-        *module.named_parameters(remove_duplicate=False),
-        *module.named_buffers(remove_duplicate=False),
-    ]
-    modules = list(module.named_modules(remove_duplicate=False))
-    return any(len({id(v) for _, v in found}) != len(found) for found in (tensors, modules))
+def _with_tied(module: torch.nn.Module, given: dict[str, Value]) -> dict[str, Value]:
+    """What is given for one name of a tensor goes for its other names too, unless they are given as well."""
+    names: dict[int, list[str]] = {}
+    members = (module.named_parameters(remove_duplicate=False), module.named_buffers(remove_duplicate=False))
+    for name, tensor in itertools.chain(*members):
+        names.setdefault(id(tensor), []).append(name)
+    spread = dict(given)
+    for group in names.values():
+        first = next((given[n] for n in group if n in given), None)
+        if any(given[n] is not first for n in group if n in given):
+            raise Unsupported("unknown-call", "torch.func.functional_call is given two tensors for one that is shared")
+        if first is not None:
+            spread.update((n, first) for n in group if n not in given)
+    return spread
 
 
 @special(torch.nn.RNNBase._weights_have_changed)

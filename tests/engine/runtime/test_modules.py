@@ -14,6 +14,7 @@ from typing import Any, ClassVar
 import pytest
 import torch
 
+import engine
 from engine.errors import BadArgument
 from engine.ir.marks import original
 from engine.runtime.dispatch import dispatch_of
@@ -237,3 +238,66 @@ def test_twins_of_subclasses_and_state_behind_the_forward() -> None:
     assert isinstance(twin, Legacy)
     assert torch.equal(twin(X), legacy.linear(X))
     assert dispatch_of(twin.forward.__func__) is not None
+
+
+def test_a_lazy_module_takes_its_sizes_through_the_twin() -> None:
+    """The first call of a compiled lazy module makes its parameters; original and twin are then of the class that it becomes."""
+    for cls, arguments, x in (
+        (torch.nn.LazyLinear, (3,), torch.ones(2, 4)),
+        (torch.nn.LazyConv2d, (3, 2), torch.ones(1, 2, 4, 4)),
+        (torch.nn.LazyBatchNorm1d, (), torch.ones(2, 4)),
+    ):
+        plain = cls(*arguments)
+        twin = engine.compile(plain, backend="eager")
+        twin(x)
+        assert type(plain) is cls.cls_to_become
+        assert isinstance(twin, cls.cls_to_become)
+        assert original(twin) is plain
+        assert torch.equal(twin.eval()(x), plain(x))
+
+
+def test_a_lazy_module_inside_is_traced_with_its_sizes() -> None:
+    """Lazy layers of a compiled model take their sizes while it is traced: one graph, and the random numbers that plain PyTorch draws."""
+
+    def made() -> torch.nn.Module:
+        torch.manual_seed(0)
+        return torch.nn.Sequential(torch.nn.LazyLinear(3), torch.nn.ReLU(), torch.nn.LazyLinear(2))
+
+    plain, net = made(), made()
+    torch.manual_seed(1)
+    expected = plain(X)
+    torch.manual_seed(1)
+    with engine.expect(graphs=1, breaks=0):
+        found = engine.compile(net, backend="eager")(X)
+    assert torch.equal(found, expected)
+
+
+def test_what_a_method_makes_of_its_own_class_is_plain() -> None:
+    """``self.__class__(...)`` in a method called on a twin makes a module of the user's class, such as a slice of a Sequential."""
+    net = torch.nn.Sequential(torch.nn.Linear(3, 3), torch.nn.ReLU(), torch.nn.Linear(3, 1))
+    part = engine.compile(net, backend="eager")[:2]
+    assert type(part) is torch.nn.Sequential
+    assert torch.equal(part(X), net[:2](X))
+
+
+def test_hooks_on_all_modules() -> None:
+    """Hooks around all modules run in compiled code, and are noticed when they come and go."""
+    net = Net()
+    twin = engine.compile(net, backend="eager")
+    before = twin(X)
+    seen: list[str] = []
+    handles = [
+        torch.nn.modules.module.register_module_forward_pre_hook(
+            lambda module, args: seen.append(type(module).__name__)
+        ),
+        torch.nn.modules.module.register_module_forward_hook(lambda module, args, output: output * 2),
+    ]
+    try:
+        doubled = twin(X)
+        expected = net(X)
+    finally:
+        for handle in handles:
+            handle.remove()
+    assert seen == ["Net", "Linear"] * 2
+    assert torch.equal(doubled, expected)
+    assert torch.equal(twin(X), before)
