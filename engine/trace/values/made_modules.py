@@ -51,8 +51,8 @@ class BuiltModule(ModuleValue):
 
     is_made = True
 
-    def __init__(self, cls: type) -> None:
-        empty = cls.__new__(cls)
+    def __init__(self, cls: type[torch.nn.Module]) -> None:
+        empty: torch.nn.Module = cls.__new__(cls)
         super().__init__(cls, Fixed(empty, f"{cls.__name__}()"), empty)
         self.is_initialised = False
 

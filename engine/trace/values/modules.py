@@ -205,7 +205,7 @@ class ModuleValue(ObjectValue):
         """A table of hooks as it is now: the real one's, or entries of values where traced code looked at it."""
         real = self.held.__dict__.get(table) or {}
         if table not in self.written and id(real) not in tx.known:
-            return real  # type: ignore[no-any-return]
+            return real
         found = force(tx, self.get_attr(tx, table))
         return found.entries if isinstance(found, DictValue) else {}
 
