@@ -275,7 +275,9 @@ class Comparison:
         if a.is_leaf and b.is_leaf and (a.grad is not None or b.grad is not None):
             self.values(a.grad, b.grad, f"{where}.grad")
         if isinstance(a, torch.nn.Parameter):
-            self.mappings(vars(a), vars(b), where, attribute=True)
+            # torch.cond and its like mark parameters when they are called plainly: they compile themselves.
+            own = [{k: v for k, v in vars(t).items() if not k.startswith("_dynamo")} for t in (a, b)]
+            self.mappings(own[0], own[1], where, attribute=True)
 
     def storages(self, a: torch.Tensor, b: torch.Tensor, where: str) -> None:
         """Compare who shares memory with whom, and from where."""

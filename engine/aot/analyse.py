@@ -11,6 +11,7 @@ import torch.fx
 from engine.aot.views import storage_of
 from engine.ir.frame import GraphInput
 from engine.ir.guard import SharesMemory
+from engine.ir.in_graph import InGraph
 from engine.ir.plan import InputPlan, OutputPlan, Plan
 from engine.records.aot import ValueFacts
 
@@ -68,6 +69,8 @@ def refusal(graph: torch.fx.GraphModule, inputs: Sequence[GraphInput]) -> str:
     for i in inputs:
         if isinstance(i.real, torch.Tensor) and (reason := _strange(i.real)):
             return f"{i.name} is {reason}"
+        if isinstance(i.real, torch.Generator):
+            return f"{i.name} is a generator of random numbers"
     for node in graph.graph.nodes:
         if reason := _unfit(node):
             return f"{node.name} {reason}"
@@ -105,6 +108,8 @@ def _unfit(node: torch.fx.Node) -> str:
         return "is held by the graph, not passed to it"
     if node.op == "call_module":
         return "calls a module"
+    if isinstance(node.target, InGraph) and node.target.changes_state:
+        return "changes torch's state"
     name = str(node.target) if node.op == "call_method" else ""
     if node.op == "call_function" and node.target in (getattr, setattr) and len(node.args) > 1:
         name = str(node.args[1])

@@ -47,7 +47,10 @@ _EMBEDDED = (int, float, complex, bool, str, bytes, type(None), type(Ellipsis))
 def _switches_state(graph: torch.fx.GraphModule) -> bool:
     """Whether a graph switches grad mode or autocast while it runs."""
     switches = (torch._C._set_grad_enabled, torch.amp.autocast_mode._enter_autocast)
-    return any(node.op == "call_function" and node.target in switches for node in graph.graph.nodes)
+    return any(
+        node.op == "call_function" and (node.target in switches or getattr(node.target, "changes_state", False))
+        for node in graph.graph.nodes
+    )
 
 
 class Codegen:

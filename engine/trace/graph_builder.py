@@ -40,7 +40,8 @@ class GraphBuilder:
         self._first: torch.fx.Node | None = None
         self.operations = 0
         """How many nodes compute something."""
-        self._buffer_names: set[str] = set()
+        self.submodules: dict[str, torch.fx.GraphModule] = {}
+        """Graphs of bodies, by the name under which nodes reach them."""
 
     def placeholder(self, origin: Origin, fake: Any, real: Any) -> torch.fx.Node:
         """The input that reads ``origin``, made at the first call."""
@@ -75,6 +76,18 @@ class GraphBuilder:
         self.operations += 1
         return node
 
+    def attach(self, name: str, module: torch.fx.GraphModule, origin: NodeOrigin) -> torch.fx.Node:
+        """Hold a body's graph; the node that reaches it."""
+        number = sum(known.startswith(f"{name}_") for known in self.submodules)
+        self.submodules[f"{name}_{number}"] = module
+        node = self.add("get_attr", f"{name}_{number}", (), {}, origin)
+        node.meta["example_value"] = module
+        return node
+
+    def module(self, class_name: str) -> torch.fx.GraphModule:
+        """The graph as a module that holds its bodies."""
+        return torch.fx.GraphModule(self.submodules, self.graph, class_name=class_name)
+
     def forget(self, node: torch.fx.Node) -> None:
         """Take back the node appended last."""
         if node is self._first:
@@ -93,7 +106,7 @@ class GraphBuilder:
         if not outputs and not self.operations:
             return None
         self.graph.output(tuple(outputs))
-        module = torch.fx.GraphModule(torch.nn.Module(), self.graph, class_name="TracedGraph")
+        module = self.module("TracedGraph")
         order = {node.name: n for n, node in enumerate(n for n in self.graph.nodes if n.op == "placeholder")}
         inputs = sorted(self.inputs, key=lambda i: order[i.name])
         return GraphSlot(Slot("graph"), module, tuple(inputs))
@@ -232,6 +245,10 @@ def wrap_result(tx: Tracer, node: torch.fx.Node, result: Any, *, keep: bool = Fa
         return tx.from_python(result)
     if isinstance(result, (tuple, list)):
         return _items(tx, node, result)
+    if callable(result):
+        from engine.trace.values.transforms import GraphFunction
+
+        return GraphFunction(node, result)
     raise Unsupported("unsupported-operation", f"an operation returns a {type(result).__name__}")
 
 

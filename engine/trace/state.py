@@ -192,6 +192,8 @@ class Tracer:
         """Objects with an identity that were wrapped, by id; the object is kept so that its id stays its own."""
         self.mutated: dict[int, Value] = {}
         """Values with an origin whose contents changed, in the order of their first change."""
+        self.changed: list[Value] | None = None
+        """While the body of a higher-order operation is traced: every value whose contents changed."""
         self.globals_written: dict[tuple[Namespace, str], Value | None] = {}
         self.frames: list[Frame] = []
         self.inlined: dict[tuple[str, int, Span | None], InlinedCall] = {}
@@ -215,6 +217,8 @@ class Tracer:
         self.made_classes: dict[type, Value] = {}
         """Classes that the traced code made, by their twins."""
         self.tensors_seen = False
+        self.indexes_by_tensor = False
+        """Whether a tensor of one integer is an index like any tensor: in functions that flex_attention maps over positions."""
         self.undo_at_end: list[Any] = []
         """Contexts that are entered for real while tracing and not left yet."""
         self.entered: list[tuple[Any, torch.fx.Node]] = []
@@ -378,6 +382,8 @@ class Tracer:
     def mutating(self, value: Value) -> None:
         """Call before a value's contents change: journals them, and remembers that they must be put in place after the graph."""
         self.changes += 1
+        if self.changed is not None:
+            self.changed.append(value)
         if self.speculating:
             self.journal.append(value.snapshot())
         if value.origin is not None and not value.is_made and id(value) not in self.mutated:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import threading
 import types
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator
@@ -37,10 +38,13 @@ def finish(result: Any) -> Any:
 def call_restoring(graph: Callable[..., Any], *inputs: Any) -> Any:
     """Call a graph that switches grad mode or autocast; if it raises half-way, they are as before."""
     grad = torch.is_grad_enabled()
+    entered = len(_ENTERED.contexts)
     autocast = [(d, torch.is_autocast_enabled(d), torch.get_autocast_dtype(d)) for d in ("cpu", "cuda")]
     try:
         return graph(*inputs)
     except BaseException:
+        while len(_ENTERED.contexts) > entered:
+            _ENTERED.contexts.pop().__exit__(None, None, None)
         torch._C._set_grad_enabled(grad)
         for device, enabled, dtype in autocast:
             torch.set_autocast_enabled(device, enabled)
@@ -58,12 +62,35 @@ def grad_context(cls: Any, mode: bool, before: bool | None) -> Any:
     return made
 
 
-def autocast(entered: bool, names: tuple[str, ...], *values: Any) -> Any:
-    """A ``torch.autocast``, entered if so wished."""
-    made = torch.autocast(**dict(zip(names, values, strict=True)))
+def context(make: Callable[..., Any], entered: bool, names: tuple[str, ...], *values: Any) -> Any:
+    """A context manager, entered if so wished."""
+    made = make(**dict(zip(names, values, strict=True)))
     if entered:
         made.__enter__()
     return made
+
+
+class _Entered(threading.local):
+    """Contexts that running graphs of this thread have entered and not left."""
+
+    def __init__(self) -> None:
+        self.contexts: list[Any] = []
+
+
+_ENTERED = _Entered()
+
+
+def enter_context(made: Any) -> Any:
+    """Enter a context in a graph; it is left by ``leave_context``, or when the graph raises."""
+    made.__enter__()
+    _ENTERED.contexts.append(made)
+    return made
+
+
+def leave_context(made: Any) -> None:
+    """Leave a context that the graph entered."""
+    _ENTERED.contexts.remove(made)
+    made.__exit__(None, None, None)
 
 
 def refill_deque(deque: Any, items: list[Any]) -> None:

@@ -39,7 +39,9 @@ LITERALS = frozenset(
 
 def is_enum_member(value: Any) -> bool:
     """Whether it is a member of an enumeration."""
-    return isinstance(value, enum.Enum)
+    return isinstance(value, enum.Enum) or (
+        type(type(value)).__name__ == "pybind11_type" and isinstance(getattr(type(value), "__members__", None), dict)
+    )
 
 
 @wraps(

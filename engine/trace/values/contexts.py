@@ -9,7 +9,7 @@ import torch
 from engine.ir.guard import Equals
 from engine.ir.origin import Attr, Origin
 from engine.trace.signals import Unsupported
-from engine.trace.support import autocast, grad_context
+from engine.trace.support import context, grad_context
 from engine.trace.values.base import NONE, Const, Value, force
 from engine.trace.values.functions import MethodOf, special
 from engine.trace.values.torch_functions import guard_state
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from engine.trace.state import Tracer
 
 
-class _ContextMethod(MethodOf):
+class ContextMethod(MethodOf):
     """A method of a context that the graph holds: a graph that raises half-way is left as if it had been called."""
 
     is_in_graph = True
@@ -46,7 +46,7 @@ class GradContext(Value):
 
     def get_attr(self, tx: Tracer, name: str) -> Value:
         if name in ("__enter__", "__exit__", "__call__", "clone"):
-            return _ContextMethod(self, name)
+            return ContextMethod(self, name)
         if name == "__class__":
             return tx.fixed(self.cls)
         if name == "prev" and self.before:
@@ -172,7 +172,7 @@ class SetGrad(Value):
 
     def get_attr(self, tx: Tracer, name: str) -> Value:
         if name in ("__enter__", "__exit__"):
-            return _ContextMethod(self, name)
+            return ContextMethod(self, name)
         return self.context.get_attr(tx, name)
 
     def call_method(self, tx: Tracer, name: str, args: list[Value], kwargs: dict[str, Value]) -> Value:
@@ -207,12 +207,14 @@ class AutocastContext(Value):
         raise Unsupported("side-effect", "autocast changes while tracing tentatively")
 
     def get_attr(self, tx: Tracer, name: str) -> Value:
-        if name in ("__enter__", "__exit__"):
-            return _ContextMethod(self, name)
+        if name in ("__enter__", "__exit__", "clone"):
+            return ContextMethod(self, name)
         return super().get_attr(tx, name)
 
     def call_method(self, tx: Tracer, name: str, args: list[Value], kwargs: dict[str, Value]) -> Value:
         tx.changes += 1
+        if name == "clone":
+            return AutocastContext(self.arguments)
         if name == "__enter__":
             real = torch.autocast(**self.arguments)
             words = (real.device, real.fast_dtype, real._enabled, real._cache_enabled)
@@ -226,31 +228,38 @@ class AutocastContext(Value):
         if name == "__exit__":
             real, entered = self.active.pop()
             tx.entered.remove((self, entered))
-            node = tx.graph.add(
-                "call_function", torch.amp.autocast_mode._exit_autocast, (entered,), {}, tx.node_origin()
-            )
-            node.meta["example_value"] = None
+            self.leave(tx, entered)
             real.__exit__(None, None, None)
             tx.undo_at_end.remove(real)
             return NONE
         return super().call_method(tx, name, args, kwargs)
 
+    def leave(self, tx: Tracer, entered: torch.fx.Node) -> None:
+        """The node that leaves what ``entered`` entered."""
+        node = tx.graph.add("call_function", torch.amp.autocast_mode._exit_autocast, (entered,), {}, tx.node_origin())
+        node.meta["example_value"] = None
+
+    def call(self, tx: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
+        from engine.trace.values.graph_contexts import UnderContext
+
+        return UnderContext(self, force(tx, args[0]))
+
     def reconstruct(self, cg: Codegen) -> None:
         if len(self.active) > 1:
             raise Unsupported("side-effect", "autocast is entered twice")
-        cg.helper(autocast, 0)
+        cg.helper(context, 0)
+        cg.const(torch.autocast)
         cg.const(bool(self.active))
         cg.const(tuple(self.arguments))
         for value in self.arguments.values():
             cg.const(value)
-        cg.out.call(2 + len(self.arguments))
+        cg.out.call(3 + len(self.arguments))
 
 
 def leave_in_graph(tx: Tracer) -> None:
     """End in the graph the contexts that it entered; code after it enters those that outlive it."""
-    for _, entered in reversed(tx.entered):
-        node = tx.graph.add("call_function", torch.amp.autocast_mode._exit_autocast, (entered,), {}, tx.node_origin())
-        node.meta["example_value"] = None
+    for of, entered in reversed(tx.entered):
+        of.leave(tx, entered)
 
 
 @special(torch.autocast, torch.amp.autocast)
@@ -258,4 +267,18 @@ def _autocast(tx: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
     names = ("device_type", "dtype", "enabled", "cache_enabled")
     words = dict(zip(names, tx.constants(args), strict=False))
     words.update(zip(kwargs, tx.constants(kwargs.values()), strict=True))
+    return AutocastContext(words)
+
+
+@wraps(torch.autocast)
+def _autocast_context(tx: Tracer, real: Any, origin: Origin) -> Value:
+    """An instance made outside: a decorator's, or one kept for reuse."""
+    tx.guard_type(real, origin, "it is entered")
+    fields = {"device_type": "device", "dtype": "fast_dtype", "enabled": "_enabled", "cache_enabled": "_cache_enabled"}
+    words: dict[str, Any] = {}
+    for name, field in fields.items():
+        words[name] = getattr(real, field)
+        tx.guard(Equals(Attr(origin, field), words[name], cause=tx.cause("autocast is switched to it")))
+    if hasattr(real, "prev"):
+        raise Unsupported("unsupported-operation", "an autocast context that was entered outside")
     return AutocastContext(words)

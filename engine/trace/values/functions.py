@@ -711,6 +711,8 @@ def _builtin(tx: Tracer, real: Any, origin: Origin) -> Value:
         tx.guard_object(real, origin, "it was called")
         return CachedFunction(real, origin)
     owner = getattr(real, "__self__", None) if isinstance(real, types.BuiltinFunctionType) else None
+    if type(owner).__name__.startswith("pybind11"):  # what pybind's functions are bound to tells nothing
+        owner = None
     if owner is not None and not isinstance(owner, (types.ModuleType, type)) and not is_leaf_or_special(real):
         return _bound_builtin(tx, real, owner, origin)
     tx.guard_object(real, origin, "it was called")

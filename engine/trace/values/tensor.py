@@ -130,7 +130,17 @@ class TensorValue(Value):
         return SequenceIterator(list(sequence_items(tx, emit(tx, "call_method", "unbind", [self]))), type(iter(())))
 
     def get_item(self, tx: Tracer, key: Value) -> Value:
+        if tx.indexes_by_tensor:
+            return self._at_positions(tx, key)
         return emit(tx, "call_function", operator.getitem, [self, key])
+
+    def _at_positions(self, tx: Tracer, key: Value) -> Value:
+        from engine.trace.values.sequences import ListValue, TupleValue
+
+        parts = [force(tx, k) for k in key.items] if isinstance(key, TupleValue) else [key]
+        if not all(isinstance(p, TensorValue) for p in parts):
+            return emit(tx, "call_function", operator.getitem, [self, key])
+        return emit(tx, "call_function", torch.ops.aten.index, [self, ListValue(parts)])
 
     def set_item(self, tx: Tracer, key: Value, value: Value) -> None:
         emit(tx, "call_function", operator.setitem, [self, key, value])

@@ -106,14 +106,14 @@ _LEFT_IN_TORCH = tuple(
         "_C _compile _decomp _dispatch _dynamo _export _functorch _guards _higher_order_ops _inductor _library _logging _ops "
         "_prims _python_dispatcher _subclasses _tensor_str _thread_safe_fork _utils_internal _vendor _weights_only_unpickler "
         "ao.ns ao.pruning ao.quantization autograd backends compiler contrib cpu cuda distributed export func futures fx hub jit library "
-        "mps mtia monitor multiprocessing nested onnx optim package profiler quasirandom random serialization sparse storage "
+        "mps mtia monitor multiprocessing nested onnx optim package profiler quasirandom serialization sparse storage "
         "utils.backend_registration utils.benchmark utils.bottleneck utils.bundled_inputs utils.checkpoint utils.cpp_extension utils.data "
         "utils.dlpack utils.flop_counter utils.hooks utils.mobile_optimizer utils.model_zoo utils.tensorboard utils.viz xpu"
     ).split()
 )
 """Parts of torch that work on more than tensors: the program, its processes, files, devices, other compilers."""
 _LEFT_DOTTED = tuple(f"{name}." for name in _LEFT_IN_TORCH)
-_INLINE_ANYWAY = ("torch.autograd.grad_mode",)
+_INLINE_ANYWAY = ("torch.autograd.grad_mode", "torch._higher_order_ops")
 _LEFT_TO_PYTHON = frozenset(
     "logging warnings importlib threading asyncio subprocess socket os io pdb numpy scipy pandas matplotlib tqdm IPython time "
     "gc sys traceback multiprocessing concurrent shutil pathlib json pickle tempfile linecache".split()
@@ -188,6 +188,15 @@ def _graph_break(tx: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Val
 
 BY_NAME[("torch._dynamo.external_utils", "is_compiling")] = _is_compiling
 BY_NAME[("torch._dynamo.decorators", "graph_break")] = _graph_break
+
+
+def _ignored_mark(tx: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    """Marks on tensors are for whoever compiles the code that receives them: here they come too late."""
+    return NONE
+
+
+for _mark in ("mark_static", "mark_dynamic", "maybe_mark_dynamic", "mark_unbacked", "mark_static_address"):
+    BY_NAME[("torch._dynamo.decorators", _mark)] = _ignored_mark
 
 
 @special(torch.is_tensor)

@@ -24,6 +24,14 @@ if TYPE_CHECKING:
 
 _QUERIES: dict[Callable[[], Any], str] = {
     torch.are_deterministic_algorithms_enabled: "deterministic",
+    torch.is_deterministic_algorithms_warn_only_enabled: "deterministic_warn_only",
+    torch._C._get_deterministic_algorithms_warn_only: "deterministic_warn_only",
+    torch._C._get_float32_matmul_precision: "float32_matmul_precision",
+    torch.get_num_threads: "num_threads",
+    torch.is_anomaly_enabled: "anomaly",
+    torch.is_autocast_cache_enabled: "autocast",
+    torch.cuda.device_count: "cuda_devices",
+    torch.cuda.is_initialized: "cuda_initialized",
     torch.get_default_dtype: "default_dtype",
     torch.is_grad_enabled: "grad_mode",
     torch.is_inference_mode_enabled: "inference_mode",
@@ -41,6 +49,27 @@ def _query(ask: Callable[[], Any], state: str) -> None:
 
 for _ask, _state in _QUERIES.items():
     _query(_ask, _state)
+
+
+@special(torch.accelerator.current_accelerator)
+def _accelerator(tx: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    return Const(torch.accelerator.current_accelerator())
+
+
+@special(torch.get_device_module)
+def _device_module(tx: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    return tx.fixed(torch.get_device_module(*tx.constants([*args, *kwargs.values()])))
+
+
+@special(torch.accelerator.is_available)
+def _is_accelerated(tx: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    return Const(torch.accelerator.is_available())
+
+
+@special(torch.get_autocast_dtype)
+def _autocast_dtype(tx: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    guard_state(tx, "autocast", tx.entry_state["autocast"])
+    return tx.fold(torch.get_autocast_dtype, *tx.constants([*args, *kwargs.values()]))
 
 
 @special(torch.overrides.is_tensor_like)

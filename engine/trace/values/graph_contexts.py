@@ -1,0 +1,197 @@
+"""Contexts of torch's that the graph enters and leaves through nodes: inference mode, kernels of attention; and those that a graph has no use for."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import torch
+import torch.fx
+import torch.fx.traceback
+import torch.nn.attention
+import torch.profiler
+
+from engine.ir.guard import Equals
+from engine.ir.in_graph import InGraph
+from engine.ir.origin import Attr, Origin
+from engine.trace.signals import Unsupported
+from engine.trace.support import context, enter_context, leave_context
+from engine.trace.values.base import NONE, Const, Value, force
+from engine.trace.values.contexts import ContextMethod
+from engine.trace.values.functions import special
+from engine.trace.values.wrap import wraps
+
+if TYPE_CHECKING:
+    from engine.trace.codegen import Codegen
+    from engine.trace.state import Tracer
+
+Args = list[Value]
+Words = dict[str, Value]
+
+
+class GraphContext(Value):
+    """``make(**arguments)``: entering and leaving it are nodes, and done while tracing too."""
+
+    is_mutable = True
+
+    def __init__(self, make: Any, arguments: dict[str, Any]) -> None:
+        self.make = make
+        self.arguments = arguments
+        self.active: list[tuple[Any, torch.fx.Node]] = []
+
+    def type(self) -> type:
+        return self.make if isinstance(self.make, type) else contextlib._GeneratorContextManager
+
+    def describe(self) -> str:
+        return f"the context {self.make.__name__}"
+
+    def snapshot(self) -> Callable[[], None]:
+        raise Unsupported("side-effect", f"{self.describe()} changes while tracing tentatively")
+
+    def get_attr(self, tx: Tracer, name: str) -> Value:
+        if name in ("__enter__", "__exit__", "clone"):
+            return ContextMethod(self, name)
+        if name == "__class__":
+            return tx.fixed(self.type())
+        if name in self.arguments:
+            return Const(self.arguments[name])
+        return super().get_attr(tx, name)
+
+    def call_method(self, tx: Tracer, name: str, args: Args, kwargs: Words) -> Value:
+        tx.changes += 1
+        match name:
+            case "__enter__":
+                real = self.make(**self.arguments)
+                arguments = dict(self.arguments)
+                make = self.make
+                target = InGraph(f"enter_{make.__name__}", lambda: enter_context(make(**arguments)), changes_state=True)
+                node = tx.graph.add("call_function", target, (), {}, tx.node_origin())
+                node.meta["example_value"] = None
+                real.__enter__()
+                tx.undo_at_end.append(real)
+                tx.entered.append((self, node))
+                self.active.append((real, node))
+                return NONE
+            case "__exit__":
+                real, entered = self.active.pop()
+                tx.entered.remove((self, entered))
+                self.leave(tx, entered)
+                real.__exit__(None, None, None)
+                tx.undo_at_end.remove(real)
+                return NONE
+            case "clone":
+                return GraphContext(self.make, dict(self.arguments))
+        return super().call_method(tx, name, args, kwargs)
+
+    def leave(self, tx: Tracer, entered: torch.fx.Node) -> None:
+        """The node that leaves what ``entered`` entered."""
+        target = InGraph(f"leave_{self.make.__name__}", leave_context, changes_state=True)
+        node = tx.graph.add("call_function", target, (entered,), {}, tx.node_origin())
+        node.meta["example_value"] = None
+
+    def call(self, tx: Tracer, args: Args, kwargs: Words) -> Value:
+        return UnderContext(self, force(tx, args[0]))
+
+    def reconstruct(self, cg: Codegen) -> None:
+        if len(self.active) > 1:
+            raise Unsupported("side-effect", f"{self.describe()} is entered twice")
+        cg.helper(context, 0)
+        cg.const(self.make)
+        cg.const(bool(self.active))
+        cg.const(tuple(self.arguments))
+        for value in self.arguments.values():
+            cg.const(value)
+        cg.out.call(3 + len(self.arguments))
+
+
+class UnderContext(Value):
+    """A function decorated with a context while tracing."""
+
+    def __init__(self, context: Value, function: Value) -> None:
+        self.context = context
+        self.function = function
+
+    def type(self) -> type:
+        return self.function.type()
+
+    def children(self) -> list[Value]:
+        return [self.context, self.function]
+
+    def call(self, tx: Tracer, args: Args, kwargs: Words) -> Value:
+        own = self.context.call_method(tx, "clone", [], {})
+        own.call_method(tx, "__enter__", [], {})
+        try:
+            return self.function.call(tx, args, kwargs)
+        finally:
+            own.call_method(tx, "__exit__", [NONE, NONE, NONE], {})
+
+
+@special(torch.inference_mode)
+def _inference_mode(tx: Tracer, args: Args, kwargs: Words) -> Value:
+    mode = force(tx, args[0] if args else kwargs.get("mode", Const(True)))
+    if not isinstance(mode, Const) or not isinstance(mode.value, bool):
+        return UnderContext(GraphContext(torch.inference_mode, {"mode": True}), mode)
+    return GraphContext(torch.inference_mode, {"mode": mode.value})
+
+
+@wraps(torch.inference_mode)
+def _inference_context(tx: Tracer, real: Any, origin: Origin) -> Value:
+    tx.guard_type(real, origin, "it is entered")
+    tx.guard(Equals(Attr(origin, "mode"), real.mode, cause=tx.cause("inference mode is switched to it")))
+    if getattr(real, "_inference_mode_context", None) is not None:
+        raise Unsupported("unsupported-operation", "a context of inference mode that was entered outside")
+    return GraphContext(torch.inference_mode, {"mode": real.mode})
+
+
+@special(torch.nn.attention.sdpa_kernel)
+def _sdpa_kernel(tx: Tracer, args: Args, kwargs: Words) -> Value:
+    names = ("backends", "set_priority")
+    words = dict(zip(names, tx.constants(args), strict=False))
+    words.update(zip(kwargs, tx.constants(kwargs.values()), strict=True))
+    return GraphContext(torch.nn.attention.sdpa_kernel, words)
+
+
+class IdleContext(Value):
+    """A context that says something to a profiler or to other compilers: in a graph it does nothing."""
+
+    is_mutable = True
+
+    def __init__(self, origin: Origin | None = None) -> None:
+        self.origin = origin
+
+    def type(self) -> type:
+        return contextlib.nullcontext
+
+    def snapshot(self) -> Callable[[], None]:
+        return lambda: None
+
+    def get_attr(self, tx: Tracer, name: str) -> Value:
+        if name in ("__enter__", "__exit__", "_recreate_cm"):
+            return ContextMethod(self, name)
+        return super().get_attr(tx, name)
+
+    def call_method(self, tx: Tracer, name: str, args: Args, kwargs: Words) -> Value:
+        if name in ("__enter__", "_recreate_cm"):
+            return self
+        if name == "__exit__":
+            return NONE
+        return super().call_method(tx, name, args, kwargs)
+
+    def call(self, tx: Tracer, args: Args, kwargs: Words) -> Value:
+        return args[0]
+
+    def reconstruct(self, cg: Codegen) -> None:
+        cg.out.callable(lambda: cg.const(contextlib.nullcontext))
+        cg.out.call(0)
+
+
+@special(torch.profiler.record_function, torch.fx.traceback.annotate)
+def _idle(tx: Tracer, args: Args, kwargs: Words) -> Value:
+    return IdleContext()
+
+
+@wraps(torch.profiler.record_function)
+def _idle_context(tx: Tracer, real: Any, origin: Origin) -> Value:
+    tx.guard_type(real, origin, "it is entered")
+    return IdleContext(origin)

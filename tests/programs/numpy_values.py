@@ -1,0 +1,133 @@
+"""numpy in traced code: functions of arrays, arrays as arguments and results, scalars, dtypes, and the way from and to tensors."""
+
+import numpy as np
+import torch
+
+from tests.programs import program
+
+
+@program(lambda: (torch.randn(3, 4),))
+def there_and_back(x):
+    """A tensor, as an array, as a tensor."""
+    a = x.numpy()
+    return torch.from_numpy(np.sin(a) * 2 + a.sum(axis=0))
+
+
+@program(lambda: (np.arange(6.0).reshape(2, 3),))
+def array_argument(a):
+    """An array in and an array out."""
+    return np.exp(a) @ a.T + 1
+
+
+@program(lambda: (np.arange(4), np.ones(4, dtype=np.float32)))
+def array_methods(a, b):
+    """Methods and attributes of arrays."""
+    c = (a * b).reshape(2, 2)
+    return c.sum(), c.mean(axis=1), c.T, c.shape, c.ndim, c.dtype, c.astype(np.int64), c.max(), c.argmax()
+
+
+@program(lambda: (np.arange(12.0).reshape(3, 4),))
+def array_indexing(a):
+    """Slices, masks, assignments."""
+    b = a.copy()
+    b[0] = 7
+    b[:, 1] += 2
+    return b, a[1:, ::2], a[a > 5].sum(), a[..., None].shape
+
+
+@program(lambda: (torch.randn(4),))
+def functions_of_numpy(x):
+    """Many functions."""
+    a = x.detach().numpy()
+    return (
+        np.where(a > 0, a, 0),
+        np.concatenate([a, a]),
+        np.stack([a, a]),
+        np.linspace(0, 1, 5),
+        np.clip(a, -1, 1),
+        np.cumsum(a),
+        np.dot(a, a),
+    )
+
+
+@program(lambda: (torch.randn(4),))
+def array_and_tensor(x):
+    """torch functions on arrays turned into tensors in several ways."""
+    a = np.array([1.0, 2.0, 3.0, 4.0])
+    return torch.as_tensor(a) + x, torch.tensor(a), x * torch.from_numpy(a.astype(np.float32))
+
+
+SCALE = np.float32(2.5)
+TABLE = np.array([1, 2, 3])
+
+
+@program(lambda: (torch.randn(3),))
+def numpy_globals(x):
+    """A scalar and an array of the module's."""
+    return x * float(SCALE), x + torch.from_numpy(TABLE)
+
+
+@program(lambda: (torch.randn(2, 3),))
+def numpy_constants(x):
+    """pi, inf, newaxis, dtypes; functions on plain numbers."""
+    n = np.sqrt(x.shape[0] * 8)
+    return x * np.pi, x.shape[0] * np.e, np.prod([2, 3]), int(np.ceil(2.3)), float(n)
+
+
+@program(lambda: (np.array([3.0, 1.0, 2.0]),))
+def sorting_arrays(a):
+    """sort, argsort, unique sizes known, min and max."""
+    return np.sort(a), np.argsort(a), np.flip(a), np.maximum(a, 2), a.min(), np.zeros_like(a), np.ones((2, 2))
+
+
+@program(lambda: (np.float64(3.0), np.arange(3)))
+def numpy_scalars(s, a):
+    """A numpy scalar as an argument."""
+    return a * s
+
+
+@program(lambda: (np.arange(6).reshape(2, 3), torch.ones(2, 3)))
+def mixed(a, x):
+    """Arrays and tensors in one expression through from_numpy."""
+    return torch.from_numpy(a) * x, (a / 2).astype("float32")
+
+
+@program(lambda: (np.ones(3),))
+def in_place_array(a):
+    """An argument changed in place."""
+    a += 1
+    a[0] = 5
+    return a * 2
+
+
+@program(lambda: (np.arange(4.0),))
+def array_in_container(a):
+    """Arrays in lists and dicts."""
+    parts = {"x": [a + 1, a * 2]}
+    return parts, isinstance(a, np.ndarray), len(a), list(a.shape)
+
+
+@program(lambda: (torch.randn(2, 2),))
+def linear_algebra(x):
+    """numpy.linalg and numpy.random stay out of the way."""
+    a = x.numpy()
+    return np.linalg.norm(a), np.matmul(a, a), np.einsum("ij,jk->ik", a, a), np.transpose(a), np.outer(a[0], a[1])
+
+
+@program(lambda: (np.arange(3.0), np.arange(3.0) + 1))
+def array_operators(a, b):
+    """Operators and comparisons."""
+    return a + b, a - b, a * b, a / b, a // b, a % b, a**2, -a, a == b, a < b, (a < b) & (b > 1), abs(a - b)
+
+
+@program(lambda: (torch.randn(3),), breaks=1)
+def to_list(x):
+    """tolist needs the values."""
+    return sum(x.numpy().tolist()) * 0 + x
+
+
+@program(lambda: (torch.randn(4, 4),))
+def array_reductions(x):
+    """Reductions with axis and keepdims."""
+    a = x.numpy()
+    return a.sum(axis=1, keepdims=True), np.mean(a, axis=0), np.std(a), a.var(), np.any(a > 0), np.all(a > -9), a.prod()
