@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+import numpy as np
 import torch
 
 from tests.programs import Call, Program, load, program_of
@@ -228,6 +229,8 @@ class Comparison:
         """Compare what two objects of one type hold."""
         if isinstance(a, torch.Tensor):
             self.tensors(a, b, where)
+        elif isinstance(a, (np.ndarray, np.generic)):
+            self.arrays(a, b, where)
         elif isinstance(a, Mapping):
             self.mappings(a, b, where)
         elif isinstance(a, (list, tuple)):
@@ -278,6 +281,16 @@ class Comparison:
             # torch.cond and its like mark parameters when they are called plainly: they compile themselves.
             own = [{k: v for k, v in vars(t).items() if not k.startswith("_dynamo")} for t in (a, b)]
             self.mappings(own[0], own[1], where, attribute=True)
+
+    def arrays(self, a: Any, b: Any, where: str) -> None:
+        """Compare two numpy arrays or numbers; torch's kernels may round the last bit otherwise than numpy's."""
+        if a.dtype != b.dtype or a.shape != b.shape:
+            self.differ(where, f"array {a.dtype}{a.shape} became {b.dtype}{b.shape}")
+        elif a.dtype.kind not in "biufc":
+            if not np.array_equal(a, b):
+                self.differ(where, f"{a!r} became {b!r}")
+        elif not np.allclose(a, b, rtol=1e-6, atol=1e-7, equal_nan=True):
+            self.differ(where, f"{a!r} became {b!r}")
 
     def storages(self, a: torch.Tensor, b: torch.Tensor, where: str) -> None:
         """Compare who shares memory with whom, and from where."""

@@ -80,6 +80,8 @@ def same(value: Any, expected: Any) -> bool:
         return _same_float(value.real, expected.real) and _same_float(value.imag, expected.imag)
     if kind in (int, str, bytes, torch.device, range):
         return bool(value == expected)
+    if kind.__module__.partition(".")[0] == "numpy":
+        return _same_numpy(value, expected)
     if kind in (tuple, list, torch.Size):
         return len(value) == len(expected) and all(map(same, value, expected))
     if kind is slice:
@@ -89,6 +91,13 @@ def same(value: Any, expected: Any) -> bool:
     if kind is dict:
         return len(value) == len(expected) and all(map(same, value.items(), expected.items()))
     return False
+
+
+def _same_numpy(value: Any, expected: Any) -> bool:
+    """Two of numpy's numbers, or of its types of elements."""
+    if hasattr(expected, "tobytes") and getattr(expected, "shape", None) == ():
+        return bool(value.tobytes() == expected.tobytes())
+    return type(expected).__module__ == "numpy.dtypes" and bool(value == expected)
 
 
 def _same_float(value: float, expected: float) -> bool:

@@ -67,7 +67,6 @@ GLOBAL_STATES: Mapping[str, State] = {
         State("default_device", "default device", _default_device),
         State("default_dtype", "default dtype", torch.get_default_dtype),
         State("float32_matmul_precision", "precision of float32 products", _C._get_float32_matmul_precision),
-        State("num_threads", "number of threads", torch.get_num_threads),
         State("anomaly", "anomaly detection", torch.is_anomaly_enabled),
         State("cuda_devices", "number of CUDA devices", torch.cuda.device_count),
         State("cuda_initialized", "CUDA in use", torch.cuda.is_initialized),

@@ -8,6 +8,7 @@ The idea is Dynamo's ``source.py``.
 from __future__ import annotations
 
 import dataclasses
+import warnings
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
@@ -412,3 +413,32 @@ class Referent(Origin):
 
     def read(self, base: Any) -> Any:
         return base()
+
+
+def tensor_of_array(array: Any) -> Any:
+    """A tensor over the memory of a numpy array; None where there can be none (strings, objects, negative strides)."""
+    import torch
+
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # an array that is not writable: the graph does not write to it
+            return torch.from_numpy(array)
+    except (TypeError, ValueError, RuntimeError):
+        return None
+
+
+@dataclass(frozen=True)
+class ArrayTensor(Origin):
+    """The tensor over the memory of a numpy array."""
+
+    base: Origin
+
+    @property
+    def expr(self) -> str:
+        return f"from_numpy({self.base.expr})"
+
+    def code(self, base: str, const: ConstName) -> str:
+        return f"{const(tensor_of_array, 'tensor_of_array')}({base})"
+
+    def read(self, base: Any) -> Any:
+        return tensor_of_array(base)

@@ -19,6 +19,7 @@ from engine.bytecode.assemble import Emitter
 from engine.bytecode.opcodes import VERSION
 from engine.ir.frame import GraphSlot, Slot
 from engine.ir.origin import (
+    ArrayTensor,
     Attr,
     CellOf,
     Closure,
@@ -32,9 +33,10 @@ from engine.ir.origin import (
     Origin,
     Referent,
     TypeOf,
+    tensor_of_array,
 )
 from engine.trace.signals import Unsupported
-from engine.trace.support import call_restoring
+from engine.trace.support import call_restoring, check_truth
 from engine.trace.values.base import Const, Lazy, Value
 from engine.trace.values.functions import CellValue
 
@@ -252,6 +254,9 @@ class Codegen:
 
     def finish(self) -> tuple[CodeType, GraphSlot | None]:
         """Put the pieces together."""
+        for node, _, _ in self.tx.checks:
+            if node not in self._outputs:
+                self._outputs[node] = self.temp("out")
         graph = self.tx.graph.finish(list(self._outputs))
         inputs = () if graph is None else graph.inputs
         self._load_inputs([i.origin for i in inputs])
@@ -264,10 +269,16 @@ class Codegen:
             for graph_input in inputs:
                 self._head_load(graph_input.origin)
             self.head.call(len(inputs) + switches)
+            self._unpack_outputs()
+            for node, truth, _ in self.tx.checks:
+                self.head.callable_const(self.embed(check_truth))
+                self.head.load(self._outputs[node])
+                self.head.const(truth)
+                self.head.call(2)
+                self.head.emit("POP_TOP")
             if begin is not None:
                 self.head.try_end(begin)
                 self._run_again()
-            self._unpack_outputs()
         return self._assemble(), graph
 
     def _run_again(self) -> None:
@@ -357,6 +368,8 @@ class Codegen:
                 head.item(index)
             case TypeOf():
                 self._head_call(type)
+            case ArrayTensor():
+                self._head_call(tensor_of_array)
             case Referent():
                 self._head_call(operator.call)
             case _:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import importlib
+import importlib.util
 import inspect
 import linecache
 import logging
@@ -59,6 +60,9 @@ for _family in (
     "values.transforms",
 ):
     importlib.import_module(f"engine.trace.{_family}")  # each fills in its part of the tables
+
+if importlib.util.find_spec("numpy") is not None:
+    importlib.import_module("engine.trace.values.numpy_arrays")
 
 _MAX_RESTARTS = 8
 _FAKE_LOG = logging.getLogger("torch._subclasses.fake_tensor")
@@ -251,6 +255,11 @@ class _Attempt:
                 cg.out.emit("STORE_DEREF", CellVar(name))
 
     def _check_sharing(self) -> None:
+        if self.tx.checks and changes_inputs(self.tx):
+            executed = self.tx.checks[0][2]
+            raise Restart(
+                executed, Unsupported("tensor-jump", "a check of a tensor's value before an argument is changed")
+            )
         if self.tx.is_caught and changes_inputs(self.tx):
             raise Skip("side-effect", "an argument is changed in place where the code handles exceptions")
         if shares_new_history(self.tx):

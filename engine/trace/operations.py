@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import operator
+import sys
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
@@ -81,7 +82,7 @@ def binary(tx: Tracer, symbol: str, left: Value, right: Value) -> Value:
         return emit(tx, "call_function", function, [left, right])
     if isinstance(left, Const) and isinstance(right, Const):
         return tx.fold(function, left.value, right.value)
-    by_kind = _containers(tx, symbol, left, right)
+    by_kind = on_arrays(tx, function, [left, right]) or _containers(tx, symbol, left, right)
     if by_kind is not None:
         return by_kind
     by_method = _dunder(tx, name, left, right, in_place)
@@ -120,6 +121,15 @@ def _settled(tx: Tracer, symbol: str, left: Value, right: Value) -> tuple[Value,
         return operands
     first, second = (Const(v.python(tx)) if isinstance(v, SymValue) else v for v in operands)
     return first, second
+
+
+def on_arrays(tx: Tracer, function: Callable[..., Any], operands: list[Value]) -> Value | None:
+    """An operator on numpy arrays; None where no operand is one, or where numpy was never imported."""
+    if "numpy" not in sys.modules:
+        return None
+    from engine.trace.values.numpy_arrays import array_operator
+
+    return array_operator(tx, function, operands)
 
 
 def _mutates(left: Value) -> bool:
@@ -222,6 +232,9 @@ def compare(tx: Tracer, symbol: str, left: Value, right: Value) -> Value:
         if any(isinstance(v, Const) and not _is_number(v.value) for v in (left, right)) and symbol in ("==", "!="):
             return Const(symbol == "!=")
         return emit(tx, "call_function", function, [left, right])
+    found = on_arrays(tx, function, [left, right])
+    if found is not None:
+        return found
     for of, method_name, other in ((left, name, right), (right, reflected, left)):
         if isinstance(of, ObjectValue) and (method := of.method(tx, method_name)) is not None:
             result = force(tx, method.call(tx, [other], {}))
@@ -318,6 +331,9 @@ def unary(tx: Tracer, symbol: str, value: Value) -> Value:
         return value.call_special(tx, {"-": "__neg__", "+": "__pos__", "~": "__invert__"}[symbol], [])
     if _is_graph_value(value):
         return emit(tx, "call_function", UNARY[symbol], [value])
+    found = on_arrays(tx, UNARY[symbol], [value])
+    if found is not None:
+        return found
     try:
         return tx.fold(UNARY[symbol], value.python(tx))
     except NotConstant:

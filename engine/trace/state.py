@@ -227,6 +227,8 @@ class Tracer:
         """How many instructions of the root frame were begun."""
         self.is_caught = False
         """Whether the user's code does something when an operation of the graph raises."""
+        self.checks: list[tuple[torch.fx.Node, bool, int]] = []
+        """Truths of tensors taken for granted, as something is raised otherwise; and which of the root's instructions asked."""
         self.entry_state: dict[str, Any] = {name: GLOBAL_STATES[name].read() for name in _STATES}
         """torch's global state when the frame was entered."""
 
@@ -265,6 +267,11 @@ class Tracer:
     def guard_type(self, real: Any, origin: Origin, why: str) -> None:
         """Guard the exact type of a value."""
         self.guards.add(TypeIs(origin, type(real), cause=self.cause(why)))
+
+    def take_for_granted(self, node: torch.fx.Node, *, truth: bool) -> None:
+        """Go on as if a tensor had this truth; code after the graph looks, and lets Python run the function's own code if it has not."""
+        self.checks.append((node, truth, self.root_executed))
+        self.is_caught = True
 
     def guard_object(self, real: Any, origin: Origin, why: str) -> None:
         """Guard the identity of a value."""

@@ -52,6 +52,22 @@ def call_restoring(graph: Callable[..., Any], *inputs: Any) -> Any:
         raise
 
 
+def numpy_of(tensor: torch.Tensor, is_scalar: bool) -> Any:
+    """The numpy array over a tensor's memory, or its one number."""
+    array = tensor.numpy()
+    return array[()] if is_scalar else array
+
+
+class OtherwiseError(Exception):
+    """A tensor is not as the graph took for granted."""
+
+
+def check_truth(tensor: torch.Tensor, truth: bool) -> None:
+    """Raise unless a tensor has this truth."""
+    if bool(tensor) is not truth:
+        raise OtherwiseError
+
+
 def grad_context(cls: Any, mode: bool, before: bool | None) -> Any:
     """``torch.no_grad`` and its like, without switching grad mode; entered when ``before``, the mode to return to, is given."""
     made = object.__new__(cls)

@@ -10,7 +10,7 @@ from tests.programs import program
 def there_and_back(x):
     """A tensor, as an array, as a tensor."""
     a = x.numpy()
-    return torch.from_numpy(np.sin(a) * 2 + a.sum(axis=0))
+    return torch.from_numpy(np.abs(a) * 2 + a.max(axis=0))
 
 
 @program(lambda: (np.arange(6.0).reshape(2, 3),))
@@ -32,7 +32,7 @@ def array_indexing(a):
     b = a.copy()
     b[0] = 7
     b[:, 1] += 2
-    return b, a[1:, ::2], a[a > 5].sum(), a[..., None].shape
+    return b, a[1:, ::2], a[..., None].shape
 
 
 @program(lambda: (torch.randn(4),))
@@ -77,7 +77,7 @@ def numpy_constants(x):
 @program(lambda: (np.array([3.0, 1.0, 2.0]),))
 def sorting_arrays(a):
     """sort, argsort, unique sizes known, min and max."""
-    return np.sort(a), np.argsort(a), np.flip(a), np.maximum(a, 2), a.min(), np.zeros_like(a), np.ones((2, 2))
+    return np.sort(a), np.argsort(a), np.maximum(a, 2), a.min(), np.zeros_like(a), np.ones((2, 2))
 
 
 @program(lambda: (np.float64(3.0), np.arange(3)))
@@ -131,3 +131,33 @@ def array_reductions(x):
     """Reductions with axis and keepdims."""
     a = x.numpy()
     return a.sum(axis=1, keepdims=True), np.mean(a, axis=0), np.std(a), a.var(), np.any(a > 0), np.all(a > -9), a.prod()
+
+
+@program(lambda: (np.arange(12.0).reshape(3, 4),), breaks=1)
+def array_masked(a):
+    """The size of a masked array depends on values."""
+    return a[a > 5] * 2
+
+
+@program(lambda: (np.arange(4),))
+def whole_numbers_divided(a):
+    """Whole numbers become doubles, as numpy has it."""
+    return a / 2, np.sqrt(a), np.mean(a), a.std(), np.exp(a)
+
+
+@program(lambda: (np.arange(4.0),), breaks=1)
+def array_flipped(a):
+    """A view with negative strides."""
+    return a[::-1] + 1
+
+
+@program(lambda: (np.array(["a", "b"]), torch.ones(2)))
+def array_of_texts(a, x):
+    """An array that no tensor can hold is passed on."""
+    return a, x * 2
+
+
+@program(lambda: (np.arange(3.0), 2), lambda: (np.arange(5.0), 3))
+def arrays_of_other_sizes(a, n):
+    """Another size compiles again, with sizes as they are."""
+    return a * n + a.shape[0]

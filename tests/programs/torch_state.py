@@ -196,7 +196,7 @@ def deterministic_asked(x):
     """Questions about deterministic algorithms and other switches."""
     if torch.are_deterministic_algorithms_enabled() or torch.is_deterministic_algorithms_warn_only_enabled():
         return x
-    return x * 2, torch.is_grad_enabled(), torch.get_float32_matmul_precision(), torch.get_num_threads() > 0
+    return x * 2, torch.is_grad_enabled(), torch.get_float32_matmul_precision()
 
 
 @program(lambda: (torch.randn(3),))

@@ -6,7 +6,9 @@ from typing import TYPE_CHECKING
 
 from engine.bytecode.opcodes import after_loop
 from engine.trace.table import handles
-from engine.trace.values.base import force, is_none
+from engine.trace.values.base import Value, force, is_none
+from engine.trace.values.nested import NestedBuilder
+from engine.trace.values.tensor import TensorValue
 
 if TYPE_CHECKING:
     from engine.bytecode.decode import Op
@@ -20,14 +22,39 @@ def _jump(tx: Tracer, frame: Frame, op: Op) -> None:
 
 @handles("POP_JUMP_FORWARD_IF_TRUE", "POP_JUMP_BACKWARD_IF_TRUE", "POP_JUMP_IF_TRUE")
 def _if_true(tx: Tracer, frame: Frame, op: Op) -> None:
-    if force(tx, frame.stack.pop()).truth(tx):
+    if _truth(tx, frame, op, force(tx, frame.stack.pop()), jumps_if=True):
         frame.index = op.target
 
 
 @handles("POP_JUMP_FORWARD_IF_FALSE", "POP_JUMP_BACKWARD_IF_FALSE", "POP_JUMP_IF_FALSE")
 def _if_false(tx: Tracer, frame: Frame, op: Op) -> None:
-    if not force(tx, frame.stack.pop()).truth(tx):
+    if not _truth(tx, frame, op, force(tx, frame.stack.pop()), jumps_if=False):
         frame.index = op.target
+
+
+def _truth(tx: Tracer, frame: Frame, op: Op, value: Value, *, jumps_if: bool) -> bool:
+    """The truth of what decides a jump. Where one way can only raise, a tensor is taken to lead the other way, and the code checks it."""
+    if isinstance(value, TensorValue) and not isinstance(tx.graph, NestedBuilder):
+        on_true, on_false = (op.target, frame.index) if jumps_if else (frame.index, op.target)
+        bad, good = _only_raises(frame, on_true), _only_raises(frame, on_false)
+        if bad != good and value.fake.numel() == 1 and not value.fake.is_meta:
+            tx.take_for_granted(value.node(tx), truth=good)
+            return good
+    return value.truth(tx)
+
+
+_LOOKED_AHEAD = 120
+_ENDS = ("RETURN", "YIELD", "FOR_ITER", "RERAISE")
+
+
+def _only_raises(frame: Frame, start: int) -> bool:
+    """Whether instructions from here on lead to a ``raise`` without any further choice."""
+    for op in frame.decoded.ops[start : start + _LOOKED_AHEAD]:
+        if op.opname == "RAISE_VARARGS":
+            return True
+        if op.target >= 0 or op.opname.startswith(_ENDS):
+            return False
+    return False
 
 
 @handles("POP_JUMP_FORWARD_IF_NONE", "POP_JUMP_BACKWARD_IF_NONE", "POP_JUMP_IF_NONE")

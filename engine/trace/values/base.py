@@ -235,7 +235,10 @@ class Const(Value):
         return self.value
 
     def graph_arg(self, tx: Tracer) -> tuple[Any, Any]:
-        return self.value, self.value
+        value = self.value
+        if type(value).__module__ == "numpy" and hasattr(value, "item"):  # fx knows Python's own numbers only
+            value = value.item()
+        return value, value
 
     def truth(self, tx: Tracer) -> bool:
         return bool(self.value)

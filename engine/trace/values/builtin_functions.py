@@ -334,6 +334,9 @@ def _abs(tx: Tracer, args: Args, kwargs: Words) -> Value:
         return emit(tx, "call_function", abs, [of])
     if isinstance(of, ObjectValue):
         return of.call_special(tx, "__abs__", [])
+    on_arrays = operations.on_arrays(tx, abs, [of])
+    if on_arrays is not None:
+        return on_arrays
     return operations.fold_call(tx, abs, args, kwargs, f"abs() of {of.describe()}")
 
 

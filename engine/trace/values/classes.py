@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from engine.ir.guard import HasAttribute
-from engine.ir.origin import Attr, Fixed, Origin
+from engine.ir.origin import Attr, Fixed, Item, Origin
 from engine.trace.signals import Unsupported
 from engine.trace.values.arity import check_arity
 from engine.trace.values.base import NONE, Const, Value, force
@@ -119,7 +119,9 @@ def _descriptor(tx: Tracer, cls: builtins.type, found: Any, instance: Value | No
         return tx.wrap(found, origin)
     getter = find_in_class(type(found), "__get__")
     if getter is not None and isinstance(getter[1], types.FunctionType):
-        descriptor = tx.wrap(found, origin)
+        # Read through the class, the descriptor would answer for itself.
+        entry = origin if origin.parent is None else Item(Attr(origin.parent, "__dict__"), name)
+        descriptor = tx.wrap(found, entry)
         owner = tx.wrap(cls, class_origin(cls))
         return force(tx, descriptor).call_method(tx, "__get__", [instance or NONE, owner], {})
     if instance is None:

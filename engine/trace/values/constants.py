@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import enum
+import importlib.util
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -37,9 +38,17 @@ LITERALS = frozenset(
 )
 
 
+if importlib.util.find_spec("numpy") is None:
+    _NUMPY: tuple[type, ...] = ()
+else:
+    import numpy as np
+
+    _NUMPY = (np.dtype, np.number, np.bool_)
+
+
 def is_enum_member(value: Any) -> bool:
-    """Whether it is a member of an enumeration."""
-    return isinstance(value, enum.Enum) or (
+    """Whether it is a member of an enumeration, or a number or type of numpy's."""
+    return isinstance(value, (enum.Enum, *_NUMPY)) or (
         type(type(value)).__name__ == "pybind11_type" and isinstance(getattr(type(value), "__members__", None), dict)
     )
 
@@ -71,6 +80,11 @@ def _number(tx: Tracer, real: float, origin: Origin) -> Value:
 def _singleton(tx: Tracer, real: Any, origin: Origin) -> Value:
     tx.guard_object(real, origin, f"that it is {real!r} decided what was traced")
     return Const(real, origin)
+
+
+@wraps_if(9, lambda real: isinstance(real, _NUMPY))
+def _numpy_literal(tx: Tracer, real: Any, origin: Origin) -> Value:
+    return _literal(tx, real, origin)
 
 
 @wraps_if(10, is_enum_member)

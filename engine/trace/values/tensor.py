@@ -195,6 +195,10 @@ class TensorValue(Value):
             return super().call_method(tx, name, args, kwargs)
         if name == "requires_grad_" and self._has_requires_grad(tx, args, kwargs):
             return self
+        if name == "numpy" and not args and not kwargs:
+            from engine.trace.values.numpy_arrays import array_of_tensor
+
+            return array_of_tensor(tx, self)
         if name in _PYTHON_ONLY:
             raise Unsupported(
                 "data-dependent" if name in ("numpy", "tolist") else "unknown-call", f"Tensor.{name} is called"

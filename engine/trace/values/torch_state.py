@@ -27,7 +27,6 @@ _QUERIES: dict[Callable[[], Any], str] = {
     torch.is_deterministic_algorithms_warn_only_enabled: "deterministic_warn_only",
     torch._C._get_deterministic_algorithms_warn_only: "deterministic_warn_only",
     torch._C._get_float32_matmul_precision: "float32_matmul_precision",
-    torch.get_num_threads: "num_threads",
     torch.is_anomaly_enabled: "anomaly",
     torch.is_autocast_cache_enabled: "autocast",
     torch.cuda.device_count: "cuda_devices",

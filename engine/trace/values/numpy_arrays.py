@@ -1,0 +1,496 @@
+"""numpy in traced code: arrays are tensors of the graph, and functions of numpy run as those of ``torch._numpy``.
+
+What numpy itself makes of arrays of the same kind and size says of which type, size and memory a result is: where torch's numpy would differ, the graph breaks.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+import types
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+
+from engine.ir.in_graph import InGraph
+from engine.ir.origin import ArrayTensor, Fixed, Origin, tensor_of_array
+from engine.trace.graph_builder import emit
+from engine.trace.signals import Unsupported
+from engine.trace.support import numpy_of
+from engine.trace.values.base import NONE, Const, NotConstant, Value, force
+from engine.trace.values.functions import MethodOf, special
+from engine.trace.values.iterators import SequenceIterator
+from engine.trace.values.mappings import DictValue
+from engine.trace.values.sequences import ListValue, SequenceValue, TupleValue
+from engine.trace.values.tensor import TensorValue
+from engine.trace.values.wrap import wraps, wraps_if
+
+if TYPE_CHECKING:
+    from engine.trace.codegen import Codegen
+    from engine.trace.state import Tracer
+
+Args = list[Value]
+Words = dict[str, Value]
+_LIMIT = 1 << 24
+"""Larger arrays are not made only to ask numpy what it would return."""
+_ATTRIBUTES = ("T", "real", "imag")
+_NOT_TRACED = frozenset(
+    "tolist item tobytes tofile dump dumps view getfield byteswap setflags __array__ __reduce__".split()
+)
+
+
+class ArrayValue(Value):
+    """A numpy array, or with ``is_scalar`` a numpy number, whose memory is a tensor's."""
+
+    is_mutable = True
+
+    def __init__(
+        self, tensor: TensorValue, *, is_scalar: bool = False, origin: Origin | None = None, held: Any = NotImplemented
+    ) -> None:
+        self.tensor = tensor
+        self.is_scalar = is_scalar
+        self.origin = origin
+        self.held = held
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        """numpy's type of the elements."""
+        return _numpy_dtype(self.tensor.fake.dtype)
+
+    def type(self) -> type:
+        return self.dtype.type if self.is_scalar else np.ndarray
+
+    def describe(self) -> str:
+        return f"array {self.dtype}[{', '.join(str(s) for s in self.tensor.fake.shape)}]"
+
+    def real(self) -> Any:
+        return self.held
+
+    def key(self, tx: Tracer) -> Any:
+        if not self.is_scalar:
+            tx.raise_type_error("unhashable type: 'numpy.ndarray'")
+        return super().key(tx)
+
+    def snapshot(self) -> Callable[[], None]:
+        return lambda: None
+
+    def children(self) -> list[Value]:
+        return [self.tensor]
+
+    def truth(self, tx: Tracer) -> bool:
+        raise Unsupported("data-dependent", f"the truth of an {self.describe()}")
+
+    def length(self, tx: Tracer) -> Value:
+        if not self.tensor.fake.dim():
+            tx.raise_type_error("len() of unsized object")
+        return self.tensor.size(tx, 0)
+
+    def iterate(self, tx: Tracer) -> Value:
+        if not self.tensor.fake.dim():
+            tx.raise_type_error("iteration over a 0-d array")
+        count = int(self.tensor.size(tx, 0).python(tx))
+        return SequenceIterator([self.get_item(tx, Const(n)) for n in range(count)], type(iter(())))
+
+    def get_item(self, tx: Tracer, key: Value) -> Value:
+        return call_numpy(tx, "ndarray.__getitem__", lambda a, k: a[k], lambda a, k: a[k], [self, key], {})
+
+    def set_item(self, tx: Tracer, key: Value, value: Value) -> None:
+        def assign(a: Any, k: Any, v: Any) -> None:
+            a[k] = v
+
+        call_numpy(tx, "ndarray.__setitem__", assign, assign, [self, key, value], {})
+
+    def get_attr(self, tx: Tracer, name: str) -> Value:
+        fake = self.tensor.fake
+        match name:
+            case "shape":
+                return TupleValue([self.tensor.size(tx, d) for d in range(fake.dim())])
+            case "ndim":
+                return Const(fake.dim())
+            case "dtype":
+                return Const(self.dtype)
+            case "size":
+                return tx.fold(int, fake.numel())
+            case "itemsize":
+                return Const(self.dtype.itemsize)
+            case "nbytes":
+                return tx.fold(int, fake.numel() * self.dtype.itemsize)
+            case "__class__":
+                return tx.fixed(self.type())
+        if name in _ATTRIBUTES:
+            return call_numpy(tx, f"ndarray.{name}", _attribute(name), _attribute(name), [self], {})
+        found = getattr(np.ndarray, name, None)
+        if found is None:
+            tx.raise_error(AttributeError, f"'{self.type().__name__}' object has no attribute '{name}'")
+        if not callable(found):
+            raise self.refuse(f"reading the attribute {name!r}")
+        return MethodOf(self, name)
+
+    def call_method(self, tx: Tracer, name: str, args: Args, kwargs: Words) -> Value:
+        from engine.trace.operations import operator_method
+
+        if name in _NOT_TRACED:
+            raise Unsupported("data-dependent", f"ndarray.{name} is called")
+        match name:
+            case "__len__":
+                return self.length(tx)
+            case "__getitem__":
+                return self.get_item(tx, args[0])
+            case "__iter__":
+                return self.iterate(tx)
+        if name.startswith("__") and len(args) == 1:
+            return operator_method(tx, self, name, args, kwargs)
+        method = _method(name)
+        return call_numpy(tx, f"ndarray.{name}", method, method, [self, *args], kwargs)
+
+    def graph_arg(self, tx: Tracer) -> tuple[Any, Any]:
+        raise Unsupported("unsupported-argument", "a numpy array as an argument of a torch operation")
+
+    def reconstruct(self, cg: Codegen) -> None:
+        cg.helper(numpy_of, 0)
+        cg.load(self.tensor)
+        cg.const(self.is_scalar)
+        cg.out.call(2)
+
+
+def _attribute(name: str) -> Callable[[Any], Any]:
+    return lambda a: getattr(a, name)
+
+
+def _method(name: str) -> Callable[..., Any]:
+    return lambda a, *args, **kwargs: getattr(a, name)(*args, **kwargs)
+
+
+@functools.cache
+def _numpy_dtype(dtype: torch.dtype) -> np.dtype[Any]:
+    return torch.empty(0, dtype=dtype).numpy().dtype
+
+
+@functools.cache
+def _functions() -> dict[int, tuple[Any, Callable[..., Any]]]:
+    """Functions of numpy that torch's numpy has too, by id."""
+    import torch._numpy as torch_numpy
+
+    found: dict[int, tuple[Any, Callable[..., Any]]] = {}
+    for theirs, ours in ((np, torch_numpy), (np.linalg, torch_numpy.linalg), (np.fft, torch_numpy.fft)):
+        for name, function in vars(theirs).items():
+            if name.startswith("_") or not callable(function) or isinstance(function, type):
+                continue
+            other = getattr(ours, name, None)
+            if callable(other) and not isinstance(other, type):
+                found[id(function)] = (function, other)
+    return found
+
+
+class NumpyFunction(Value):
+    """A function of numpy."""
+
+    def __init__(self, held: Any, origin: Origin) -> None:
+        self.held = held
+        self.origin = origin
+
+    def type(self) -> type:
+        return type(self.held)
+
+    def describe(self) -> str:
+        return f"numpy.{self.held.__name__}"
+
+    def real(self) -> Any:
+        return self.held
+
+    def truth(self, tx: Tracer) -> bool:
+        return True
+
+    def python(self, tx: Tracer) -> Any:
+        return self.held
+
+    def key(self, tx: Tracer) -> Any:
+        return self.held
+
+    def call(self, tx: Tracer, args: Args, kwargs: Words) -> Value:
+        known = _functions().get(id(self.held))
+        if known is None:
+            raise Unsupported("unknown-call", f"{self.describe()} is called")
+        return call_numpy(tx, self.held.__name__, self.held, known[1], list(args), kwargs)
+
+
+class _Leaf:
+    """Stands for the n-th array among a call's arguments."""
+
+    def __init__(self, number: int) -> None:
+        self.number = number
+
+
+def call_numpy(
+    tx: Tracer, name: str, numpys: Callable[..., Any], torchs: Callable[..., Any], args: Args, kwargs: Words
+) -> Value:
+    """``numpys(*args)`` as a node that calls ``torchs``; run at once where no array takes part and the result is none.
+
+    Raises:
+        Unsupported: torch's numpy gives another type, size or memory; or what numpy returns depends on values.
+    """
+    leaves: list[ArrayValue] = []
+    packed = [_collected(tx, force(tx, a), leaves) for a in args]
+    words = {k: _collected(tx, force(tx, v), leaves) for k, v in kwargs.items()}
+    models = [_model(a) for a in leaves]
+    try:
+        wanted = numpys(*_placed(packed, models, theirs=True), **_placed(words, models, theirs=True))
+    except Exception as error:
+        raise Unsupported("unknown-call", f"numpy.{name} raises {type(error).__name__}") from error
+    if not leaves and not _holds_arrays(wanted):
+        return _plain(tx, wanted)
+    _check_known(name, wanted)
+    for runner in (_Run(torchs, packed, words), _Run(torchs, packed, words, as_doubles=True)):
+        result = emit(tx, "call_function", InGraph(f"numpy.{name}", runner), [a.tensor for a in leaves], run=runner)
+        try:
+            return _wrapped(tx, name, force(tx, result), wanted, leaves, models)
+        except _Differs:
+            if not any(a.dtype.kind in "iub" for a in leaves):
+                break
+    raise Unsupported("unsupported-operation", f"numpy.{name} gives another kind of result than torch's numpy")
+
+
+class _Differs(Exception):
+    """torch's numpy gives another type, size or memory than numpy."""
+
+
+def _collected(tx: Tracer, value: Value, leaves: list[ArrayValue]) -> Any:
+    if isinstance(value, ArrayValue):
+        leaves.append(value)
+        return _Leaf(len(leaves) - 1)
+    if isinstance(value, (TupleValue, ListValue)):
+        items = [_collected(tx, force(tx, i), leaves) for i in value.items]
+        return tuple(items) if isinstance(value, TupleValue) else items
+    if isinstance(value, DictValue):
+        return {k: _collected(tx, force(tx, v), leaves) for k, (_, v) in value.entries.items()}
+    if isinstance(value, TensorValue):
+        raise Unsupported("unsupported-argument", "numpy is called on a tensor")
+    try:
+        return value.python(tx)
+    except NotConstant:
+        raise Unsupported("unsupported-argument", f"numpy is called on a {value.type().__name__}") from None
+
+
+def _placed(packed: Any, arrays: Sequence[Any], *, theirs: bool) -> Any:
+    """Arguments with arrays in their places; for torch's numpy, types of elements become its own."""
+    if isinstance(packed, _Leaf):
+        return arrays[packed.number]
+    if isinstance(packed, (tuple, list)):
+        return type(packed)(_placed(p, arrays, theirs=theirs) for p in packed)
+    if isinstance(packed, dict):
+        return {k: _placed(p, arrays, theirs=theirs) for k, p in packed.items()}
+    if not theirs and (isinstance(packed, np.dtype) or (isinstance(packed, type) and issubclass(packed, np.generic))):
+        import torch._numpy as torch_numpy
+
+        return getattr(torch_numpy, np.dtype(packed).name)
+    return packed.item() if not theirs and isinstance(packed, np.generic) else packed
+
+
+def _model(of: ArrayValue) -> Any:
+    """An array like this one, to ask numpy with."""
+    fake = of.tensor.fake
+    shape, strides = tuple(map(int, fake.shape)), tuple(map(int, fake.stride()))
+    if math.prod(shape) > _LIMIT:
+        raise Unsupported("unsupported-operation", "numpy on a very large array")
+    made = torch.empty_strided(shape, strides, dtype=fake.dtype).fill_(1).numpy()
+    return made[()] if of.is_scalar else made
+
+
+def _holds_arrays(result: Any) -> bool:
+    if isinstance(result, (tuple, list)):
+        return any(_holds_arrays(r) for r in result)
+    return isinstance(result, np.ndarray)
+
+
+def _plain(tx: Tracer, result: Any) -> Value:
+    if isinstance(result, (tuple, list)):
+        items = [_plain(tx, r) for r in result]
+        return ListValue(items) if isinstance(result, list) else TupleValue(items, type(result))
+    if not isinstance(result, (np.generic, np.dtype, bool, int, float, complex, str, type(None), type)):
+        raise Unsupported("unsupported-operation", f"numpy returns a {type(result).__name__}")
+    return tx.from_python(result)
+
+
+def _check_known(name: str, wanted: Any) -> None:
+    if name in ("allclose", "array_equal", "array_equiv"):
+        raise Unsupported("data-dependent", f"numpy.{name} needs the values of arrays")
+
+
+class _Run:
+    """Calls a function of torch's numpy on tensors; arrays in its result are given as tensors."""
+
+    def __init__(
+        self, function: Callable[..., Any], packed: list[Any], words: dict[str, Any], *, as_doubles: bool = False
+    ) -> None:
+        self._function = function
+        self._packed = packed
+        self._words = words
+        self._as_doubles = as_doubles
+        """Whether whole numbers are made doubles first, as numpy does where a result is not a whole number."""
+
+    def __call__(self, *tensors: torch.Tensor) -> Any:
+        import torch._numpy
+
+        array: Any = getattr(torch._numpy, "ndarray")  # noqa: B009
+        if self._as_doubles:
+            tensors = tuple(t if t.is_floating_point() or t.is_complex() else t.double() for t in tensors)
+        arrays = [array(t) for t in tensors]
+        args = _placed(self._packed, arrays, theirs=False)
+        return _tensors(self._function(*args, **_placed(self._words, arrays, theirs=False)))
+
+
+def _tensors(result: Any) -> Any:
+    if isinstance(result, (tuple, list)):
+        return type(result)(map(_tensors, result)) if type(result) in (tuple, list) else tuple(map(_tensors, result))
+    return getattr(result, "tensor", result)
+
+
+def _wrapped(tx: Tracer, name: str, result: Value, wanted: Any, leaves: list[ArrayValue], models: list[Any]) -> Value:
+    """A result as a value, if it is of the kind that numpy gives."""
+    if isinstance(wanted, (tuple, list)):
+        if not isinstance(result, SequenceValue) or len(result.items) != len(wanted):
+            raise _Differs
+        items = [_wrapped(tx, name, force(tx, r), w, leaves, models) for r, w in zip(result.items, wanted, strict=True)]
+        return ListValue(items) if isinstance(wanted, list) else TupleValue(items, type(wanted))
+    if not isinstance(wanted, (np.ndarray, np.generic)):
+        if isinstance(result, Const) and (wanted is None or type(wanted) is type(result.value)):
+            return NONE if wanted is None else result
+        raise _Differs
+    if not isinstance(result, TensorValue):
+        raise _Differs
+    fake = result.fake
+    same = fake.device.type == "cpu" and tuple(fake.shape) == wanted.shape and _numpy_dtype(fake.dtype) == wanted.dtype
+    if not same:
+        raise _Differs
+    is_scalar = isinstance(wanted, np.generic)
+    for leaf, model in zip(leaves, models, strict=True):
+        if leaf.tensor is result and wanted is model:
+            return leaf
+        theirs = isinstance(wanted, np.ndarray) and isinstance(model, np.ndarray) and np.shares_memory(wanted, model)
+        mine = fake.untyped_storage()._cdata == leaf.tensor.fake.untyped_storage()._cdata
+        if theirs != mine and not is_scalar:
+            if theirs:
+                raise _Differs
+            result = force(tx, result.call_method(tx, "clone", [], {}))
+            assert isinstance(result, TensorValue)
+    return ArrayValue(result, is_scalar=is_scalar)
+
+
+# Operators.
+
+
+def array_operator(tx: Tracer, function: Callable[..., Any], operands: list[Value]) -> Value | None:
+    """Python's operator on arrays; None where no operand is one."""
+    if not any(isinstance(o, ArrayValue) for o in operands):
+        return None
+    return call_numpy(tx, function.__name__, function, function, operands, {})
+
+
+# From and to tensors.
+
+
+def array_of_tensor(tx: Tracer, tensor: TensorValue) -> Value:
+    """``tensor.numpy()``."""
+    fake = tensor.fake
+    if fake.requires_grad or fake.device.type != "cpu" or fake.is_conj() or fake.is_neg():
+        raise Unsupported("data-dependent", "Tensor.numpy is called on what numpy cannot hold as it is")
+    if fake.layout is not torch.strided or fake.dtype in _UNKNOWN_TO_NUMPY or tensor.type() not in _PLAIN:
+        raise Unsupported("data-dependent", "Tensor.numpy is called on what numpy cannot hold as it is")
+    return ArrayValue(tensor)
+
+
+_PLAIN = (torch.Tensor, torch.nn.Parameter, torch.nn.Buffer)
+_UNKNOWN_TO_NUMPY = frozenset(
+    d
+    for d in vars(torch).values()
+    if isinstance(d, torch.dtype) and ("bfloat" in str(d) or "float8" in str(d) or "bits" in str(d))
+)
+
+
+@special(torch.from_numpy)
+def _from_numpy(tx: Tracer, args: Args, kwargs: Words) -> Value:
+    array = force(tx, args[0])
+    if not isinstance(array, ArrayValue) or array.is_scalar:
+        raise Unsupported("unknown-call", f"torch.from_numpy of {array.describe()}")
+    return emit(tx, "call_method", "detach", [array.tensor])
+
+
+def tensor_of(tx: Tracer, array: ArrayValue, kwargs: Words, *, copy: bool) -> Value:
+    """``torch.tensor(array)`` or ``torch.as_tensor(array)``."""
+    words = {k: v for k, v in kwargs.items() if k in ("dtype", "device")}
+    if set(kwargs) != set(words):
+        raise Unsupported("unsupported-argument", "a tensor is made of an array with more than a dtype and a device")
+    words = {k: v for k, v in words.items() if not (isinstance(force(tx, v), Const) and force(tx, v).real() is None)}
+    if not copy and not words:
+        return emit(tx, "call_method", "detach", [array.tensor])
+    return (
+        emit(tx, "call_method", "to", [array.tensor], {**words, "copy": Const(copy)})
+        if words
+        else emit(tx, "call_method", "clone", [array.tensor])
+    )
+
+
+def _made_tensor(make: Any, *, copy: bool) -> None:
+    @special(make)
+    def rule(tx: Tracer, args: Args, kwargs: Words) -> Value:
+        given = list(args)
+        data = force(tx, given[0] if given else kwargs.get("data", NONE))
+        if isinstance(data, ArrayValue):
+            rest = dict(zip(("dtype", "device"), given[1:], strict=False)) | {
+                k: v for k, v in kwargs.items() if k != "data"
+            }
+            return tensor_of(tx, data, rest, copy=copy)
+        return emit(tx, "call_function", make, args, kwargs)
+
+
+_made_tensor(torch.tensor, copy=True)
+_made_tensor(torch.as_tensor, copy=False)
+_made_tensor(torch.asarray, copy=False)
+
+
+# Reading real arrays.
+
+
+@wraps(np.ndarray)
+def _array(tx: Tracer, real: Any, origin: Origin) -> Value:
+    tensor = tensor_of_array(real)
+    if tensor is None or not real.flags.writeable:
+        raise Unsupported("unsupported-operation", f"an array of {real.dtype}")
+    tx.guard_type(real, origin, "the array takes part in the computation")
+    value = tx.wrap(tensor, ArrayTensor(origin))
+    assert isinstance(value, TensorValue)
+    return ArrayValue(value, origin=origin, held=real)
+
+
+def _is_function(real: Any) -> bool:
+    return isinstance(real, np.ufunc) or id(real) in _functions()
+
+
+def _looks_like_numpy(real: Any) -> bool:
+    return type(real).__module__.startswith("numpy") or getattr(real, "__module__", "") == "numpy"
+
+
+@wraps_if(20, lambda real: _looks_like_numpy(real) and _is_function(real))
+def _function(tx: Tracer, real: Any, origin: Origin) -> Value:
+    tx.guard_object(real, origin, "it was called")
+    return NumpyFunction(real, origin)
+
+
+def _python_functions() -> None:
+    """Functions of numpy that are written in Python would be looked into."""
+    for module in (np, np.linalg, np.fft):
+        for function in vars(module).values():
+            if isinstance(function, types.FunctionType) and function.__module__.startswith("numpy"):
+                special(function)(_calls(function))
+
+
+def _calls(function: Any) -> Any:
+    def rule(tx: Tracer, args: Args, kwargs: Words) -> Value:
+        return NumpyFunction(function, Fixed(function, function.__name__)).call(tx, args, kwargs)
+
+    return rule
+
+
+_python_functions()
