@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -54,6 +55,10 @@ def _default_device() -> torch.device | None:
     return torch.utils._device.CURRENT_DEVICE
 
 
+def _is_handling() -> bool:
+    return sys.exc_info()[1] is not None
+
+
 GLOBAL_STATES: Mapping[str, State] = {
     s.name: s
     for s in (
@@ -74,6 +79,7 @@ GLOBAL_STATES: Mapping[str, State] = {
         State(
             "deterministic_warn_only", "deterministic, warn only", torch.is_deterministic_algorithms_warn_only_enabled
         ),
+        State("handling", "exception being handled", _is_handling),
     )
 }
 """Every piece of global state that guards know, by the name ``GlobalState.state`` uses."""

@@ -6,7 +6,7 @@ import enum
 import operator
 from collections import Counter
 from collections.abc import Callable, Iterable
-from types import CodeType
+from types import BuiltinFunctionType, CodeType, FunctionType
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -44,6 +44,10 @@ if TYPE_CHECKING:
     from engine.trace.state import Tracer
 
 _EMBEDDED = (int, float, complex, bool, str, bytes, type(None), type(Ellipsis))
+
+
+def _in_made(made: Any, owner: Any) -> bool:
+    return isinstance(owner, type) and owner in made
 
 
 def _switches_state(graph: torch.fx.GraphModule) -> bool:
@@ -168,8 +172,19 @@ class Codegen:
         elif made and isinstance(value, enum.Enum) and type(value) in made:
             self.load(made[type(value)])
             self.out.attribute(value.name)
+        elif made and isinstance(value, BuiltinFunctionType) and _in_made(made, value.__self__):
+            owner: Any = value.__self__
+            self.load(made[owner])
+            self.out.attribute(value.__name__)
+        elif made and isinstance(value, FunctionType) and self._stands_for(value) is not None:
+            self.load(self._stands_for(value))
         else:
             self.out.const(self.embed(value))
+
+    def _stands_for(self, real: Any) -> Any:
+        """The value made while tracing that a function inside a twin stands for."""
+        known = self.tx.known.get(id(real))
+        return known[0] if known is not None and known[0].origin is None else None
 
     def has(self, value: Value) -> bool:
         """Whether a value has been made already."""

@@ -65,6 +65,8 @@ if importlib.util.find_spec("numpy") is not None:
     importlib.import_module("engine.trace.values.numpy_arrays")
 
 _MAX_RESTARTS = 8
+_LOOK_AT_FRAME = frozenset(("eval", "exec", "locals", "_getframe"))
+"""Names of what finds the local variables of the function that calls it."""
 _FAKE_LOG = logging.getLogger("torch._subclasses.fake_tensor")
 """Logs the user's own errors, with a traceback of torch's, before Python shows them."""
 
@@ -271,6 +273,10 @@ class _Attempt:
             self._raise_break(break_record(reason.kind, reason.what, spans, skipped=False))
         frame.op = op
         self._check_sharing()
+        if _LOOK_AT_FRAME.intersection(frame.code.co_names):
+            raise self._skip(
+                reason, spans, "it looks at its own frame, which the rest of a function cut in two does not have"
+            )
         if (
             not self.tx.graph.operations
             and not self.tx.tensors_seen

@@ -42,7 +42,9 @@ def inline_call(tx: Tracer, function: FunctionValue, args: list[Value], kwargs: 
     for name, cell in zip(code.co_freevars, function.cells(tx), strict=True):
         frame.cells[name] = cell
     if code.co_flags & inspect.CO_GENERATOR:
-        return GeneratorValue(frame, tx.root_executed)
+        made = GeneratorValue(frame, tx.root_executed)
+        made.names = {name: function.get_attr(tx, name) for name in ("__name__", "__qualname__")}
+        return made
     _note(tx, code, frame)
     tx.frames.append(frame)
     try:
@@ -126,7 +128,7 @@ def _left(tx: Tracer, error: UserException) -> UserException:
 def throw_into_generator(tx: Tracer, generator: GeneratorValue, args: list[Value]) -> Value:
     """``generator.throw(...)``."""
     from engine.trace.handlers.exceptions import exception_of
-    from engine.trace.loop import find_handler, run
+    from engine.trace.loop import chain, find_handler, run
 
     error = exception_of(tx, force(tx, args[1]) if len(args) > 1 and not _is_none(tx, args[1]) else force(tx, args[0]))
     frame = generator.frame
@@ -144,6 +146,10 @@ def throw_into_generator(tx: Tracer, generator: GeneratorValue, args: list[Value
         generator.is_running = False
     if item is not None:
         return item
+    if raised is not None:
+        tx.frames.append(frame)
+        chain(tx, raised)
+        tx.frames.pop()
     if raised is not None and not find_handler(tx, frame, raised):
         frame.finished = True
         raise _left(tx, UserException(raised))

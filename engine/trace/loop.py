@@ -58,17 +58,19 @@ def execute(tx: Tracer, frame: Frame, op: Op) -> Any:
 
 def chain(tx: Tracer, error: Value) -> None:
     """A new exception remembers the one that was being handled."""
-    from engine.trace.handlers.exceptions import handled
-    from engine.trace.values.exceptions import ExceptionValue
+    from engine.trace.values.exceptions import ExceptionValue, handled
 
     before = handled(tx)
     if not isinstance(error, ExceptionValue):
         return
     error.line = tx.spans()[0].line
+    error.was_raised = True
     if before is None or before is error:
         return
     link: Value | None = before
-    while isinstance(link, ExceptionValue):
+    seen: set[int] = set()
+    while isinstance(link, ExceptionValue) and id(link) not in seen:
+        seen.add(id(link))
         if link.attributes.get("__context__") is error:
             del link.attributes["__context__"]
             break

@@ -186,6 +186,8 @@ def _repeat(tx: Tracer, symbol: str, sequence: Any, times: Const) -> Value | Non
     if not isinstance(times.value, int):
         return None
     if isinstance(sequence, TupleValue):
+        if times.value == 1 and sequence.cls is tuple:
+            return sequence
         return TupleValue(sequence.items * times.value, sequence.cls if sequence.cls.__name__ == "Size" else tuple)
     if symbol == "*=":
         tx.mutating(sequence)

@@ -114,7 +114,7 @@ class Frame:
 
 _TRUSTED = frozenset(
     "torch math operator functools itertools collections builtins _operator _functools _collections contextlib enum types typing "
-    "copy dataclasses abc numbers warnings inspect random re string weakref einops".split()
+    "copy dataclasses abc numbers warnings inspect random re string weakref unittest einops".split()
 )
 
 
@@ -231,6 +231,8 @@ class Tracer:
         """Truths of tensors taken for granted, as something is raised otherwise; and which of the root's instructions asked."""
         self.entry_state: dict[str, Any] = {name: GLOBAL_STATES[name].read() for name in _STATES}
         """torch's global state when the frame was entered."""
+        self.is_handling_outside: bool = GLOBAL_STATES["handling"].read()
+        """Whether the frame was called while an exception was being handled."""
 
     # Where we are.
 
@@ -333,6 +335,18 @@ class Tracer:
         """
         return [force(self, v).python(self) for v in values]
 
+    def sequence(self, value: Value) -> list[Value]:
+        """The items of anything that can be iterated."""
+        from engine.trace.values.sequences import sequence_items
+
+        return list(sequence_items(self, value))
+
+    def entries(self, value: Value) -> dict[str, Value]:
+        """What a mapping with names as keys holds."""
+        from engine.trace.values.mappings import entries_of
+
+        return {str(force(self, key).python(self)): item for key, item in entries_of(self, value)}
+
     def is_constant(self, value: Value) -> bool:
         """Whether ``python`` gives an object."""
         try:
@@ -378,7 +392,10 @@ class Tracer:
 
     def raise_error(self, kind: type[BaseException], text: str) -> Any:
         """Raise ``kind(text)`` in the traced code."""
-        raise self.user_exception(kind(text))
+        error = kind(text)
+        if isinstance(error, AttributeError) and text.endswith("'"):
+            error.name = text.rpartition(" attribute '")[2].removesuffix("'")
+        raise self.user_exception(error)
 
     def raise_type_error(self, text: str) -> Any:
         """Raise a TypeError in the traced code."""

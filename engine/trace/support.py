@@ -159,8 +159,8 @@ def make_function(
     made = types.FunctionType(code, namespace, name, defaults, tuple(closure) or None)
     made.__qualname__ = qualname
     made.__kwdefaults__ = keyword_defaults
-    if attributes:
-        made.__dict__.update(attributes)
+    for word, value in (attributes or {}).items():
+        setattr(made, word, value)
     if annotations:
         made.__annotations__ = annotations
     return made
@@ -194,6 +194,7 @@ def new_exception(cls: type[BaseException], line: int, *args: Any) -> BaseExcept
     if line:
         frame = sys._getframe(1)
         made.__traceback__ = types.TracebackType(None, frame, frame.f_lasti, line)
+        made.__context__ = sys.exc_info()[1]
     return made
 
 

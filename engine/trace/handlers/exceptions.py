@@ -8,7 +8,7 @@ from engine.trace.signals import Unsupported, UserException
 from engine.trace.table import handles
 from engine.trace.values.base import NONE, Const, NotConstant, Value, force, is_none
 from engine.trace.values.classes import ClassValue
-from engine.trace.values.exceptions import ExceptionValue, Handling
+from engine.trace.values.exceptions import ExceptionValue, Handling, TracebackValue, guard_not_handling, handled
 
 if TYPE_CHECKING:
     from engine.bytecode.decode import Op
@@ -19,17 +19,11 @@ def exception_of(tx: Tracer, value: Value) -> ExceptionValue:
     """What ``raise value`` raises."""
     if isinstance(value, ClassValue) and issubclass(value.held, BaseException):
         value = force(tx, value.call(tx, [], {}))
+    if issubclass(value.type(), BaseException) and (not isinstance(value, ExceptionValue) or value.origin is not None):
+        raise Unsupported("unsupported-operation", f"raising a {value.describe()} that came from outside")
     if not isinstance(value, ExceptionValue):
-        raise Unsupported("unsupported-operation", f"raising a {value.describe()}")
+        return tx.raise_type_error("exceptions must derive from BaseException")  # type: ignore[no-any-return]
     return value
-
-
-def handled(tx: Tracer) -> Value | None:
-    """The exception being handled now."""
-    for frame in reversed(tx.frames):
-        if frame.handled:
-            return frame.handled[-1]
-    return None
 
 
 @handles("RAISE_VARARGS")
@@ -37,7 +31,9 @@ def _raise(tx: Tracer, frame: Frame, op: Op) -> None:
     if op.arg == 0:
         current = handled(tx)
         if current is None:
-            raise Unsupported("unsupported-operation", "raising again what a caller may be handling")
+            guard_not_handling(tx)
+            tx.raise_error(RuntimeError, "No active exception to reraise")
+        assert current is not None
         raise UserException(current)
     cause = force(tx, frame.stack.pop()) if op.arg == 2 else None
     error = exception_of(tx, force(tx, frame.stack.pop()))
@@ -87,7 +83,7 @@ def _before_with(tx: Tracer, frame: Frame, op: Op) -> None:
 @handles("WITH_EXCEPT_START")
 def _with_except(tx: Tracer, frame: Frame, op: Op) -> None:
     leave, error = force(tx, frame.stack[-4]), force(tx, frame.stack[-1])
-    frame.push(leave.call(tx, [tx.fixed(error.type()), error, NONE], {}))
+    frame.push(leave.call(tx, [tx.fixed(error.type()), error, TracebackValue(error)], {}))
 
 
 @handles("CLEANUP_THROW")

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import collections
-from collections.abc import Mapping
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from engine.trace.signals import Unsupported, UserException
+from engine.trace.signals import UserException
 from engine.trace.table import handles
 from engine.trace.values.base import NONE, Const, Value, force
 from engine.trace.values.builtin_functions import is_instance
@@ -16,18 +14,19 @@ if TYPE_CHECKING:
     from engine.bytecode.decode import Op
     from engine.trace.state import Frame, Tracer
 
+_SEQUENCE, _MAPPING = 1 << 5, 1 << 6
+"""Py_TPFLAGS_SEQUENCE and Py_TPFLAGS_MAPPING: what the class patterns ask of a type."""
 _BUILTIN = (bool, bytearray, bytes, dict, float, frozenset, int, list, set, str, tuple)
 
 
 @handles("MATCH_MAPPING")
 def _mapping(tx: Tracer, frame: Frame, op: Op) -> None:
-    frame.push(Const(issubclass(force(tx, frame.stack[-1]).type(), Mapping)))
+    frame.push(Const(bool(force(tx, frame.stack[-1]).type().__flags__ & _MAPPING)))
 
 
 @handles("MATCH_SEQUENCE")
 def _sequence(tx: Tracer, frame: Frame, op: Op) -> None:
-    cls = force(tx, frame.stack[-1]).type()
-    frame.push(Const(issubclass(cls, (list, tuple, collections.deque, range)) and not issubclass(cls, (str, bytes))))
+    frame.push(Const(bool(force(tx, frame.stack[-1]).type().__flags__ & _SEQUENCE)))
 
 
 @handles("MATCH_KEYS")
@@ -49,11 +48,9 @@ def _class(tx: Tracer, frame: Frame, op: Op) -> None:
     if not is_instance(tx, of, cls):
         frame.push(NONE)
         return
-    positional = _positional(tx, cls, of, op.arg)
-    if positional is None:
-        raise Unsupported("unsupported-operation", f"matching a {of.describe()} by position")
-    found = list(positional)
-    for name in names:
+    positional = _positional_names(tx, cls, op.arg)
+    found: list[Value] = [of] if positional is None else []
+    for name in (*(positional or ()), *names):
         try:
             found.append(of.get_attr(tx, str(force(tx, name).python(tx))))
         except UserException as error:
@@ -64,11 +61,29 @@ def _class(tx: Tracer, frame: Frame, op: Op) -> None:
     frame.push(TupleValue(found))
 
 
-def _positional(tx: Tracer, cls: Value, of: Value, count: int) -> list[Value] | None:
+def _positional_names(tx: Tracer, cls: Value, count: int) -> list[Value] | None:
+    """The attributes that positional patterns match; None where the one pattern matches the value itself."""
+    held: Any = cls.real()
     if not count:
         return []
-    held = cls.real()
-    if held in _BUILTIN:
-        return [of] if count == 1 else None
-    names = getattr(held, "__match_args__", ())
-    return [of.get_attr(tx, n) for n in names[:count]] if len(names) >= count else None
+    try:
+        names = sequence_items(tx, cls.get_attr(tx, "__match_args__"))
+        given = force(tx, cls.get_attr(tx, "__match_args__"))
+        if not issubclass(given.type(), tuple):
+            tx.raise_type_error(f"{held.__name__}.__match_args__ must be a tuple (got {given.type().__name__})")
+    except UserException as error:
+        if not issubclass(error.value.type(), AttributeError):
+            raise
+        names = []
+        if any(base in _BUILTIN for base in held.__mro__):
+            if count == 1:
+                return None
+            plural = "1 positional sub-pattern"
+            tx.raise_type_error(f"{held.__name__}() accepts {plural} ({count} given)")
+    if count > len(names):
+        plural = "" if len(names) == 1 else "s"
+        tx.raise_type_error(f"{held.__name__}() accepts {len(names)} positional sub-pattern{plural} ({count} given)")
+    for name in names[:count]:
+        if force(tx, name).type() is not str:
+            tx.raise_type_error(f"__match_args__ elements must be strings (got {force(tx, name).type().__name__})")
+    return names[:count]

@@ -19,7 +19,7 @@ from engine.trace.signals import Unsupported, UserException
 from engine.trace.values import iterators
 from engine.trace.values.base import NONE, Const, NotConstant, Value, force
 from engine.trace.values.classes import ClassValue, SuperValue, class_origin, find_in_class
-from engine.trace.values.functions import BY_NAME, BuiltinValue, CellValue, FunctionValue, PartialValue, special
+from engine.trace.values.functions import BY_NAME, BuiltinValue, CellValue, PartialValue, special
 from engine.trace.values.iteration import until
 from engine.trace.values.mappings import DictValue, SetValue, entries_of
 from engine.trace.values.objects import ObjectValue
@@ -232,6 +232,8 @@ def _set(tx: Tracer, args: Args, kwargs: Words) -> Value:
 
 @special(frozenset)
 def _frozenset(tx: Tracer, args: Args, kwargs: Words) -> Value:
+    if args and isinstance(of := force(tx, args[0]), SetValue) and of.cls is frozenset:
+        return of
     return SetValue.of(tx, sequence_items(tx, args[0]) if args else [], frozenset)
 
 
@@ -494,9 +496,20 @@ def _wraps(tx: Tracer, args: Args, kwargs: Words) -> Value:
 def _update_wrapper(tx: Tracer, args: Args, kwargs: Words) -> Value:
     wrapper = force(tx, args[0])
     wrapped = force(tx, kwargs["wrapped"] if "wrapped" in kwargs else args[1])
-    if isinstance(wrapper, FunctionValue) and isinstance(wrapped, FunctionValue):
-        wrapper.set_attr(tx, "__wrapped__", wrapped)
-        wrapper.set_attr(tx, "__name__", wrapped.get_attr(tx, "__name__"))
+    assigned = kwargs.get("assigned", args[2] if len(args) > 2 else tx.from_python(functools.WRAPPER_ASSIGNMENTS))
+    updated = kwargs.get("updated", args[3] if len(args) > 3 else tx.from_python(functools.WRAPPER_UPDATES))
+    for name in tx.constants(sequence_items(tx, assigned)):
+        try:
+            found = wrapped.get_attr(tx, name)
+        except UserException as error:
+            if not issubclass(error.value.type(), AttributeError):
+                raise
+        else:
+            wrapper.set_attr(tx, name, found)
+    for name in tx.constants(sequence_items(tx, updated)):
+        source = wrapped.get_attr(tx, name) if not isinstance(wrapped, PartialValue) else DictValue({})
+        force(tx, wrapper.get_attr(tx, name)).call_method(tx, "update", [source], {})
+    wrapper.set_attr(tx, "__wrapped__", wrapped)
     return wrapper
 
 
@@ -607,3 +620,27 @@ def _bytes(tx: Tracer, args: Args, kwargs: Words) -> Value:
 @special(sys.getrecursionlimit)
 def _recursion_limit(tx: Tracer, args: Args, kwargs: Words) -> Value:
     return Const(sys.getrecursionlimit())
+
+
+@special(locals)
+def _locals(tx: Tracer, args: Args, kwargs: Words) -> Value:
+    frame = tx.frames[-1]
+    made = DictValue({})
+    code = frame.code
+    for name in dict.fromkeys((*code.co_varnames, *code.co_cellvars, *code.co_freevars)):
+        value = frame.locals.get(name)
+        if value is None and isinstance(cell := frame.cells.get(name), CellValue):
+            value = cell.content
+        if value is not None:
+            made.set_item(tx, Const(name), value)
+    return made
+
+
+@special(globals)
+def _globals(tx: Tracer, args: Args, kwargs: Words) -> Value:
+    raise Unsupported("unknown-call", "globals() is called")
+
+
+@special(sys.intern)
+def _intern(tx: Tracer, args: Args, kwargs: Words) -> Value:
+    return operations.fold_call(tx, sys.intern, args, kwargs, "sys.intern()")

@@ -101,7 +101,7 @@ class ContainerObject(ObjectValue):
         else:
             cg.out.call(1)
         cg.remember(self)
-        cg.fill_later(self)
+        self.fill_now(cg)
 
     def fill(self, cg: Codegen) -> None:
         """Set contents (of an object made while tracing) and attributes on the object on top of the stack, and pop it."""

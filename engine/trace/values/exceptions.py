@@ -2,16 +2,24 @@
 
 from __future__ import annotations
 
+import sys
+import traceback
 import types
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+import torch
+
 from engine.bytecode.resume import InstructionOffset
-from engine.ir.origin import Attr
+from engine.ir.guard import GlobalState
+from engine.ir.origin import Attr, Fixed, Origin
+from engine.trace.signals import Unsupported
 from engine.trace.support import new_exception
-from engine.trace.values.base import NONE, Attributed, Const, Value, force
+from engine.trace.values.base import NONE, Attributed, Const, Value, force, is_none
 from engine.trace.values.classes import class_attribute, class_origin, find_in_class
-from engine.trace.values.sequences import TupleValue
-from engine.trace.values.wrap import is_literal, makes
+from engine.trace.values.functions import special
+from engine.trace.values.sequences import ListValue, TupleValue, items_of, sequence_items
+from engine.trace.values.wrap import is_literal, makes, wraps_if
 
 if TYPE_CHECKING:
     from engine.trace.codegen import Codegen
@@ -39,6 +47,77 @@ def _offset(tx: Tracer, value: InstructionOffset) -> Value:
     return Const(value)
 
 
+_HEAP = 1 << 9
+"""Py_TPFLAGS_HEAPTYPE: set for classes that Python code made."""
+
+
+class TracebackValue(Value):
+    """The traceback of an exception: only that it exists, and what it belongs to, is known."""
+
+    def __init__(self, of: Value) -> None:
+        self.of = of
+
+    def type(self) -> type:
+        return types.TracebackType
+
+    def children(self) -> list[Value]:
+        return [self.of]
+
+    def get_attr(self, tx: Tracer, name: str) -> Value:
+        raise self.refuse(f"reading the attribute {name!r}")
+
+    def reconstruct(self, cg: Codegen) -> None:
+        cg.load(self.of)
+        cg.out.attribute("__traceback__")
+
+
+def guard_not_handling(tx: Tracer) -> None:
+    """Take for granted that whoever called the frame is not handling an exception.
+
+    Raises:
+        Unsupported: it is.
+    """
+    if tx.is_handling_outside:
+        raise Unsupported("unsupported-operation", "looking at an exception that a caller is handling")
+    why = "an exception that is handled outside would be seen here"
+    tx.guard(GlobalState(Fixed(torch, "torch"), "handling", False, cause=tx.cause(why)))
+
+
+@special(sys.exc_info)
+def _exc_info(tx: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    current = handled(tx)
+    if current is None:
+        guard_not_handling(tx)
+        return TupleValue([NONE, NONE, NONE])
+    current = force(tx, current)
+    return TupleValue([tx.fixed(current.type()), current, TracebackValue(current)])
+
+
+@special(sys.exception)
+def _exception(tx: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    current = handled(tx)
+    if current is None:
+        guard_not_handling(tx)
+        return NONE
+    return current
+
+
+@special(traceback.clear_frames)
+def _clear_frames(tx: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    # Frames of traced calls are gone already.
+    if not isinstance(force(tx, args[0]), TracebackValue) and not is_none(force(tx, args[0])):
+        raise Unsupported("unknown-call", "traceback.clear_frames is called")
+    return NONE
+
+
+def handled(tx: Tracer) -> Value | None:
+    """The exception being handled now."""
+    for frame in reversed(tx.frames):
+        if frame.handled:
+            return frame.handled[-1]
+    return None
+
+
 class ExceptionValue(Attributed):
     """An exception. ``error`` is the Python object where a real one was raised while folding."""
 
@@ -49,6 +128,7 @@ class ExceptionValue(Attributed):
         self.args = args
         self.error = error
         self.attributes: dict[str, Value] = {}
+        self.was_raised = False
         self.line = 0
         """Where the root frame raised it, or called what did."""
 
@@ -67,6 +147,8 @@ class ExceptionValue(Attributed):
     def get_attr(self, tx: Tracer, name: str) -> Value:
         if name in self.attributes:
             return self.attributes[name]
+        if self.origin is not None and name in ("__cause__", "__context__", "__suppress_context__", "__traceback__"):
+            return tx.wrap(getattr(self.error, name), Attr(self.origin, name))
         match name:
             case "args":
                 return TupleValue(list(self.args))
@@ -74,25 +156,67 @@ class ExceptionValue(Attributed):
                 return self.args[0] if self.args else NONE
             case "__class__":
                 return tx.fixed(self.cls)
-            case "__cause__" | "__context__":
+            case "__cause__":
+                return NONE
+            case "__context__":
+                self._nothing_outside(tx)
                 return NONE
             case "__suppress_context__":
                 return Const(False)
             case "__traceback__":
-                raise self.refuse("reading the traceback")
+                return TracebackValue(self)
+        if self.origin is not None and (
+            name in vars(self.error) or name in ("__notes__", "value", "code", "name", "obj")
+        ):
+            return tx.wrap(getattr(self.error, name), Attr(self.origin, name))
         if not hasattr(self.cls, name):
             tx.raise_error(AttributeError, f"'{self.cls.__name__}' object has no attribute '{name}'")
+        own = find_in_class(self.cls, name)
+        if own is not None and isinstance(own[1], (types.MemberDescriptorType, types.GetSetDescriptorType)):
+            if name == "obj":
+                raise self.refuse(f"reading the attribute {name!r}")
+            return tx.from_python(getattr(self.made(tx), name))
         found = class_attribute(tx, self.cls, name, self)
         if found is None:
             raise self.refuse(f"reading the attribute {name!r}")
         return found
 
+    def _nothing_outside(self, tx: Tracer) -> None:
+        """Raised while the tracer handles nothing: what it remembers depends on whether its caller handles something."""
+        if self.was_raised:
+            guard_not_handling(tx)
+
     def set_attr(self, tx: Tracer, name: str, value: Value) -> None:
         tx.mutating(self)
+        forced = force(tx, value)
+        if name == "__traceback__":
+            if not (isinstance(forced, TracebackValue) and forced.of is self):
+                self._forget_traceback(forced)
+            return
+        if name == "args":
+            self.args = list(sequence_items(tx, value))
+            return
         self.attributes[name] = value
+        if name == "__cause__":
+            self.attributes["__suppress_context__"] = Const(True)
+
+    def _forget_traceback(self, instead: Value) -> None:
+        if not is_none(instead):
+            raise self.refuse("setting the traceback")
+        self.line = 0
+
+    def snapshot(self) -> Callable[[], None]:
+        args, restore = list(self.args), super().snapshot()
+
+        def undo() -> None:
+            self.args = args
+            restore()
+
+        return undo
 
     def call_method(self, tx: Tracer, name: str, args: list[Value], kwargs: dict[str, Value]) -> Value:
         if name == "with_traceback":
+            self.set_attr(tx, "__traceback__", args[0])
             return self
         if name == "__init__":
             self.args = list(args)
@@ -101,20 +225,62 @@ class ExceptionValue(Attributed):
             own = find_in_class(self.cls, name)
             if own is not None and isinstance(own[1], types.FunctionType):
                 return tx.wrap(own[1], Attr(class_origin(own[0]), name)).call(tx, [self, *args], kwargs)
-            if self.attributes:
-                made = BaseException(*(force(tx, a).python(tx) for a in self.args))
-                return Const(str(made) if name == "__str__" else f"{self.cls.__name__}{made.args!r}")
-            return tx.fold(str if name == "__str__" else repr, self.made(tx))
+            return tx.fold(str if name == "__str__" else repr, self._in_c(tx))
+        if name == "add_note":
+            return self._add_note(tx, force(tx, args[0]))
+        own = find_in_class(self.cls, name)
+        if own is not None and isinstance(own[1], (types.MethodDescriptorType, types.WrapperDescriptorType)):
+            return self._by_object(tx, name, args)
         return super().call_method(tx, name, args, kwargs)
+
+    def _add_note(self, tx: Tracer, note: Value) -> Value:
+        if note.type() is not str:
+            tx.raise_type_error(f"note must be a str, not '{note.type().__name__}'")
+        if "__notes__" not in self.attributes:
+            self.set_attr(tx, "__notes__", ListValue([]))
+        force(tx, self.attributes["__notes__"]).call_method(tx, "append", [note], {})
+        return NONE
+
+    def _by_object(self, tx: Tracer, name: str, args: list[Value]) -> Value:
+        """A method of the class from C by its name."""
+        match name:
+            case "__eq__" | "__ne__":
+                same = force(tx, args[0]) is self
+                return Const(same == (name == "__eq__")) if same else Const(NotImplemented)
+            case "__setattr__":
+                self.set_attr(tx, str(force(tx, args[0]).python(tx)), args[1])
+                return NONE
+        raise self.refuse(f"the method {name!r}")
+
+    def _in_c(self, tx: Tracer) -> BaseException:
+        """One with the same name and arguments whose class runs no Python code."""
+        if self.error is not None and self.origin is None and list(self.error.args) == tx.constants(self.args):
+            return self.error
+        base = next(c for c in self.cls.__mro__ if not c.__flags__ & _HEAP)
+        alike = self.cls if base is self.cls else type(self.cls.__name__, (base,), {"__module__": self.cls.__module__})
+        made: BaseException = alike(*tx.constants(self.args))
+        return made
 
     def made(self, tx: Tracer) -> BaseException:
         """A Python exception like this one."""
-        if self.error is not None:
+        if self.error is not None and self.origin is None:
             return self.error
         return self.cls(*(force(tx, a).python(tx) for a in self.args))
 
     def children(self) -> list[Value]:
         return [*self.args, *self.attributes.values()]
+
+    def iterate(self, tx: Tracer) -> Value:
+        return self._by_class(tx, "__iter__", []) or super().iterate(tx)
+
+    def length(self, tx: Tracer) -> Value:
+        return self._by_class(tx, "__len__", []) or super().length(tx)
+
+    def _by_class(self, tx: Tracer, name: str, args: list[Value]) -> Value | None:
+        own = find_in_class(self.cls, name)
+        if own is None or not isinstance(own[1], types.FunctionType):
+            return None
+        return force(tx, tx.wrap(own[1], Attr(class_origin(own[0]), name)).call(tx, [self, *args], {}))
 
     def reconstruct(self, cg: Codegen) -> None:
         cg.helper(new_exception, 0)
@@ -134,4 +300,19 @@ class ExceptionValue(Attributed):
         own = vars(self.error) if self.error is not None else {}
         if not all(is_literal(v) for v in own.values()):
             raise self.refuse("rebuilding its attributes")
+        if isinstance(self.error, (AttributeError, NameError)) and self.origin is None and self.error.name is not None:
+            own = {**own, "name": self.error.name}
         return [(name, Const(value)) for name, value in own.items()]
+
+
+def _is_exception(real: Any) -> bool:
+    return isinstance(real, BaseException)
+
+
+@wraps_if(15, _is_exception)
+def _real_exception(tx: Tracer, real: BaseException, origin: Origin) -> Value:
+    tx.guard_type(real, origin, "it was looked at")
+    args = items_of(tx, real.args, Attr(origin, "args"))
+    made = ExceptionValue(type(real), args, real)
+    made.origin = origin
+    return made

@@ -308,6 +308,18 @@ class MadeFunction(Attributed, FunctionValue):
             return Const(self.code)
         if name == "__annotations__":
             return _named(dict(self.annotations))
+        if name == "__dict__":
+            return FunctionDict(self)
+        if name == "__defaults__":
+            from engine.trace.values.sequences import TupleValue
+
+            return TupleValue(list(self.default_values)) if self.default_values else NONE
+        if name == "__kwdefaults__":
+            return _named(dict(self.keyword_default_values)) if self.keyword_default_values else NONE
+        if name == "__closure__":
+            from engine.trace.values.sequences import TupleValue
+
+            return TupleValue(list(self.cell_values)) if self.cell_values else NONE
         if not hasattr(types.FunctionType, name):
             tx.raise_error(AttributeError, f"'function' object has no attribute '{name}'")
         return super().get_attr(tx, name)
@@ -317,6 +329,18 @@ class MadeFunction(Attributed, FunctionValue):
         if name == "__name__":
             self.name = str(force(tx, value).python(tx))
             return
+        if name == "__defaults__":
+            self.default_values = [] if is_none(force(tx, value)) else list(tx.sequence(value))
+            return
+        if name in ("__kwdefaults__", "__annotations__"):
+            entries = {} if is_none(force(tx, value)) else tx.entries(value)
+            if name == "__annotations__":
+                self.annotations = entries
+            else:
+                self.keyword_default_values = entries
+            return
+        if name in ("__code__", "__dict__", "__closure__", "__globals__"):
+            raise self.refuse(f"setting {name}")
         self.attributes[name] = value
 
     def children(self) -> list[Value]:
@@ -362,6 +386,56 @@ def _named(values: dict[str, Value]) -> Value:
     from engine.trace.values.mappings import DictValue
 
     return DictValue({k: (Const(k), v) for k, v in values.items()})
+
+
+class FunctionDict(Value):
+    """The ``__dict__`` of a function that the traced code made: updated, read by key, or listed."""
+
+    def __init__(self, of: MadeFunction) -> None:
+        self.of = of
+
+    def type(self) -> type:
+        return dict
+
+    def get_attr(self, tx: Tracer, name: str) -> Value:
+        return MethodOf(self, name)
+
+    def _copy(self) -> Value:
+        return _named({k: v for k, v in self.of.attributes.items() if not hasattr(types.FunctionType, k)})
+
+    def call_method(self, tx: Tracer, name: str, args: list[Value], kwargs: dict[str, Value]) -> Value:
+        if name == "update" and len(args) == 1 and not kwargs:
+            for key, value in tx.entries(args[0]).items():
+                self.of.set_attr(tx, key, value)
+            return NONE
+        if name in ("get", "keys", "values", "items", "copy", "__contains__", "__len__", "__getitem__", "__iter__"):
+            return self._copy().call_method(tx, name, args, kwargs)
+        raise self.refuse(f"the method {name!r} of a function's __dict__")
+
+    def length(self, tx: Tracer) -> Value:
+        return self._copy().length(tx)
+
+    def truth(self, tx: Tracer) -> bool:
+        return self._copy().truth(tx)
+
+    def iterate(self, tx: Tracer) -> Value:
+        return self._copy().iterate(tx)
+
+    def contains(self, tx: Tracer, item: Value) -> bool:
+        return self._copy().contains(tx, item)
+
+    def get_item(self, tx: Tracer, key: Value) -> Value:
+        return self._copy().get_item(tx, key)
+
+    def set_item(self, tx: Tracer, key: Value, value: Value) -> None:
+        self.of.set_attr(tx, str(key.python(tx)), value)
+
+    def children(self) -> list[Value]:
+        return [self.of]
+
+    def reconstruct(self, cg: Codegen) -> None:
+        cg.load(self.of)
+        cg.out.attribute("__dict__")
 
 
 def real_cell(tx: Tracer, cell: types.CellType, contents: Origin) -> CellValue:
@@ -514,6 +588,8 @@ class PartialValue(Value):
                 return TupleValue(list(self.args))
             case "keywords":
                 return _named(dict(self.kwargs))
+            case "__self__" if isinstance(self.function, BoundMethod):
+                return self.function.of
         return super().get_attr(tx, name)
 
     def children(self) -> list[Value]:
@@ -588,9 +664,30 @@ class GeneratorValue(IteratorValue):
         self.born = born
         self.is_started = False
         self.is_running = False
+        self.names: dict[str, Value] = {
+            "__name__": Const(frame.code.co_name),
+            "__qualname__": Const(frame.code.co_qualname),
+        }
 
     def type(self) -> type:
         return types.GeneratorType
+
+    def set_attr(self, tx: Tracer, name: str, value: Value) -> None:
+        if name not in self.names:
+            return super().set_attr(tx, name, value)
+        if force(tx, value).type() is not str:
+            tx.raise_type_error(f"{name} must be set to a string object")
+        tx.changes += 1
+        self.names[name] = force(tx, value)
+        return None
+
+    def _delegate(self) -> Value | None:
+        """The iterator that the body waits for in ``yield from``."""
+        frame = self.frame
+        if self.is_running or frame.finished or not frame.op.index:
+            return None
+        is_delegating = frame.op.opname == "YIELD_VALUE" and frame.decoded.ops[frame.op.index - 1].opname == "SEND"
+        return frame.stack[-1] if is_delegating else None
 
     def snapshot(self) -> Callable[[], None]:
         raise Unsupported("side-effect", "a generator is advanced while tracing tentatively")
@@ -632,10 +729,10 @@ class GeneratorValue(IteratorValue):
     def get_attr(self, tx: Tracer, name: str) -> Value:
         code = self.frame.code
         match name:
-            case "__name__":
-                return Const(code.co_name)
-            case "__qualname__":
-                return Const(code.co_qualname)
+            case "__name__" | "__qualname__":
+                return self.names[name]
+            case "gi_yieldfrom":
+                return self._delegate() or NONE
             case "gi_code":
                 return Const(code)
             case "gi_running":

@@ -64,17 +64,19 @@ class SequenceIterator(IteratorValue):
 
     def step(self, tx: Tracer) -> Value | None:
         if self.position >= len(self.items):
-            self.position = len(self.items)
+            if self.source is not None:
+                tx.mutating(self)
+                self.items, self.source, self.position = [], None, 0  # it stays at its end, whatever is added later
             return None
         tx.mutating(self)
         self.position += 1
         return self.items[self.position - 1]
 
     def snapshot(self) -> Callable[[], None]:
-        position = self.position
+        saved = (self.items, self.source, self.position)
 
         def undo() -> None:
-            self.position = position
+            self.items, self.source, self.position = saved
 
         return undo
 
@@ -99,6 +101,64 @@ class SequenceIterator(IteratorValue):
             cg.out.call(2)
             return
         rest = self.items[self.position :]
+        cg.load_all(rest)
+        cg.out.emit("BUILD_TUPLE", len(rest))
+        cg.out.emit("GET_ITER")
+
+
+class KeyedIterator(SequenceIterator):
+    """Over a dict, its view or a set: reads entries as they are when it comes to them, and notices when their number changes."""
+
+    def __init__(
+        self, keys: list[Any], cls: type, read: Callable[[Any], Value | None], size: Callable[[], int], what: str
+    ) -> None:
+        super().__init__([], cls)
+        self.keys: list[Any] = keys
+        self.read = read
+        self.size = size
+        self.expected = len(keys)
+        self.what = what
+
+    def step(self, tx: Tracer) -> Value | None:
+        if self.position >= len(self.keys) and self.position == self.expected == 0:
+            return None
+        if self.size() != self.expected:
+            tx.mutating(self)
+            self.expected = -1  # it goes on raising
+            tx.raise_error(RuntimeError, f"{self.what} changed size during iteration")
+        if self.position >= len(self.keys):
+            tx.mutating(self)
+            self.keys, self.position, self.expected = [], 0, 0
+            return None
+        found = self.read(self.keys[self.position])
+        if found is None:
+            raise Unsupported("unsupported-operation", f"a {self.what} whose keys change while it is iterated")
+        tx.mutating(self)
+        self.position += 1
+        return found
+
+    def snapshot(self) -> Callable[[], None]:
+        saved = (self.keys, self.position, self.expected)
+
+        def undo() -> None:
+            self.keys, self.position, self.expected = saved
+
+        return undo
+
+    def _rest(self) -> list[Value]:
+        found = [self.read(key) for key in self.keys[self.position :]]
+        if self.size() != self.expected or None in found:
+            raise Unsupported("side-effect", f"continuing over a {self.what} that has changed")
+        return [item for item in found if item is not None]
+
+    def length(self, tx: Tracer) -> Value:
+        return Const(len(self.keys) - self.position)
+
+    def children(self) -> list[Value]:
+        return [item for item in map(self.read, self.keys[self.position :]) if item is not None]
+
+    def reconstruct(self, cg: Codegen) -> None:
+        rest = self._rest() if self.keys else []
         cg.load_all(rest)
         cg.out.emit("BUILD_TUPLE", len(rest))
         cg.out.emit("GET_ITER")

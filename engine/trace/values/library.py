@@ -162,6 +162,8 @@ def _deep(tx: Tracer, of: Value, memo: dict[int, Value]) -> Value:
         made = DictValue(
             {k: (key, _deep(tx, force(tx, v), memo)) for k, (key, v) in of.entries.items()}, None, of.cls, of.factory
         )
+    elif isinstance(of, SetValue) and all(isinstance(force(tx, e), Const) for e in of.elements.values()):
+        made = SetValue(dict(of.elements), None, of.cls)
     elif isinstance(of, TensorValue) and not of.fake.requires_grad:
         made = of.call_method(tx, "clone", [], {})
     elif type(of) in (ObjectValue, NamespaceValue) and _copies_attributes(of.type()):

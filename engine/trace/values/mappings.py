@@ -89,9 +89,7 @@ class DictValue(Value):
         return [v for _, v in self.entries.values()]
 
     def iterate(self, tx: Tracer) -> Value:
-        from engine.trace.values.iterators import SequenceIterator
-
-        return SequenceIterator(self.keys(), type(iter({})))
+        return DictView(self, "keys").iterate(tx)
 
     def contains(self, tx: Tracer, item: Value) -> bool:
         return item.key(tx) in self.entries
@@ -304,9 +302,18 @@ class DictView(Value):
         return self.of.truth(tx)
 
     def iterate(self, tx: Tracer) -> Value:
-        from engine.trace.values.iterators import SequenceIterator
+        from engine.trace.values.iterators import KeyedIterator
 
-        return SequenceIterator(self.items(), type(iter(getattr({}, self.kind)())))
+        kind = collections.OrderedDict if issubclass(self.of.cls, collections.OrderedDict) else dict
+        what = "OrderedDict" if kind is collections.OrderedDict else "dictionary"
+        cls = type(iter(getattr(kind(), self.kind)()))
+        return KeyedIterator(list(self.of.entries), cls, self._read, lambda: len(self.of.entries), what)
+
+    def _read(self, key: Any) -> Value | None:
+        entry = self.of.entries.get(key)
+        if entry is None:
+            return None
+        return TupleValue(list(entry)) if self.kind == "items" else entry[self.kind == "values"]
 
     def contains(self, tx: Tracer, item: Value) -> bool:
         from engine.trace.operations import same_or_equal
@@ -407,9 +414,13 @@ class SetValue(Value):
         raise self.refuse("iteration in an order that depends on addresses")
 
     def iterate(self, tx: Tracer) -> Value:
-        from engine.trace.values.iterators import SequenceIterator
+        from engine.trace.values.iterators import KeyedIterator
 
-        return SequenceIterator(self.ordered(tx), type(iter(set())))
+        ordered = [force(tx, item).key(tx) for item in self.ordered(tx)]
+        return KeyedIterator(ordered, type(iter(set())), self._read, lambda: len(self.elements), "Set")
+
+    def _read(self, key: Any) -> Value | None:
+        return self.elements.get(key)
 
     def get_attr(self, tx: Tracer, name: str) -> Value:
         from engine.trace.values.functions import MethodOf
@@ -437,8 +448,14 @@ class SetValue(Value):
                 tx.mutating(self)
                 self.elements.clear()
                 return NONE
-            case "copy":
-                return SetValue(dict(self.elements), None, self.cls)
+            case "pop" if self.cls is set:
+                return self._pop(tx)
+            case "__init__" if self.cls is set:
+                tx.mutating(self)
+                self.elements.clear()
+                return self.call_method(tx, "update", args, {}) if args else NONE
+            case "copy" | "__copy__":
+                return self if self.cls is frozenset else SetValue(dict(self.elements), None, self.cls)
             case "union" | "intersection" | "difference" | "symmetric_difference":
                 result = self
                 for other in args:
@@ -473,6 +490,14 @@ class SetValue(Value):
         elif name == "remove":
             tx.raise_error(KeyError, item.python(tx) if tx.is_constant(item) else item.describe())
         return NONE
+
+    def _pop(self, tx: Tracer) -> Value:
+        if not self.elements:
+            tx.raise_error(KeyError, "pop from an empty set")
+        first = force(tx, self.ordered(tx)[0])
+        tx.mutating(self)
+        del self.elements[first.key(tx)]
+        return first
 
     def combine(self, tx: Tracer, how: str, other: SetValue) -> SetValue:
         """A new set by a set operation's method name."""

@@ -261,7 +261,43 @@ class ObjectValue(Value):
                 return NONE
             case "object.__getattribute__":
                 return self._object_getattribute(tx, str(force(tx, args[0]).python(tx)))
+        if name.startswith("object."):
+            return self._by_object(tx, name.removeprefix("object."), args)
         return super().call_method(tx, name, args, kwargs)
+
+    def _by_object(self, tx: Tracer, name: str, args: list[Value]) -> Value:
+        """A method as ``object`` has it, past what the class defines."""
+        match name:
+            case "__eq__" | "__ne__":
+                from engine.trace.operations import is_same
+
+                same = is_same(tx, self, args[0])
+                return (
+                    Const(name == "__eq__")
+                    if same
+                    else Const(NotImplemented)
+                    if name == "__eq__"
+                    else self._not_equal(tx, args[0])
+                )
+            case "__lt__" | "__le__" | "__gt__" | "__ge__":
+                return Const(NotImplemented)
+            case "__str__":
+                return force(tx, tx.fixed(repr).call(tx, [self], {}))
+            case "__format__" if force(tx, args[0]).python(tx) == "":
+                return force(tx, tx.fixed(str).call(tx, [self], {}))
+            case "__delattr__":
+                self.set_plainly(tx, str(force(tx, args[0]).python(tx)), None)
+                return NONE
+        raise self.refuse(f"object's method {name!r}")
+
+    def _not_equal(self, tx: Tracer, other: Value) -> Value:
+        """``object.__ne__``: the opposite of what ``__eq__`` says."""
+        if self.method(tx, "__eq__") is None:
+            return Const(NotImplemented)
+        equal = self.call_special(tx, "__eq__", [other])
+        if isinstance(equal, Const) and equal.value is NotImplemented:
+            return equal
+        return Const(not equal.truth(tx))
 
     def _object_getattribute(self, tx: Tracer, name: str) -> Value:
         if name in ("__class__", "__dict__"):
@@ -337,7 +373,15 @@ class ObjectValue(Value):
         cg.const(self.cls)
         cg.out.call(1)
         cg.remember(self)
-        cg.fill_later(self)
+        self.fill_now(cg)
+
+    def fill_now(self, cg: Codegen) -> None:
+        """Fill the new object on top of the stack: at once, since its ``__hash__`` may run soon; later where it holds itself."""
+        if cg.is_reaching(self):
+            cg.fill_later(self)
+            return
+        cg.out.emit("COPY", 1)
+        self.fill(cg)
 
     def fill(self, cg: Codegen) -> None:
         """Set the attributes written on the object on top of the stack, and pop it."""

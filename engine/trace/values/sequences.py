@@ -30,6 +30,9 @@ def sequence_items(tx: Tracer, value: Value) -> list[Value]:
     return items
 
 
+_ITERATORS: dict[type, type] = {cls: type(iter(cls())) for cls in (list, tuple, collections.deque)}
+
+
 class SequenceValue(Value):
     """What tuples and lists share: ``items``, bottom first, maybe lazy."""
 
@@ -86,7 +89,8 @@ class SequenceValue(Value):
     def iterate(self, tx: Tracer) -> Value:
         from engine.trace.values.iterators import SequenceIterator
 
-        return SequenceIterator(self.items, type(iter(())), source=self)
+        cls = self.type()
+        return SequenceIterator(self.items, _ITERATORS.get(cls, type(iter(()))), source=self)
 
     def get_attr(self, tx: Tracer, name: str) -> Value:
         from engine.trace.values.functions import MethodOf
@@ -301,6 +305,10 @@ class ListValue(SequenceValue):
                 return NONE
             case "copy" | "__copy__" if hasattr(self.cls, name):
                 return ListValue(list(self.items), None, self.cls, self.maxlen)
+            case "__init__":
+                tx.mutating(self)
+                self.items.clear()
+                return self._other(tx, "extend", args, {}) if args else NONE
             case "pop" | "popleft":
                 return self._pop(tx, name, args)
         method = _LIST_METHODS.get(name)

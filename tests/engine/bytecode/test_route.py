@@ -10,6 +10,8 @@ from typing import Any
 
 import pytest
 
+from engine.bytecode.decode import decode
+from engine.bytecode.resume import VALUE, Point, resume_code
 from engine.bytecode.route import route_calls
 
 
@@ -100,3 +102,24 @@ def test_tracebacks_keep_their_lines() -> None:
             fn()
         lines.append(traceback.extract_tb(caught.value.__traceback__)[-1].lineno)
     assert lines[0] == lines[1]
+
+
+def drawn(source: Any, pair: Any) -> Any:
+    """What an iterator gives, handed to a call that follows the handler."""
+    seen: list[Any] = []
+    while True:
+        try:
+            item = next(source)
+        except StopIteration:
+            break
+        seen.append(item)
+    return pair(seen, len(seen))
+
+
+def test_handlers_of_a_function_that_starts_in_its_middle() -> None:
+    """A routed resume function clears the stack as far as its own code says before a handler runs."""
+    code = drawn.__code__
+    index = next(op.index for op in decode(code).ops if op.opname == "STORE_FAST" and op.argval == "item")
+    rest = resume_code(code, Point(index, (VALUE,), ("source", "pair", "seen")))
+    routed = types.FunctionType(route_calls(rest, lambda fn: fn), globals())
+    assert routed(0, iter([1, 2]), lambda *parts: parts, []) == ([0, 1, 2], 3)
