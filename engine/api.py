@@ -9,7 +9,7 @@ import platform
 import time
 import types
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any, cast
+from typing import Any
 
 import torch
 
@@ -120,8 +120,9 @@ def _compile(subject: Any, pipeline: Pipeline) -> Any:
         return compiled_module(subject, pipeline)
     if isinstance(subject, types.MethodType):
         return types.MethodType(_compile(subject.__func__, pipeline), subject.__self__)
+    behind = original(subject)
     if isinstance(subject, types.FunctionType):
-        return dispatcher(cast("types.FunctionType", original(subject)), pipeline)
+        return dispatcher(behind, pipeline) if isinstance(behind, types.FunctionType) else _compile(behind, pipeline)
     if isinstance(subject, functools.partial):
         return functools.partial(_compile(subject.func, pipeline), *subject.args, **subject.keywords)
     call = getattr(type(subject), "__call__", None)  # noqa: B004  looked up on the class, as Python does for a call

@@ -27,7 +27,7 @@ class Config:
     """
 
     recompile_limit: int = 8
-    inline_depth: int = 60
+    inline_depth: int = 1000
     instruction_budget: int = 500_000
     automatic_dynamic: bool = True
 

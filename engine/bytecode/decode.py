@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import dis
-import weakref
 from collections.abc import Iterator
 from dataclasses import dataclass
 from types import CodeType
 from typing import Any
+
+from engine.bytecode.kept import Kept
 
 
 @dataclass(slots=True, frozen=True, eq=False)
@@ -37,36 +38,15 @@ class Handler:
 class Decoded:
     """All of a code object. ``handlers[i]`` covers instruction i."""
 
-    code: CodeType
     ops: tuple[Op, ...]
     handlers: tuple[Handler | None, ...]
     index_of: dict[int, int]
     """Byte offset -> index, also for the offsets of argument extensions."""
 
 
-_cache: dict[int, tuple[weakref.ref[CodeType], Decoded]] = {}
-
-
 def decode(code: CodeType) -> Decoded:
-    """Take ``code`` apart; cached per code object."""
-    known = _cache.get(id(code))
-    if known is not None and known[0]() is code:
-        return known[1]
-    result = _decode(code)
-    key = id(code)
-    _cache[key] = (weakref.ref(code, _Forget(key)), result)
-    return result
-
-
-class _Forget:
-    """Drops a dead code object's entry; keeps its own hold on the cache, for an interpreter that is shutting down."""
-
-    def __init__(self, key: int) -> None:
-        self._key = key
-        self._table = _cache
-
-    def __call__(self, gone: weakref.ref[CodeType]) -> None:
-        self._table.pop(self._key, None)
+    """Take ``code`` apart; remembered per code object."""
+    return _decoded(code)
 
 
 def _decode(code: CodeType) -> Decoded:
@@ -93,7 +73,10 @@ def _decode(code: CodeType) -> Decoded:
         )
         for n, i in enumerate(kept)
     )
-    return Decoded(code, ops, _handlers(code, ops, index_of), index_of)
+    return Decoded(ops, _handlers(code, ops, index_of), index_of)
+
+
+_decoded = Kept(_decode)
 
 
 def _handlers(code: CodeType, ops: tuple[Op, ...], index_of: dict[int, int]) -> tuple[Handler | None, ...]:

@@ -12,6 +12,7 @@ from bytecode.instr import InstrLocation
 
 from engine.bytecode.apart import Item, first_real, place_free_variables, take_apart, with_shared_cells
 from engine.bytecode.decode import decode
+from engine.bytecode.kept import Kept
 
 NULL = "null"
 VALUE = "value"
@@ -39,19 +40,18 @@ class Point:
 class Resumed:
     """What a resume function's code was made from: instruction i of it is instruction ``indices[i]`` of ``base`` (-1: of its own), where it starts at ``index``."""
 
-    base: CodeType
+    base: weakref.ref[CodeType]
     indices: tuple[int, ...]
     index: int
 
 
-_made: weakref.WeakKeyDictionary[CodeType, dict[tuple[str, Point], CodeType]] = weakref.WeakKeyDictionary()
-_bases: dict[int, tuple[weakref.ref[CodeType], Resumed]] = {}
+_made: Kept[dict[Point, weakref.ref[CodeType]]] = Kept(lambda code: {})
+_resumed: Kept[Resumed | None] = Kept(lambda code: None)
 
 
 def resumed(code: CodeType) -> Resumed | None:
     """How ``code`` was made, if it is a resume function's."""
-    known = _bases.get(id(code))
-    return known[1] if known is not None and known[0]() is code else None
+    return _resumed.get(code)
 
 
 def stack_names(point: Point) -> tuple[str, ...]:
@@ -60,16 +60,18 @@ def stack_names(point: Point) -> tuple[str, ...]:
 
 
 def resume_code(code: CodeType, point: Point) -> CodeType:
-    """The code of the resume function; one object per point, so that compiles of one frame share its cache.
+    """The code of the resume function; one object per point as long as anything holds it, so that compiles of one frame share its cache.
 
     Its parameters are the stack's values, then ``point.locals``. Cells and free variables of ``code`` are its free variables, in the
     order ``co_cellvars + co_freevars``.
     """
-    made = _made.setdefault(code, {})
-    key = (code.co_filename, point)
-    if key not in made:
-        made[key] = _build(code, point)
-    return made[key]
+    made = _made(code)
+    known = made.get(point)
+    found = None if known is None else known()
+    if found is None:
+        found = _build(code, point)
+        made[point] = weakref.ref(found)
+    return found
 
 
 def free_names(code: CodeType) -> tuple[str, ...]:
@@ -79,7 +81,10 @@ def free_names(code: CodeType) -> tuple[str, ...]:
 
 def _build(code: CodeType, point: Point) -> CodeType:
     known = resumed(code)
-    base, index = (code, point.index) if known is None else (known.base, known.indices[point.index])
+    base = code if known is None else known.base()
+    if base is None:  # the user's function is gone: its resume function holds all of it too
+        known, base = None, code
+    index = point.index if known is None else known.indices[point.index]
     own = frozenset(base.co_cellvars)
     label = Label()
     free = free_names(code)
@@ -101,8 +106,7 @@ def _build(code: CodeType, point: Point) -> CodeType:
     assembled = place_free_variables(result.to_code(stacksize=depth, compute_exception_stack_depths=False), own)
     indices = (-1,) * len(prefix) + indices
     made = _place_offsets(assembled, known, indices)
-    real = id(made)
-    _bases[real] = (weakref.ref(made, lambda _: _bases.pop(real, None)), Resumed(base, indices, index))
+    _resumed[made] = Resumed(weakref.ref(base), indices, index)
     return made
 
 

@@ -2,23 +2,36 @@
 
 from __future__ import annotations
 
-import functools
 import linecache
 from types import CodeType
 
 from engine.bytecode.decode import decode
+from engine.bytecode.kept import Kept
 from engine.records.bytecode import Instruction, Span
 
 
-@functools.lru_cache(maxsize=4096)
-def _positions(code: CodeType, file: str) -> tuple[tuple[int | None, int | None, int | None, int | None], ...]:
-    # Code objects compare equal across files: the file name is part of the key.
-    return tuple(code.co_positions())
+class _Places:
+    """Where the instructions of one code object come from, worked out as they are asked for."""
+
+    def __init__(self, code: CodeType) -> None:
+        self.positions = tuple(code.co_positions())
+        self.spans: dict[int, Span] = {}
 
 
-@functools.lru_cache(maxsize=65536)
-def _span(code: CodeType, file: str, offset: int) -> Span:
-    positions = _positions(code, file)
+_places = Kept(_Places)
+
+
+def span_of(code: CodeType, offset: int) -> Span:
+    """The source text of the instruction at a byte offset; columns are -1 where Python kept none."""
+    places = _places(code)
+    found = places.spans.get(offset)
+    if found is None:
+        found = places.spans[offset] = _span(code, places.positions, offset)
+    return found
+
+
+def _span(code: CodeType, positions: tuple[tuple[int | None, ...], ...], offset: int) -> Span:
+    file = code.co_filename
     line, end_line, column, end_column = positions[offset // 2] if offset // 2 < len(positions) else (None,) * 4
     if line is None:
         return Span(file, _line_before(code, offset))
@@ -26,11 +39,6 @@ def _span(code: CodeType, file: str, offset: int) -> Span:
         return Span(file, line, line if end_line is None else end_line)
     end_line = line if end_line is None else end_line
     return Span(file, line, end_line, _characters(file, line, column), _characters(file, end_line, end_column))
-
-
-def span_of(code: CodeType, offset: int) -> Span:
-    """The source text of the instruction at a byte offset; columns are -1 where Python kept none."""
-    return _span(code, code.co_filename, offset)
 
 
 def _line_before(code: CodeType, offset: int) -> int:

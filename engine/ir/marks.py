@@ -52,8 +52,23 @@ ORIGINAL_MODULE = "_engine_original"
 """Attribute of a compiled module: the module it was made from, with which it shares its ``__dict__``."""
 
 
+_COMPILED_BY_TORCH = "_torchdynamo_orig_callable"
+
+
+def behind_torch_compile(obj: Any) -> Any:
+    """What ``torch.compile`` made a function or a module from; None for all else, also for what ``torch.compiler.disable`` wrapped."""
+    if type(obj) is types.FunctionType:
+        return None if obj.__dict__.get("_torchdynamo_disable") else obj.__dict__.get(_COMPILED_BY_TORCH)
+    if type(obj).__module__ == "torch._dynamo.eval_frame":
+        return vars(obj).get("_modules", {}).get("_orig_mod")
+    return None
+
+
 def original(obj: Any) -> Any:
-    """What a dispatcher or a compiled module was made from, also behind a bound method; anything else as it is."""
+    """What a dispatcher or a compiled module, torch.compile's too, was made from, also behind a bound method; anything else as it is."""
+    behind = behind_torch_compile(obj)
+    if behind is not None:
+        return original(behind)
     if type(obj) is types.FunctionType:
         return ORIGINALS.get(obj, obj)
     if type(obj) is types.MethodType:

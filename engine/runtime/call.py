@@ -17,7 +17,7 @@ import torch.nn.modules.module as module_hooks
 
 from engine.bytecode.route import route_calls
 from engine.ir.frame import Compiler
-from engine.ir.marks import ORIGINAL_MODULE, is_disabled
+from engine.ir.marks import ORIGINAL_MODULE, behind_torch_compile, is_disabled
 from engine.runtime.dispatch import dispatcher
 from engine.runtime.signature import FILE
 
@@ -92,6 +92,9 @@ class _Callee:
             return kept[1]
         if function.__code__.co_filename == FILE or is_disabled(function):
             return function
+        behind = behind_torch_compile(function)
+        if behind is not None:
+            return self(behind)
         if is_library(function):
             return self._library(function)
         compiler = self._compiler()
@@ -140,6 +143,9 @@ class _Callee:
 
     def _module(self, module: torch.nn.Module) -> Any:
         """``module(...)`` with its forward and its hooks dispatched."""
+        behind = behind_torch_compile(module)
+        if behind is not None:
+            return self._module(behind)
         call = type(module).__call__
         if call is not torch.nn.Module.__call__:
             return MethodType(self(call), module) if type(call) is FunctionType else module

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import inspect
 import sys
-import weakref
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from types import CellType, CodeType, FunctionType
 from typing import Any
 
+from engine.bytecode.kept import Kept
 from engine.ir.context import attention
 
 FILE = "<engine dispatch>"
@@ -55,29 +55,9 @@ class Shape:
     """``spread(run, *values)``: call ``run`` with values given in ``co_varnames`` order."""
 
 
-_shapes: dict[int, tuple[weakref.ref[CodeType], Shape]] = {}
-
-
 def shape_of(code: CodeType) -> Shape:
     """The generated functions for a code object's signature."""
-    key = id(code)
-    found = _shapes.get(key)
-    if found is not None and found[0]() is code:
-        return found[1]
-    shape = _generate(code)
-    _shapes[key] = (weakref.ref(code, _Forget(key)), shape)
-    return shape
-
-
-class _Forget:
-    """Drops what was generated for a code object that has died; keeps its own hold on the table, for interpreters that are shutting down."""
-
-    def __init__(self, key: int) -> None:
-        self._key = key
-        self._table = _shapes
-
-    def __call__(self, gone: weakref.ref[CodeType]) -> None:
-        self._table.pop(self._key, None)
+    return _shapes(code)
 
 
 def _generate(code: CodeType) -> Shape:
@@ -107,6 +87,9 @@ def _generate(code: CodeType) -> Shape:
         co_varnames=(*names, *inner.co_varnames[len(names) :]), co_name=code.co_name, co_qualname=code.co_qualname
     )
     return Shape(parameters, dispatch, space["spread"])
+
+
+_shapes = Kept(_generate)
 
 
 def _delegation(code: CodeType) -> tuple[str, str]:

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from engine.ir.guard import CodeIs, Equals, IsObject
-from engine.ir.marks import ORIGINALS, is_disabled, is_in_graph
+from engine.ir.marks import is_disabled, is_in_graph, original
 from engine.ir.origin import Attr, CellOf, Fixed, Item, Namespace, Origin
 from engine.trace.graph_builder import emit
 from engine.trace.signals import Unsupported
@@ -218,6 +218,11 @@ class RealFunction(FunctionValue):
         rule = special_of(self.held)
         if rule is not None:
             return rule(tx, args, kwargs)
+        inner = original(self.held)
+        if inner is not self.held:
+            return force(tx, tx.wrap(inner, Fixed(inner, getattr(inner, "__qualname__", "original")))).call(
+                tx, args, kwargs
+            )
         by_code = BY_CODE.get(id(self.code))
         if by_code is not None:
             return by_code[1](tx, self, args, kwargs)
@@ -236,9 +241,6 @@ class RealFunction(FunctionValue):
                     raise
         if not may_inline(self.held):
             raise Unsupported("unknown-call", f"{self.describe()} is called")
-        inner = ORIGINALS.get(self.held)
-        if inner is not None:
-            return tx.wrap(inner, Fixed(inner, inner.__qualname__)).call(tx, args, kwargs)
         return super().call(tx, args, kwargs)
 
     def _constant_result(self, tx: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
@@ -754,7 +756,7 @@ class GeneratorValue(IteratorValue):
 @wraps(types.FunctionType)
 def _function(tx: Tracer, real: types.FunctionType, origin: Origin) -> Value:
     value = RealFunction(real, origin)
-    if real in ORIGINALS:
+    if original(real) is not real:
         tx.guard(IsObject(origin, real, cause=tx.cause(f"the compiled function {real.__qualname__} was looked into")))
     elif not value.is_trusted:
         tx.guard(CodeIs(origin, real.__code__, cause=tx.cause(f"the function {real.__qualname__} was looked into")))

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from engine.ir.guard import DictKeys, HasAttribute, LengthIs
-from engine.ir.marks import ORIGINAL_MODULE
+from engine.ir.marks import ORIGINAL_MODULE, behind_torch_compile
 from engine.ir.origin import Attr, Fixed, Hooks, Item, Member, Origin
 from engine.trace.signals import Restart, Unsupported, UserException
 from engine.trace.values.base import Const, Value, force
@@ -480,5 +480,9 @@ def _module(tx: Tracer, real: torch.nn.Module, origin: Origin) -> Value:
     if ORIGINAL_MODULE in type(real).__dict__:
         tx.guard_type(real, origin, "it is a compiled module, and its original was looked into")
         return tx.wrap(getattr(real, ORIGINAL_MODULE), Attr(origin, ORIGINAL_MODULE))
+    behind = behind_torch_compile(real)
+    if behind is not None:
+        tx.guard_type(real, origin, "torch.compile made it, and its original was looked into")
+        return tx.wrap(behind, Member(origin, "_modules", "_orig_mod"))
     tx.guard_type(real, origin, "the module's members or methods were used")
     return ModuleValue(type(real), origin, real)

@@ -57,7 +57,7 @@ def test_resuming_a_resume_function_starts_from_the_original() -> None:
     second = resume_code(first, Point(inside, (VALUE,), ()))
     made = resumed(second)
     assert made is not None
-    assert made.base is plain.__code__
+    assert made.base() is plain.__code__
     assert types.FunctionType(second, {})(9) == 9
 
 

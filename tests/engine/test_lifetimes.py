@@ -1,0 +1,125 @@
+"""What compiling keeps alive: nothing of a call once it is over, nothing of a function once it is gone."""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import io
+import types
+import weakref
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch._subclasses.fake_tensor import FakeTensor
+
+import engine
+
+PLAIN = "def f(x):\n    return m(x) + 1"
+BREAKS = "def f(x):\n    y = m(x)\n    print(1)\n    z = y + 1\n    print(2)\n    return z * 2"
+CLOSES = "def f(x):\n    k = x + 1\n    def add(q):\n        return q + k + m(q)\n    y = add(x)\n    print(1)\n    return add(y)"
+HANDLES = "def f(x):\n    y = x + 1\n    try:\n        print(1)\n        raise ValueError(y)\n    except ValueError as error:\n        z = error.args[0]\n    return m(z)"
+RAISES = "def f(x):\n    y = x + 1\n    raise ValueError(y)"
+REFUSED = "def f(x):\n    y = x + 1\n    return y @ torch.ones(5)"
+FAILS_IN_GRAPH = "def f(x):\n    return torch.nn.functional.embedding(torch.tensor([9]), x + 1)"
+TEXTS = {
+    "plain": PLAIN,
+    "breaks": BREAKS,
+    "closes": CLOSES,
+    "handles": HANDLES,
+    "raises": RAISES,
+    "refused": REFUSED,
+    "fails": FAILS_IN_GRAPH,
+}
+
+
+def made(text: str) -> tuple[types.FunctionType, weakref.ref[Any]]:
+    """The function in a namespace of its own, and its module."""
+    module = torch.nn.Linear(3, 3)
+    space: dict[str, Any] = {"m": module, "torch": torch}
+    exec(text, space)
+    return space.pop("f"), weakref.ref(module)
+
+
+def alive(kind: type) -> int:
+    """How many objects of a type there are."""
+    gc.collect()
+    gc.collect()  # what was kept for a code object goes when the code object does
+    return sum(issubclass(type(o), kind) for o in gc.get_objects())
+
+
+def quietly(run: Callable[..., Any], *args: Any) -> Any:
+    """The call's result, None where it raised."""
+    with contextlib.redirect_stdout(io.StringIO()), contextlib.suppress(ValueError, RuntimeError, IndexError):
+        return run(*args)
+
+
+@pytest.mark.parametrize("backend", ["eager", "aot_eager"])
+@pytest.mark.parametrize("text", TEXTS.values(), ids=TEXTS)
+def test_a_call_leaves_no_tensor(text: str, backend: str) -> None:
+    """Argument and result of the call that compiled are gone with the next collection; those of later calls with their last name."""
+    function, _ = made(text)
+    compiled = engine.compile(function, backend=backend)
+    assert not any(r() is not None for r in remains(compiled, collect=True))
+    gc.disable()
+    try:
+        assert not any(r() is not None for r in remains(compiled, collect=False))
+    finally:
+        gc.enable()
+
+
+def remains(compiled: Any, *, collect: bool) -> list[weakref.ref[Any]]:
+    """References to the argument and the result of a call, whose names are gone."""
+    x = torch.randn(3, 3)
+    y = quietly(compiled, x)
+    seen = [weakref.ref(t) for t in (x, y) if t is not None]
+    del x, y
+    if collect:
+        gc.collect()
+    return seen
+
+
+@pytest.mark.parametrize("text", TEXTS.values(), ids=TEXTS)
+def test_a_function_takes_all_with_it(text: str) -> None:
+    """When the user's function is gone, so are its code, its graphs with their fakes, its resume functions and the module that it used."""
+    quietly(
+        engine.compile(torch.nn.Linear(3, 3), backend="eager"), torch.randn(3, 3)
+    )  # what forward keeps is forward's
+    before = alive(torch.fx.GraphModule), alive(FakeTensor)
+    function, module = made(text)
+    code = weakref.ref(function.__code__)
+    compiled = engine.compile(function, backend="eager")
+    quietly(compiled, torch.randn(3, 3))
+    del function, compiled
+    assert (alive(torch.fx.GraphModule), alive(FakeTensor)) == before
+    assert code() is None
+    assert module() is None
+
+
+@pytest.mark.parametrize("text", [PLAIN, BREAKS, CLOSES])
+def test_reset_drops_the_graphs(text: str) -> None:
+    """After a reset no graph is left, although the compiled function lives on; it compiles again and is right."""
+    engine.reset()
+    before = alive(torch.fx.GraphModule), alive(FakeTensor)
+    function, _module = made(text)
+    function.__globals__["m"] = kept = torch.nn.Linear(3, 3)
+    compiled = engine.compile(function, backend="eager")
+    x = torch.randn(3, 3)
+    quietly(compiled, x)
+    assert alive(torch.fx.GraphModule) > before[0]
+    engine.reset()
+    assert (alive(torch.fx.GraphModule), alive(FakeTensor)) == before
+    assert torch.equal(quietly(compiled, x), quietly(function, x))
+    assert kept.weight is not None
+
+
+@pytest.mark.parametrize("text", TEXTS.values(), ids=TEXTS)
+def test_nothing_is_put_among_the_users_globals(text: str) -> None:
+    """The names of the function's module are the same before and after."""
+    function, module = made(text)
+    function.__globals__["m"] = torch.nn.Linear(3, 3)
+    names = set(function.__globals__)
+    quietly(engine.compile(function, backend="eager"), torch.randn(3, 3))
+    assert set(function.__globals__) == names
+    assert module() is None
