@@ -6,6 +6,7 @@ import contextlib
 import functools
 import inspect
 import platform
+import sys
 import time
 import types
 from collections.abc import Callable, Iterator, Mapping
@@ -253,20 +254,38 @@ def explain(fn: Any, *args: Any, **kwargs: Any) -> Explanation:
 
 
 def guards_of(f: Any) -> tuple[GuardsRecord, ...]:
-    """Guards of each cache entry of a compiled function or module, in look-up order."""
+    """Guards of each cache entry of a compiled function or module, in look-up order; of stock ``torch.compile``'s as well."""
+    if _is_stock(f):
+        from engine.observe.guards_live import guards_of_stock
+
+        return guards_of_stock(f)
     return inspect_cache.guards_of(f)
 
 
 def explain_call(f: Any, *args: Any, **kwargs: Any) -> CallExplanation:
     """Which cache entry ``f(*args, **kwargs)`` would hit and, guard by guard, why the others would not. Runs nothing, moves nothing.
 
+    Of a function or module that stock ``torch.compile`` compiled, its own guard managers are asked.
     An ``engine.TensorSpec`` may stand for a tensor anywhere among the arguments: what if its shape, dtype, strides, device or requires_grad were these?
 
     Raises:
         BadArgument: ``f`` is not compiled.
         TypeError: the arguments do not fit ``f``'s signature.
     """
+    if _is_stock(f):
+        from engine.observe.guards_live import explain_stock_call
+
+        return explain_stock_call(f, *args, **kwargs)
     return inspect_cache.explain_call(f, *args, **kwargs)
+
+
+def _is_stock(f: Any) -> bool:
+    """Whether stock ``torch.compile``, and not this engine, compiled a function or module."""
+    if "torch._dynamo.eval_frame" not in sys.modules:  # nothing was, and looking would import it
+        return False
+    from engine.observe.guards_live import is_stock
+
+    return is_stock(f) and not inspect_cache.is_compiled(f)
 
 
 @contextlib.contextmanager

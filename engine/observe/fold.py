@@ -13,7 +13,7 @@ from typing import Any
 from engine.observe.aot_metadata import read_aot_metadata
 from engine.observe.events import Event, frame_of
 from engine.observe.frames import Frames, Stack
-from engine.observe.messages import read_break, read_recompile_reasons
+from engine.observe.messages import Resolve, read_break, read_recompile_reasons
 from engine.observe.output_code import read_kernels, read_lowering, with_nodes
 from engine.observe.payloads import Held
 from engine.observe.registry import (
@@ -34,7 +34,7 @@ from engine.observe.symbols import Symbols
 from engine.observe.times import timings_of
 from engine.records.bytecode import SourceFile, Span
 from engine.records.graph import GraphRecord
-from engine.records.guards import Rejection
+from engine.records.guards import GuardsRecord, Rejection
 from engine.records.runtime import CacheRecord, CallRecord, Failure, Skipped
 from engine.records.session import CompilationRecord, Session
 from engine.records.trace import BreakRecord, TraceRecord
@@ -45,12 +45,15 @@ _BYPASS = re.compile(r'"cache_bypass_reason": ?"((?:[^"\\]|\\.){1,500})"')
 _FRAME_LINE = re.compile(r'^ *File "(?P<file>[^"\n]+)", line (?P<line>\d+), in (?P<name>.+)$', re.MULTILINE)
 
 
+RefusedNow = Callable[[str, Resolve, Callable[[str], GuardsRecord | None]], dict[str, Rejection]]
+
+
 class Fold:
     """Adds what each event of one process tells to ``session``.
 
     ``library`` is the folder of torch itself, whose files are no user code; ``names`` looks interned strings up; ``epoch`` is the wall
     clock at the session's start (0: that of the first compilation). ``prefix`` opens the ids of what is told, and ``suffix`` ends
-    frames' names, where a session holds several processes.
+    frames' names, where a session holds several processes. ``refused_now`` looks at the live guards while a recompile is told.
     """
 
     def __init__(
@@ -63,6 +66,7 @@ class Fold:
         epoch: float = 0.0,
         prefix: str = "",
         suffix: str = "",
+        refused_now: RefusedNow | None = None,
     ) -> None:
         self.session = session
         self.sources = Sources(library, read_file, session.add_file)
@@ -70,6 +74,7 @@ class Fold:
         """Names that were not understood, and how often each came."""
         self._file_name = names
         self.prefix = prefix
+        self._refused_now = refused_now
         self._epoch = epoch
         self._frames = Frames(session, self.sources, suffix)
         self._symbols = Symbols(self._stack_of)
@@ -292,8 +297,20 @@ class Fold:
     def _recompile(self, event: Event) -> None:
         found = read_recompile_reasons(event.text, self.sources.resolve)
         found = tuple(replace(r, entry=self.prefix + r.entry) if r.entry else r for r in found)
+        walked = (
+            self._refused_now(self.prefix, self.sources.resolve, self._guards_of)
+            if self._refused_now is not None
+            else {}
+        )
+        found = tuple(
+            replace(r, guard=w.guard, results=w.results, fixes=w.fixes) if (w := walked.get(r.entry)) else r
+            for r in found
+        )
         self._rejections[event.compilation] = found
         self._refresh_cause(event, "; ".join(r.sentence for r in found))
+
+    def _guards_of(self, compilation: str) -> GuardsRecord | None:
+        return self.session.compilation(compilation).guards if self._has(compilation) else None
 
     def _autograd_reasons(self, event: Event) -> None:
         with contextlib.suppress(ValueError):

@@ -19,6 +19,7 @@ from torch._logging import structured
 from engine.ir.files import source_file
 from engine.observe.events import event_of
 from engine.observe.fold import Fold
+from engine.observe.guards_live import refused_now
 from engine.observe.payloads import Held
 from engine.records.runtime import Failure
 from engine.records.session import Session
@@ -51,7 +52,9 @@ class _Listener(logging.Handler):
         self._names = _Names()
         epoch = time.time() - (time.perf_counter() - session.started)
         library = str(pathlib.Path(torch.__file__).parent)
-        self._fold = Fold(session, library=library, names=self._names, read_file=source_file, epoch=epoch)
+        self._fold = Fold(
+            session, library=library, names=self._names, read_file=source_file, epoch=epoch, refused_now=refused_now
+        )
         self._failed: set[str] = set()
 
     def emit(self, record: logging.LogRecord) -> None:

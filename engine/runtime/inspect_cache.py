@@ -13,7 +13,7 @@ from engine.runtime.dispatch import Dispatch, dispatch_of, reset
 from engine.runtime.modules import compiled_forward
 from engine.runtime.signature import bind
 
-__all__ = ["explain_call", "guards_of", "reset"]
+__all__ = ["explain_call", "guards_of", "is_compiled", "reset"]
 
 
 def _target(f: Any) -> tuple[Dispatch, tuple[Any, ...], dict[str, Any]]:
@@ -39,6 +39,15 @@ def _target(f: Any) -> tuple[Dispatch, tuple[Any, ...], dict[str, Any]]:
                 f"{getattr(f, '__qualname__', type(f).__name__)} is not compiled: pass what engine.compile returned."
             )
         args, subject = (subject.__self__, *args), subject.__func__
+
+
+def is_compiled(f: Any) -> bool:
+    """Whether this engine compiled a function or module."""
+    try:
+        _target(f)
+    except BadArgument:
+        return False
+    return True
 
 
 def guards_of(f: Any) -> tuple[GuardsRecord, ...]:

@@ -1,0 +1,315 @@
+"""The guards of code that stock torch.compile compiled in this process: walked, not called, so that no counter and no order of theirs moves."""
+
+from __future__ import annotations
+
+import contextlib
+import inspect
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from types import CodeType, FrameType, FunctionType, MethodType
+from typing import Any
+
+import torch
+from torch._C._dynamo import guards as live
+from torch._C._dynamo.eval_frame import _debug_get_cache_entry_list
+
+from engine.errors import BadArgument
+from engine.observe.messages import Resolve, read_guards, read_recompile_reasons
+from engine.records.guards import CallExplanation, Fix, GuardRecord, GuardResult, GuardsRecord, Rejection, Verdict
+
+_ABSENT = object()
+_RELATIONS: tuple[type, ...] = (live.RelationalGuard,)
+"""Guards that remember values between calls: asking one alone would change its next answer."""
+
+
+@dataclass(frozen=True)
+class _Leaf:
+    """One guard in printed order: how to ask it, and the expression of the value that it is on ("" for the root's)."""
+
+    guard: Any
+    source: str
+
+
+def is_stock(value: Any) -> bool:
+    """Whether a function or module was given to ``torch.compile``."""
+    return _function(value) is not None
+
+
+def guards_of_stock(value: Any) -> tuple[GuardsRecord, ...]:
+    """Guards of each cache entry of what ``torch.compile`` compiled, in look-up order.
+
+    Raises:
+        BadArgument: it was not given to ``torch.compile``.
+    """
+    function, _ = _target(value)
+    return tuple(_told(e, _resolve(function)) for e in _entries(function.__code__))
+
+
+def explain_stock_call(value: Any, *arguments: Any, **keywords: Any) -> CallExplanation:
+    """Which entry of stock ``torch.compile`` a call would hit and, guard by guard, why the others would not. Runs nothing, moves nothing.
+
+    Raises:
+        BadArgument: ``value`` was not given to ``torch.compile``.
+        TypeError: the arguments do not fit its signature.
+    """
+    function, first = _target(value)
+    scope = _locals(function, (*first, *arguments), keywords)
+    entries = _entries(function.__code__)
+    found = [explain_entry(e, scope, _resolve(function)) for e in entries]
+    ids = tuple(_id(e) for e in entries)
+    hit = next((id for id, (rejection, _) in zip(ids, found, strict=True) if rejection is None), None)
+    refused = tuple(r for r, _ in found if r is not None)
+    return CallExplanation(function.__qualname__, hit, ids, refused, dict(zip(ids, (r for _, r in found), strict=True)))
+
+
+def what_if(value: torch.Tensor, **changes: Any) -> torch.Tensor:
+    """A stand-in for ``value`` with another ``shape``, ``stride``, ``dtype``, ``device`` or ``requires_grad``; its contents are not set.
+
+    For ``engine.explain_call``, which looks at no contents.
+
+    Raises:
+        BadArgument: there is no such property, or the value is no tensor.
+    """
+    known = {"shape", "stride", "dtype", "device", "requires_grad"}
+    if not isinstance(value, torch.Tensor) or changes.keys() - known:
+        raise BadArgument(f"what_if changes a tensor's {', '.join(sorted(known))}.")
+    shape = tuple(changes.get("shape", value.shape))
+    options = {"dtype": changes.get("dtype", value.dtype), "device": changes.get("device", value.device)}
+    stride = changes.get("stride", value.stride() if "shape" not in changes else None)
+    made = torch.empty(shape, **options) if stride is None else torch.empty_strided(shape, tuple(stride), **options)
+    return made.requires_grad_(bool(changes.get("requires_grad", value.requires_grad)))
+
+
+def explain_entry(
+    entry: Any, scope: Mapping[str, Any], resolve: Resolve
+) -> tuple[Rejection | None, tuple[GuardResult, ...]]:
+    """Why an entry does not serve a call with these locals (None: it does), and every guard of it evaluated."""
+    manager = entry.guard_manager
+    told = manager.check_verbose(dict(scope))  # what torch itself asks to tell a reason: it moves nothing
+    guards = _told(entry, resolve).guards
+    leaves = list(_leaves(manager))
+    if len(leaves) != len(guards):  # printed in a form that we do not know
+        leaves = []
+    answers = [_ask(leaf, manager, scope, is_hit=bool(told.result)) for leaf in leaves]
+    failed = next((i for i, (passed, _) in enumerate(answers) if passed is False), -1)
+    results = tuple(
+        GuardResult(g.id, _verdict(passed, i, failed), actual)
+        for i, (g, (passed, actual)) in enumerate(zip(guards, answers, strict=False))
+    )
+    if told.result:
+        return None, results
+    return _rejection(_id(entry), told, guards, failed, results, resolve), results
+
+
+def refused_now(prefix: str, resolve: Resolve, known: Callable[[str], GuardsRecord | None]) -> dict[str, Rejection]:
+    """While torch tells why it recompiles: for each entry that it asked, our walk over all its guards with the call's own locals.
+
+    ``known`` gives the guards of an entry as they were told when it was made: torch has since put those first that failed often.
+    The call's locals and entries are those of torch's own function further up the stack; none where it looks different.
+    """
+    asking = _asking(sys._getframe())
+    frame, entries = (asking.f_locals.get(k) for k in ("frame", "cache_entries")) if asking else (None, None)
+    if frame is None or not isinstance(entries, (list, tuple)):
+        return {}
+    found: dict[str, Rejection] = {}
+    for entry in entries:
+        with contextlib.suppress(Exception):
+            rejection, _ = explain_entry(entry, frame.f_locals, resolve)
+            if rejection is not None:
+                id = prefix + rejection.entry
+                found[id] = _renumbered(rejection, _told(entry, resolve), known(id))
+    return found
+
+
+def _renumbered(rejection: Rejection, now: GuardsRecord, then: GuardsRecord | None) -> Rejection:
+    """The same verdicts under the ids, and in the order, in which the guards were told before."""
+    ids: dict[tuple[str, str, str], list[str]] = {}
+    for guard in then.guards if then is not None else ():
+        ids.setdefault((guard.origin, guard.kind, guard.code), []).append(guard.id)
+    new = {g.id: _taken(ids, (g.origin, g.kind, g.code)) for g in now.guards}
+    order = {g.id: i for i, g in enumerate(then.guards)} if then is not None else {}
+    results = [replace(r, guard=new[r.guard]) for r in rejection.results if new.get(r.guard)]
+    results.sort(key=lambda r: order[r.guard])
+    return replace(rejection, guard=new.get(rejection.guard, ""), results=tuple(results))
+
+
+def _taken(ids: dict[tuple[str, str, str], list[str]], key: tuple[str, str, str]) -> str:
+    left = ids.get(key)
+    return left.pop(0) if left else ""
+
+
+def _asking(frame: FrameType | None) -> FrameType | None:
+    while frame is not None and frame.f_code.co_name != "get_and_maybe_log_recompilation_reasons":
+        frame = frame.f_back
+    return frame
+
+
+# What was compiled.
+
+
+def _function(value: Any) -> FunctionType | None:
+    """The user's function behind a compiled value; None where ``torch.compile`` had no part in it."""
+    if isinstance(value, torch.nn.Module):
+        inner = value.__dict__.get("_modules", {}).get("_orig_mod")
+        if inner is None and value.__dict__.get("_compiled_call_impl") is None:
+            return None
+        found: Any = type(inner if inner is not None else value).forward
+        return found if isinstance(found, FunctionType) else None
+    inner = getattr(value, "_torchdynamo_orig_callable", None)
+    while (deeper := getattr(inner, "_torchdynamo_orig_callable", None)) is not None:
+        inner = deeper
+    if isinstance(inner, torch.nn.Module):
+        found = type(inner).forward
+        return found if isinstance(found, FunctionType) else None
+    if isinstance(inner, MethodType):
+        inner = inner.__func__
+    return inner if isinstance(inner, FunctionType) else None
+
+
+def _target(value: Any) -> tuple[FunctionType, tuple[Any, ...]]:
+    """The function, and the ``self`` that comes first in a call of it."""
+    function = _function(value)
+    if function is None:
+        raise BadArgument("This was not given to torch.compile.")
+    inner = getattr(value, "_torchdynamo_orig_callable", None)
+    if isinstance(value, torch.nn.Module):
+        return function, (value.__dict__["_modules"].get("_orig_mod", value),)
+    if isinstance(inner, torch.nn.Module):
+        return function, (inner,)
+    return function, (inner.__self__,) if isinstance(inner, MethodType) else ()
+
+
+def _entries(code: CodeType) -> list[Any]:
+    """Cache entries in look-up order."""
+    return list(_debug_get_cache_entry_list(code))
+
+
+def _id(entry: Any) -> str:
+    told = getattr(entry, "compile_id", None)
+    return str(told) if told is not None else "?"
+
+
+def _resolve(function: FunctionType) -> Resolve:
+    file = function.__code__.co_filename
+    return lambda end: file if file.endswith(end.removeprefix("...")) else None
+
+
+def _locals(function: FunctionType, arguments: tuple[Any, ...], keywords: dict[str, Any]) -> dict[str, Any]:
+    """What the frame would find in its locals: arguments and closure."""
+    bound = inspect.signature(function, follow_wrapped=False).bind(*arguments, **keywords)
+    bound.apply_defaults()
+    scope = dict(bound.arguments)
+    for name, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=True):
+        with contextlib.suppress(ValueError):  # a cell that is empty
+            scope[name] = cell.cell_contents
+    return scope
+
+
+# Guards.
+
+
+def _told(entry: Any, resolve: Resolve) -> GuardsRecord:
+    return read_guards(str(entry.guard_manager), resolve)
+
+
+def _leaves(manager: Any) -> Iterator[_Leaf]:
+    """Guards as often as they are printed, in that order: a value's own, then those of the values below it."""
+    seen: list[Any] = []
+    yield from _of_manager(manager.root, "", seen)
+    for guard in getattr(manager.root, "get_epilogue_lambda_guards", list)():
+        yield from (_Leaf(guard, "") for _ in guard.verbose_code_parts())
+
+
+def _of_manager(manager: Any, source: str, seen: list[Any]) -> Iterator[_Leaf]:
+    for guard in manager.get_leaf_guards():
+        if isinstance(guard, _RELATIONS):
+            if any(guard is s for s in seen):
+                continue
+            seen.append(guard)
+        yield from (_Leaf(guard, source) for _ in guard.verbose_code_parts())
+    if hasattr(manager, "get_key_value_managers"):
+        for _, pair in sorted(manager.get_key_value_managers().items()):
+            for child in pair:
+                if child:
+                    yield from _of_manager(child, child.get_source(), seen)
+    for child in manager.get_child_managers():
+        yield from _of_manager(child, child.get_source(), seen)
+
+
+def _ask(leaf: _Leaf, manager: Any, scope: Mapping[str, Any], *, is_hit: bool) -> tuple[bool | None, str]:
+    """Whether a guard holds (None: it cannot be asked alone) and what it was asked about, in short."""
+    value = _value(leaf.source, manager, scope)
+    if value is _ABSENT:
+        return False, "there is no such value"
+    actual = described(value) if leaf.source else ""
+    if is_hit:
+        return True, actual
+    if isinstance(leaf.guard, _RELATIONS):
+        return None, actual
+    try:
+        return bool(leaf.guard(value)), actual
+    except Exception:
+        return None, actual
+
+
+def _value(source: str, manager: Any, scope: Mapping[str, Any]) -> Any:
+    """The value that a guard's own expression names, read as the guard reads it."""
+    if not source:
+        return dict(scope)
+    names = {"L": scope, **manager.closure_vars}
+    try:
+        return eval(source, dict(manager.global_scope), names)
+    except Exception:
+        return _ABSENT
+
+
+def _verdict(passed: bool | None, index: int, failed: int) -> Verdict:
+    if passed is None:
+        return "not reached"
+    if index == failed:
+        return "fail"
+    if failed < 0 or index < failed:
+        return "pass"
+    return "would pass" if passed else "would fail"
+
+
+def described(value: Any) -> str:
+    """A value in a few words, without running code of the user's."""
+    if isinstance(value, torch.Tensor):
+        grad = ", requires grad" if value.requires_grad else ""
+        return f"{str(value.dtype).removeprefix('torch.')}{list(value.shape)} on {value.device}{grad}"
+    if value is None or type(value) in (bool, int, float, str, bytes):
+        return repr(value)[:80]
+    if type(value) in (list, tuple, dict, set):
+        return f"{type(value).__name__} of {len(value)}"
+    return f"a {type(value).__name__}"
+
+
+def _rejection(
+    entry: str,
+    told: Any,
+    guards: tuple[GuardRecord, ...],
+    failed: int,
+    results: tuple[GuardResult, ...],
+    resolve: Resolve,
+) -> Rejection:
+    """torch's own reason, with the guard that gave it where the walk found it."""
+    parts = [str(p) for p in told.verbose_code_parts] or ["a guard failed"]
+    (reason,) = read_recompile_reasons(f"{entry}: {parts[0]}", resolve)
+    guard = guards[failed] if failed >= 0 else None
+    actual = reason.actual or (results[failed].actual if failed >= 0 else "")
+    span = (guard.span if guard else None) or reason.span
+    return Rejection(
+        entry, guard.id if guard else "", reason.origin, reason.kind, reason.expected, actual, reason.sentence, span, _fixes(reason), results
+    )  # fmt: skip
+
+
+def _fixes(reason: Rejection) -> tuple[Fix, ...]:
+    """What to do about a size that changed."""
+    size, _, dimension = reason.expected.partition(" in dimension ")
+    if not dimension.isdigit() or reason.kind != "tensor size" or not size.isdigit():
+        return ()
+    name = reason.origin.removeprefix("L['").replace("']", "", 1) if reason.origin.startswith("L['") else reason.origin
+    text = f"Say before the first call that dimension {dimension} of {name} changes"
+    return (Fix(text, f"torch._dynamo.mark_dynamic({name}, {dimension})"),)
