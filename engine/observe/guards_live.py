@@ -11,10 +11,12 @@ from types import CodeType, FrameType, FunctionType, MethodType
 from typing import Any
 
 import torch
+import torch.utils._pytree as pytree
 from torch._C._dynamo import guards as live
 from torch._C._dynamo.eval_frame import _debug_get_cache_entry_list
 
 from engine.errors import BadArgument
+from engine.ir.spec import TensorSpec
 from engine.observe.messages import Resolve, read_guards, read_recompile_reasons
 from engine.records.guards import CallExplanation, Fix, GuardRecord, GuardResult, GuardsRecord, Rejection, Verdict
 
@@ -54,6 +56,7 @@ def explain_stock_call(value: Any, *arguments: Any, **keywords: Any) -> CallExpl
         TypeError: the arguments do not fit its signature.
     """
     function, first = _target(value)
+    arguments, keywords = pytree.tree_map(_stand_in, (arguments, keywords))
     scope = _locals(function, (*first, *arguments), keywords)
     entries = _entries(function.__code__)
     found = [explain_entry(e, scope, _resolve(function)) for e in entries]
@@ -61,24 +64,6 @@ def explain_stock_call(value: Any, *arguments: Any, **keywords: Any) -> CallExpl
     hit = next((id for id, (rejection, _) in zip(ids, found, strict=True) if rejection is None), None)
     refused = tuple(r for r, _ in found if r is not None)
     return CallExplanation(function.__qualname__, hit, ids, refused, dict(zip(ids, (r for _, r in found), strict=True)))
-
-
-def what_if(value: torch.Tensor, **changes: Any) -> torch.Tensor:
-    """A stand-in for ``value`` with another ``shape``, ``stride``, ``dtype``, ``device`` or ``requires_grad``; its contents are not set.
-
-    For ``engine.explain_call``, which looks at no contents.
-
-    Raises:
-        BadArgument: there is no such property, or the value is no tensor.
-    """
-    known = {"shape", "stride", "dtype", "device", "requires_grad"}
-    if not isinstance(value, torch.Tensor) or changes.keys() - known:
-        raise BadArgument(f"what_if changes a tensor's {', '.join(sorted(known))}.")
-    shape = tuple(changes.get("shape", value.shape))
-    options = {"dtype": changes.get("dtype", value.dtype), "device": changes.get("device", value.device)}
-    stride = changes.get("stride", value.stride() if "shape" not in changes else None)
-    made = torch.empty(shape, **options) if stride is None else torch.empty_strided(shape, tuple(stride), **options)
-    return made.requires_grad_(bool(changes.get("requires_grad", value.requires_grad)))
 
 
 def explain_entry(
@@ -193,6 +178,19 @@ def _id(entry: Any) -> str:
 def _resolve(function: FunctionType) -> Resolve:
     file = function.__code__.co_filename
     return lambda end: file if file.endswith(end.removeprefix("...")) else None
+
+
+def _stand_in(value: Any) -> Any:
+    """A tensor like the one that a specification describes, its contents not set; all else as it is."""
+    if not isinstance(value, TensorSpec):
+        return value
+    try:
+        made = torch.empty_strided(value.shape, value.strides, dtype=value.dtype, device=value.device)
+    except (RuntimeError, AssertionError) as error:
+        raise BadArgument(f"torch's guards judge real tensors, and this one cannot be made here: {error}") from None
+    if value.is_parameter:
+        return torch.nn.Parameter(made, requires_grad=value.requires_grad)
+    return made.requires_grad_(value.requires_grad)
 
 
 def _locals(function: FunctionType, arguments: tuple[Any, ...], keywords: dict[str, Any]) -> dict[str, Any]:

@@ -20,6 +20,7 @@ from engine.ir.files import source_file
 from engine.observe.events import event_of
 from engine.observe.fold import Fold
 from engine.observe.guards_live import refused_now
+from engine.observe.hits import Hits
 from engine.observe.payloads import Held
 from engine.records.runtime import Failure
 from engine.records.session import Session
@@ -46,8 +47,9 @@ class _Names:
 class _Listener(logging.Handler):
     """Gets every trace record before any other handler. A failure of ours is recorded and never reaches the user's compile."""
 
-    def __init__(self, session: Session) -> None:
+    def __init__(self, session: Session, hits: Hits) -> None:
         super().__init__(logging.DEBUG)
+        self._hits = hits
         self._session = session
         self._names = _Names()
         epoch = time.time() - (time.perf_counter() - session.started)
@@ -78,8 +80,11 @@ class _Listener(logging.Handler):
             self._names.add(metadata["str"])
             return
         event = event_of(metadata, Held(payload) if isinstance(payload, str) else None)
-        if event is not None:
-            self._fold.add(event)
+        if event is None:
+            return
+        if event.kind == "dynamo_start":
+            self._hits.compiling()
+        self._fold.add(event)
 
     def _fail(self, error: Exception) -> None:
         """Record a failure of ours, once per kind; even that must not raise."""
@@ -99,18 +104,20 @@ def observe_torch() -> Iterator[Session]:
 
     Yields:
         A Session with subject "torch": frames and their compilations with cause, graphs, breaks, guards, kernels and times.
-        Code that was compiled before, and is reused, leaves no trace and is not shown.
+        Calls that were served from torch's cache are told too; code that was compiled before shows by them only.
     """
     session = _new_session()
     log = torch_logging.trace_log
-    listener = _Listener(session)
+    hits = Hits(session)
+    listener = _Listener(session, hits)
     level = log.level
     if not log.isEnabledFor(logging.DEBUG):
         log.setLevel(logging.DEBUG)
     # First in the list: torch's own handler removes itself while handling the first record, and the next one would miss that.
     log.handlers.insert(0, listener)
     try:
-        yield session
+        with hits.watching():
+            yield session
     finally:
         with contextlib.suppress(ValueError):
             log.handlers.remove(listener)

@@ -10,7 +10,6 @@ import torch
 from torch._C._dynamo.eval_frame import _debug_get_cache_entry_list
 
 import engine
-from engine.observe.guards_live import what_if
 from engine.observe.torch_live import observe_torch
 
 
@@ -135,15 +134,14 @@ def test_verdicts_agree_with_torch() -> None:
 
 
 def test_what_if() -> None:
-    """A stand-in with one property changed tells what that alone would do."""
+    """A specification in place of a tensor tells what one changed property alone would do."""
     compiled = torch.compile(scaled, backend="eager", dynamic=False)
-    x = torch.ones(4, 3)
-    compiled(x, 2)
-    for change in ({"shape": (5, 3)}, {"dtype": torch.int64}, {"requires_grad": True}, {"stride": (1, 4)}):
-        assert engine.explain_call(compiled, what_if(x, **change), 2).hit is None, change
-    assert engine.explain_call(compiled, what_if(x), 2).hit is not None
-    with pytest.raises(engine.EngineError if hasattr(engine, "EngineError") else ValueError, match="what_if"):
-        what_if(x, colour="red")
+    compiled(torch.ones(4, 3), 2)
+    spec = engine.TensorSpec
+    changed = (spec((5, 3)), spec((4, 3), torch.int64), spec((4, 3), requires_grad=True), spec((4, 3), stride=(1, 4)))
+    for x in changed:
+        assert engine.explain_call(compiled, x, 2).hit is None, x
+    assert engine.explain_call(compiled, spec((4, 3)), 2).hit is not None
 
 
 def test_a_recompile_under_observation_can_be_stepped() -> None:

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 import torch
+from torch._C._dynamo.eval_frame import set_guard_complete_hook
 from torch._dynamo.utils import counters
 from torch._logging import _internal as torch_logging
 
@@ -291,6 +292,40 @@ def test_two_observers_see_the_same() -> None:
     with observe_torch() as outer, observe_torch() as inner:
         torch.compile(breaks_twice, backend="eager")(torch.ones(3), 2)
     assert [c.id for c in outer.compilations] == [c.id for c in inner.compilations] != []
+
+
+def test_calls_served_from_the_cache_are_told() -> None:
+    """Hits, which torch's trace leaves out, are calls with their entry and line: of roots, resume functions and callees."""
+    session = observed(breaks_twice, (torch.ones(3), 2), (torch.ones(3), 2), (torch.ones(4), 2), (torch.ones(3), 2))
+    frames = {f.id: f for f in session.frames}
+    hits = [(frames[c.frame].name.partition(" ")[0], c.entry) for c in session.calls if c.outcome == "hit"]
+    assert {"breaks_twice", "helper"} <= {name for name, _ in hits}
+    assert all(any(c.id == entry for c in session.compilations) for _, entry in hits)
+    roots = [c for c in session.calls if frames[c.frame].role == "root"]
+    assert [c.outcome for c in roots] == ["compiled", "hit", "compiled", "hit"]
+    assert roots[3].caller is not None
+    assert roots[3].caller.file == str(HERE)
+
+
+def test_hits_of_modules_and_of_what_was_compiled_before() -> None:
+    """A module's hits are told, also where nothing is compiled in the recording, and the hook that was there is asked on."""
+    asked: list[bool] = []
+
+    def hook(hit: bool) -> bool:
+        asked.append(hit)
+        return hit
+
+    compiled = torch.compile(torch.nn.Sequential(torch.nn.ReLU()), backend="eager")
+    compiled(torch.ones(3))
+    before = set_guard_complete_hook(hook)
+    try:
+        with observe_torch() as session:
+            compiled(torch.ones(3))
+        assert set_guard_complete_hook(hook) is hook
+    finally:
+        set_guard_complete_hook(before)
+    assert [c.outcome for c in session.calls] == ["hit"]
+    assert asked == [True]
 
 
 @pytest.mark.parametrize("kind", ["bert", "gpt2"])
