@@ -110,7 +110,7 @@ export class LinkedView {
 
   /** Panes that this compilation has something for. */
   arrange() {
-    const low = this.part.panes.some((/** @type {Pane} */ p) => p.id === "amdgcn") ? "amdgcn" : "ptx";
+    const low = ["amdgcn", "ptx", "decomposed", "aten"].find((id) => this.part.panes.some((/** @type {Pane} */ p) => p.id === id)) || "aten";
     const lowered = this.part.kernels.length > 0;
     const rest = /** @type {Pane} */ (this.pane("bytecode")).rows ? "bytecode" : "triton";
     this.slots = { A: "source", B: "fx", C: lowered ? "triton" : "aten", D: lowered ? low : rest };
@@ -153,7 +153,7 @@ export class LinkedView {
       this.context,
       choice("Function and cache entry", options, this.entry, (v) => this.frame.open("linked", v)),
       this.part.kernels.length ? choice("Kernel", kernels, this.kernel, (v) => this.useKernel(v)) : null,
-      this.part.targets.length > 1 ? choice("Target", this.part.targets.map((/** @type {string} */ t) => [t, t]), this.part.target, (v) => { this.target = v; this.draw(); }) : this.part.kernels.length ? h("span", { class: "mut" }, this.part.target + run) : null,
+      this.part.targets.length > 1 ? choice("Target", this.part.targets.map((/** @type {string} */ t) => [t, t]), this.part.target, (v) => { this.target = v; this.draw(); }) : this.part.kernels.length ? h("span", { class: "mut" }, this.part.target ? this.part.target + run : "") : null,
       h("span", { class: "sp" }),
       button("◂ hit", "k", () => this.cycle(-1)),
       button("hit ▸", "j", () => this.cycle(1)),

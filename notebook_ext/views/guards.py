@@ -108,6 +108,18 @@ def _flatten(branch: _Branch, parent: int, depth: int, rows: list[dict[str, Any]
         _flatten(below, me, depth + 1, rows)
 
 
+def _likely(rejection: Rejection, told: tuple[GuardRecord, ...]) -> str:
+    """The guard that a reason in words speaks of, where the words name one; a trace does not number them."""
+    for guard in told:
+        if guard.origin and guard.origin == rejection.origin:
+            is_tensor = guard.kind == "TENSOR_MATCH"
+            if is_tensor == rejection.kind.startswith("tensor"):
+                return guard.id
+        elif guard.code and guard.code.partition("  ")[0] == rejection.origin:
+            return guard.id
+    return ""
+
+
 def _case(
     session: Session,
     index: int,
@@ -117,11 +129,12 @@ def _case(
     told: tuple[GuardRecord, ...],
 ) -> dict[str, Any]:
     numbers = {g.id: i for i, g in enumerate(told)}
-    verdicts = [["not reached" if rejection.guard in numbers else "", ""] for _ in told]
+    guard = rejection.guard or _likely(rejection, told)
+    verdicts = [["not reached" if guard in numbers else "", ""] for _ in told]
     for result in rejection.results:
         if result.guard in numbers:
             verdicts[numbers[result.guard]] = [result.verdict, clean(result.actual)]
-    failed = numbers.get(rejection.guard, -1)
+    failed = numbers.get(guard, -1)
     if failed >= 0 and not rejection.results:
         verdicts[:failed] = [["pass", ""] for _ in range(failed)]
     if failed >= 0:

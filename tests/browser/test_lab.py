@@ -12,6 +12,7 @@ import pytest
 
 from tests.browser.lab import ROOT, Lab, errors_in, open_notebook, run_all, run_cell, set_theme
 from tests.browser.test_explorer import CONTRAST, click_line, keep, lit, said
+from tests.engine.observe.traces import traced
 
 pytestmark = pytest.mark.browser
 
@@ -63,6 +64,8 @@ def lab(chromium: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lab
     if TOUR.exists():
         shutil.copy(TOUR, folder)
     write_notebook(folder / "made.ipynb", CELLS)
+    (folder / "trace.log").write_bytes(traced()[1])
+    write_notebook(folder / "log.ipynb", ["%load_ext notebook_ext", "%explore trace.log"])
     started = Lab(folder)
     yield started
     started.close()
@@ -93,6 +96,28 @@ def test_the_widget_works_in_jupyterlab(lab: Lab, tab: Callable[..., Any]) -> No
     page.wait_for_function("document.querySelector('.lm .say').textContent.startsWith('Guard 7')")
     page.locator(".lm .sum button", has_text="Verify").click()
     page.wait_for_function("document.querySelector('.lm .sum').textContent.includes('all checked')")
+
+
+def test_a_trace_is_explored_in_jupyterlab(lab: Lab, tab: Callable[..., Any]) -> None:
+    """``%explore FILE`` shows a log of stock torch.compile: its breaks, its contents and a text of it, readable in both themes."""
+    page = tab(1400).page
+    open_notebook(page, lab, "log.ipynb")
+    run_all(page, 90)
+    page.wait_for_selector(".lm .say", timeout=60_000)
+    assert "stock torch.compile" in page.locator(".lm .sum").inner_text()
+    page.locator('.lm .tabs [data-view="breaks"]').click()
+    page.wait_for_function("document.querySelector('.lm .breaks .card') !== null")
+    page.locator('.lm .tabs [data-view="contents"]').click()
+    page.wait_for_function("document.querySelectorAll('.lm .contents tr[data-id]').length >= 4")
+    page.locator('.lm .contents tr[data-id="2/0"]').click()
+    page.locator(".lm .contents .files button", has_text="Joint graph").click()
+    page.wait_for_function("document.querySelector('.lm .contents .ln') !== null")
+    for name in ("JupyterLab Light", "JupyterLab Dark"):
+        set_theme(page, name)
+        page.locator(".lm").scroll_into_view_if_needed()
+        keep(page, f"log-{name[11:].lower()}")
+        assert page.evaluate(CONTRAST) == []
+    assert errors_in(page) == []
 
 
 def test_kernels_fill_their_panes_while_the_kernel_is_busy(lab: Lab, tab: Callable[..., Any]) -> None:

@@ -14,11 +14,16 @@ from typing import Any
 import pytest
 
 import engine
-from engine.records.session import Session
+from engine.observe.graph_text import read_graph
+from engine.records.kernels import KernelRecord
+from engine.records.lowering import LoweringRecord
+from engine.records.session import CompilationRecord, Session
 from notebook_ext.logs import report
 from notebook_ext.views.contents import contents, facts, file
 from notebook_ext.views.difference import difference_html, difference_text
 from notebook_ext.views.explorer import all_parts, keys, part
+from notebook_ext.views.guards import guards
+from notebook_ext.views.linked import linked
 from tests.engine.observe.traces import traced
 from tests.notebook_ext.conftest import Shell
 from tests.notebook_ext.sessions import HOSTILE, hostile_session
@@ -134,3 +139,37 @@ def test_difference_is_escaped() -> None:
     assert HOSTILE not in difference_html(found, HOSTILE, "<b>")
     assert "<b>" not in difference_html(found, "x", "<i>").replace("<b>x", "")
     assert difference_text(found, "a", "b").count("only in a") == len(found.frames)
+
+
+def test_linked_view_of_inductor_s_kernels() -> None:
+    """Kernels that torch.compile made are one pane, each linked to the nodes that Inductor names; panes of our own targets are not promised."""
+    text = 'class M(torch.nn.Module):\n    def forward(self, a: "f32[8][1]cuda:0"):\n        b: "f32[8][1]cuda:0" = torch.ops.aten.sin.default(a)\n        return (b,)\n'
+    graph = read_graph(text, "decomposed", "post", "0/0", "after passes")
+    kernel = KernelRecord("k0", "triton_poi_fused_sin_0", "import triton\nx = 1", fused_nodes=("post:0/0:b",))
+    made = Session(subject="torch")
+    made.put(
+        CompilationRecord(
+            "0/0",
+            "0",
+            "first call",
+            graphs=(graph,),
+            kernels=(kernel,),
+            subject="torch",
+            lowering=LoweringRecord("", wrapper_text="call(x)"),
+        )
+    )
+    shown = linked(made, "0/0")
+    panes = {p["id"]: p for p in shown["panes"]}
+    assert [p["title"] for p in shown["panes"]][-2:] == ["Triton", "Program"]
+    assert "ptx" not in panes
+    node = panes["decomposed"]["first"] + 1
+    assert shown["up"][panes["triton"]["first"]] == node
+
+
+def test_refusing_guard_of_a_trace_is_found(session: Session) -> None:
+    """A trace names the refusing guard in words only; the guard view still marks it as the one that failed."""
+    call = next(c for c in session.calls if c.rejections)
+    shown = guards(session, call.rejections[0].entry)
+    (case,) = [c for c in shown["cases"] if c["call"] == call.index + 1]
+    assert shown["guards"][case["failed"]]["origin"] == call.rejections[0].origin
+    assert case["verdicts"][case["failed"]][0] == "fail"

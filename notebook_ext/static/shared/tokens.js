@@ -5,6 +5,7 @@ const PATTERNS = {
   mlir: /(\/\/.*$|#loc.*$)|("(?:[^"\\]|\\.)*")|((?<![\w.%@])-?\d[\d.]*(?:e[-+]?\d+)?\b)|(\b(?:tt|ttg|arith|math|scf|cf|nvvm|gpu|llvm|ttng|amdg|tensor)\.[\w.]+)/gi,
   llvm: /(;.*$)|("(?:[^"\\]|\\.)*")|((?<![\w.%@])-?(?:0x[\da-f]+|\d[\d.]*(?:e[-+]?\d+)?)\b)|(\b(?:define|declare|call|ret|br|load|store|fmul|fadd|fsub|fdiv|select|icmp|fcmp|getelementptr|bitcast|extractvalue|insertvalue|phi|add|mul|shl|and|or|xor|sext|zext|trunc)\b)/gi,
   assembly: /(\/\/.*$|;\s*\/\*.*$)|("(?:[^"\\]|\\.)*")|((?<![\w.%$])-?(?:0x[\da-f]+|0f[\da-f]{8}|\d[\d.]*(?:e[-+]?\d+)?)\b)|((?<=^\s*(?:@!?%?\w+\s+)?(?:[\da-f]{4}\s+)?)[a-z_][\w.:]+)/gi,
+  cpp: /(\/\/.*$|#\w+.*$)|("(?:[^"\\]|\\.)*")|((?<![\w.])\d[\d.]*(?:e[-+]?\d+)?[fLu]*\b)|(\b(?:auto|bool|break|case|char|const|continue|double|else|extern|float|for|if|int|int64_t|long|return|static_cast|struct|template|unsigned|using|void|while)\b)/g,
   bytecode: /(\(.*\)$)|("(?:[^"\\]|\\.)*"|'(?:[^'\\]|\\.)*')|((?<= )-?\d[\d.]*(?:e[-+]?\d+)?$)|(^[A-Z_]+)/g,
 };
 const CLASSES = ["c", "s", "d", "k"];
