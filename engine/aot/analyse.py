@@ -8,7 +8,7 @@ from typing import Any
 import torch
 import torch.fx
 
-from engine.aot.views import storage_of
+from engine.aot.views import end_of, is_dense, is_same_place, start_of, storage_of
 from engine.ir.frame import GraphInput
 from engine.ir.guard import SharesMemory
 from engine.ir.in_graph import InGraph
@@ -71,9 +71,55 @@ def refusal(graph: torch.fx.GraphModule, inputs: Sequence[GraphInput]) -> str:
             return f"{i.name} is {reason}"
         if isinstance(i.real, torch.Generator):
             return f"{i.name} is a generator of random numbers"
+        if isinstance(i.real, torch.Tensor) and i.real.requires_grad and is_reshaped(i.fake, i.real):
+            return f"the shape or layout of {i.name}, which requires grad, is changed in place"
     for node in graph.graph.nodes:
-        if reason := _unfit(node):
+        if reason := _unfit(node) or _overlapping(node):
             return f"{node.name} {reason}"
+    return _straying(graph, inputs)
+
+
+def _overlapping(node: torch.fx.Node) -> str:
+    """Eager refuses to write where it reads the same memory seen otherwise, or writes in an order of its own."""
+    if not is_mutating(node):
+        return ""
+    named = node.kwargs.get("out")
+    target = named if named is not None else node.args[0] if node.args else None
+    into = _fake_of(target)
+    if into is None or into._has_symbolic_sizes_strides:
+        return ""
+    for other in node.all_input_nodes:
+        read = _fake_of(other)
+        if read is None or other is target or storage_of(read) != storage_of(into) or read._has_symbolic_sizes_strides:
+            continue
+        apart = end_of(read) <= start_of(into) or end_of(into) <= start_of(read)
+        if not apart and not is_same_place(read, into):
+            return "writes where it reads the same memory seen otherwise"
+    return ""
+
+
+def _fake_of(node: Any) -> torch.Tensor | None:
+    value = node.meta.get("example_value") if isinstance(node, torch.fx.Node) else None
+    return value if isinstance(value, torch.Tensor) else None
+
+
+def _straying(graph: torch.fx.GraphModule, inputs: Sequence[GraphInput]) -> str:
+    """``as_strided`` sees what its tensor does not: eager writes and reads there, a functional graph knows the tensor only."""
+    reads = [(n, seen) for n in graph.graph.nodes if is_as_strided(n) and (seen := _fake_of(n)) is not None]
+    if not reads:
+        return ""
+    writes = any(is_mutating(n) for n in graph.graph.nodes)
+    for i in inputs:
+        if not isinstance(i.real, torch.Tensor) or not isinstance(i.fake, torch.Tensor):
+            continue
+        for node, seen in reads:
+            if storage_of(seen) != storage_of(i.fake):
+                continue
+            if seen._has_symbolic_sizes_strides or end_of(seen) > i.real.untyped_storage().nbytes():
+                return f"{node.name} sees more than the memory of {i.name}"
+            inside = start_of(i.real) <= start_of(seen) and end_of(seen) <= end_of(i.real) and is_dense(i.real)
+            if writes and not inside:
+                return f"{node.name} sees memory beside {i.name}, and something is written to"
     return ""
 
 
@@ -125,24 +171,25 @@ def _unfit(node: torch.fx.Node) -> str:
 
 
 def offset_guards(graph: torch.fx.GraphModule, inputs: Sequence[GraphInput]) -> tuple[SharesMemory, ...]:
-    """Where each input must start in its storage: ``as_strided`` counts from there, not from the start of its tensor."""
-    storages = {
-        storage_of(n.all_input_nodes[0].meta["example_value"]) for n in graph.graph.nodes if _counts_from_storage(n)
-    }
+    """Where inputs that ``as_strided`` is called on start in their storage, and how much it holds: that counts, not the tensor itself."""
+    reach: dict[int, int] = {}
+    for node in graph.graph.nodes:
+        seen = node.meta.get("example_value")
+        if is_as_strided(node) and isinstance(seen, torch.Tensor) and not seen._has_symbolic_sizes_strides:
+            storage = storage_of(seen)
+            reach[storage] = max(reach.get(storage, 0), end_of(seen))
     placed = [i for i in inputs if isinstance(i.real, torch.Tensor) and isinstance(i.fake, torch.Tensor)]
     return tuple(
-        SharesMemory(i.origin, (), (int(i.real.storage_offset()) * i.real.element_size(),))
+        SharesMemory(i.origin, (), (int(i.real.storage_offset()) * i.real.element_size(),), reach[storage_of(i.fake)])
         for i in placed
-        if storages and storage_of(i.fake) in storages
+        if storage_of(i.fake) in reach
     )
 
 
-def _counts_from_storage(node: torch.fx.Node) -> bool:
+def is_as_strided(node: torch.fx.Node) -> bool:
+    """Whether a node sees memory by place, past the tensor that it is given."""
     name = str(node.target) if node.op == "call_method" else getattr(node.target, "__name__", "")
-    if not name.startswith("as_strided") or not node.all_input_nodes:
-        return False
-    seen = node.all_input_nodes[0].meta.get("example_value")
-    return isinstance(seen, torch.Tensor) and (len(node.args) > 3 or "storage_offset" in node.kwargs)
+    return name.startswith("as_strided")
 
 
 def is_mutating(node: torch.fx.Node) -> bool:

@@ -12,7 +12,7 @@ import torch.fx
 from engine.aot.analyse import facts, needs_gradients, offset_guards, refusal
 from engine.aot.functionalize import Functional, functionalize
 from engine.aot.views import NotFunctional
-from engine.aot.wrappers import aliases, autocast, bases, duplicates, mutations
+from engine.aot.wrappers import aliases, autocast, bases, duplicates, errors, mutations
 from engine.aot.wrappers.layer import LayerWrapper, weave
 from engine.aot.wrappers.wrapper import Call, Onion, Wrapper, peel
 from engine.graph.tell import graph_record
@@ -24,7 +24,7 @@ from engine.records.aot import AotRecord, WrapperRecord
 from engine.records.graph import GraphRecord
 
 Run = Callable[..., Any]
-WRAPPERS: tuple[Wrapper, ...] = (duplicates, bases)
+WRAPPERS: tuple[Wrapper, ...] = (errors, duplicates, bases)
 """Around the traced call, outermost first: they change what is compiled. Functions in functions."""
 
 LAYERS: tuple[LayerWrapper, ...] = (aliases, mutations, autocast)

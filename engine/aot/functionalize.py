@@ -6,8 +6,9 @@ The idea of wrapping every tensor in a functional one while tracing is torch's (
 from __future__ import annotations
 
 import contextlib
+import logging
 import operator
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -53,7 +54,7 @@ def functionalize(graph: torch.fx.GraphModule, inputs: Sequence[GraphInput], com
     known = _relations(mode)
     tracing = _Tracing(_labelled(graph, compilation), inputs)
     symbolic = enable_python_dispatcher() if _is_symbolic(fakes) else contextlib.nullcontext()
-    with torch.no_grad(), mode, torch.fx.traceback.preserve_node_meta(), symbolic:
+    with torch.no_grad(), mode, torch.fx.traceback.preserve_node_meta(), symbolic, _quiet():
         module = make_fx(tracing.run, tracing_mode="real", record_module_stack=False)(*fakes)
     _check_relations(mode, known)
     _name_inputs(module, inputs)
@@ -77,6 +78,17 @@ def _is_made_by_view(node: Any) -> bool:
         node = node.args[0]
     schema = getattr(getattr(node, "target", None), "_schema", None)
     return schema is not None and any(r.alias_info is not None for r in schema.returns)
+
+
+@contextlib.contextmanager
+def _quiet() -> Iterator[None]:
+    """What cannot be evaluated over fake tensors becomes a reason in the record: torch need not log it too."""
+    log = logging.getLogger("torch._subclasses.fake_tensor")
+    was, log.disabled = log.disabled, True
+    try:
+        yield
+    finally:
+        log.disabled = was
 
 
 def fake_mode_of(graph: torch.fx.GraphModule, inputs: Sequence[GraphInput]) -> FakeTensorMode:
@@ -162,8 +174,11 @@ class _Interpreter(torch.fx.Interpreter):
     def run_node(self, n: torch.fx.Node) -> Any:
         if n.target in GRAD_MODE:  # nothing here requires grad
             return None
+        given = _shapes(self.fetch_args_kwargs_from_env(n)[1].get("out")) if "out" in n.kwargs else None
         with torch.fx.traceback.set_current_meta(n):
             result = super().run_node(n)
+        if given is not None and given != _shapes(result):
+            raise NotFunctional(f"{n.name} resizes the tensor that it is to write to")
         self.by_fake[id(n.meta.get("example_value"))] = result
         return result
 
@@ -173,6 +188,11 @@ class _Interpreter(torch.fx.Interpreter):
         ):  # the same memory, apart from autograd's account of it, which is kept in the plan
             return args[0].detach()
         return super().call_function(whole(target), args, kwargs)
+
+
+def _shapes(value: Any) -> list[torch.Size]:
+    values = value if isinstance(value, (tuple, list)) else (value,)
+    return [v.shape for v in values if isinstance(v, torch.Tensor)]
 
 
 class _Tracing:

@@ -10,7 +10,8 @@ import torch
 import torch.fx
 from torch._subclasses.functional_tensor import FunctionalTensor
 
-from engine.aot.views import NotFunctional, offset_of, storage_of, view_of, writes_to
+from engine.aot.analyse import is_reshaped
+from engine.aot.views import NotFunctional, counts_with, offset_of, storage_of, view_of, writes_to
 from engine.ir.frame import GraphInput
 from engine.ir.plan import OutputPlan, View, is_same_layout
 
@@ -33,9 +34,16 @@ class OutputPlanner:
         self._by_id: dict[int, OutputPlan] = {}
         self._taken: set[int] = set()
         self._roots_by_id: dict[int, int] = {}
+        self._root_fakes: list[torch.Tensor] = []
         self._creators = _creators(graph)
         self._first_versions = {
             id(n.meta.get("example_value")): n.meta["version"] for n in graph.nodes if "version" in n.meta
+        }
+        # Making a tensor out of nothing counts as a write over fake tensors, and not in eager.
+        self._from_nothing = {
+            id(n.meta["example_value"]): n.meta["version"]
+            for n in graph.nodes
+            if "version" in n.meta and not n.all_input_nodes
         }
         self.plans: list[OutputPlan] = []
         self.results: list[Any] = []
@@ -111,10 +119,18 @@ class OutputPlanner:
         for n in sharing:
             given = self._inputs[n].fake
             if base is not None and (given is base or given._base is base):
-                return OutputPlan(name, "alias of input", n, view_of(name, given, fake))
+                return self._view_of_input(name, n, fake)
         n = sharing[0]
         given = self._inputs[n].fake
         return self._rooted(name, fake, given, lambda root, view: OutputPlan(name, "alias of input", n, view))
+
+    def _view_of_input(self, name: str, n: int, fake: torch.Tensor) -> OutputPlan:
+        given = self._inputs[n].fake
+        view = view_of(name, given, fake)
+        if is_reshaped(given, self._inputs[n].real):
+            return OutputPlan(name, "alias of input", n, replace(view, is_plain=False))
+        early = not fake.is_inference() and self._first_versions.get(id(fake), fake._version) != fake._version
+        return OutputPlan(name, "alias of input", n, view, is_early=early)
 
     def _rooted(
         self, name: str, fake: torch.Tensor, given: torch.Tensor, make: Callable[[torch.Tensor, View], OutputPlan]
@@ -122,14 +138,24 @@ class OutputPlanner:
         """A tensor over the memory of ``given`` that is no view of it, or is a view of one that is none: such a root is made once."""
         root = fake if fake._base is None else fake._base
         if id(root) not in self._roots_by_id:
-            view = view_of(name, given, root)
-            writes = writes_to(root) if view.detached == "data" else 0
-            self.roots.append(replace(make(root, view), writes=writes))
+            self.roots.append(self._new_root(name, root, given, make))
+            self._root_fakes.append(root)
             self._roots_by_id[id(root)] = len(self.roots) - 1
         index = self._roots_by_id[id(root)]
         if root is fake:
             return OutputPlan(name, "root", index)
         return OutputPlan(name, "alias of root", index, view_of(name, root, fake))
+
+    def _new_root(
+        self, name: str, root: torch.Tensor, given: torch.Tensor, make: Callable[[torch.Tensor, View], OutputPlan]
+    ) -> OutputPlan:
+        view = view_of(name, given, root)
+        if view.detached != "data":
+            return make(root, view)
+        for n, other in enumerate(self._root_fakes):
+            if counts_with(other, root):
+                return OutputPlan(name, "alias of root", n, view_of(name, other, root))
+        return replace(make(root, view), writes=writes_to(root))
 
     # Memory made inside.
 
@@ -178,7 +204,7 @@ class OutputPlanner:
         if not fake._is_view():
             self.owned.add(index)
         if not fake.is_inference():
-            self.writes.append((index, writes_to(fake) - self._first_versions.get(id(fake), 0)))
+            self.writes.append((index, writes_to(fake) - self._from_nothing.get(id(fake), 0)))
         return OutputPlan(name, "result", index)
 
 

@@ -23,6 +23,31 @@ def offset_of(t: torch.Tensor) -> Size:
     return t.storage_offset()
 
 
+def end_of(t: torch.Tensor) -> int:
+    """Where the memory that it sees ends, in bytes from the start of its storage; for static sizes."""
+    reach = 1 + sum((n - 1) * s for n, s in zip(t.shape, t.stride(), strict=True)) if t.numel() else 0
+    return int(t.storage_offset() + reach) * t.element_size()
+
+
+def start_of(t: torch.Tensor) -> int:
+    """Where it starts, in bytes from the start of its storage; for static sizes."""
+    return int(t.storage_offset()) * t.element_size()
+
+
+def is_dense(t: torch.Tensor) -> bool:
+    """Whether it sees every element between its first and its last once; for static sizes."""
+    return not overlaps(t) and (end_of(t) - start_of(t)) == t.numel() * t.element_size()
+
+
+def is_same_place(a: torch.Tensor, b: torch.Tensor) -> bool:
+    """Whether two tensors over one storage see the same elements in the same order, whatever dimensions of size 1 they have."""
+
+    def steps(t: torch.Tensor) -> list[tuple[int, int]]:
+        return [(n, s) for n, s in zip(t.shape, t.stride(), strict=True) if n != 1]
+
+    return a.dtype == b.dtype and start_of(a) == start_of(b) and steps(a) == steps(b)
+
+
 def writes_to(fake: torch.Tensor) -> int:
     """How often traced code wrote to the tensor's memory in place."""
     return 0 if fake.is_inference() else fake._version

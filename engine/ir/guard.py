@@ -585,34 +585,37 @@ def storages_differ(*tensors: Any) -> bool:
 
 @dataclass(frozen=True)
 class SharesMemory(Guard):
-    """These tensors share one storage, and start this many bytes after its start."""
+    """These tensors share one storage of at least ``held`` bytes, and start this many bytes after its start."""
 
     kind: ClassVar[str] = "shared memory"
     rank: ClassVar[int] = 80
 
     others: tuple[Origin, ...]
     starts: tuple[int, ...]
+    held: int = 0
 
     @property
     def origins(self) -> tuple[Origin, ...]:
         return (self.origin, *self.others)
 
     def condition(self, expr: str, const: ConstName, others: tuple[str, ...] = (), known: Known = None) -> str:
-        return f"{const(starts_in_one, 'starts_in_one')}({', '.join((expr, *others))}) == {self.starts!r}"
+        text = f"{const(starts_in_one, 'starts_in_one')}({', '.join((expr, *others))}) == {self.starts!r}"
+        return f"{text} and {const(_bytes_held, 'bytes_held')}({expr}) >= {self.held}" if self.held else text
 
     def test(self, value: Any, others: tuple[Any, ...] = ()) -> bool:
-        return starts_in_one(value, *others) == self.starts
+        return starts_in_one(value, *others) == self.starts and (not self.held or _bytes_held(value) >= self.held)
 
     def expected_text(self) -> str:
-        return self._words(self.starts)
+        return self._words(self.starts, f"at least {self.held}")
 
     def actual_text(self, value: Any, others: tuple[Any, ...] = ()) -> str:
-        return self._words(starts_in_one(value, *others))
+        return self._words(starts_in_one(value, *others), str(_bytes_held(value)))
 
-    def _words(self, starts: tuple[int | None, ...]) -> str:
+    def _words(self, starts: tuple[int | None, ...], held: str) -> str:
         names = map(spoken, self.origins)
         pairs = zip(names, starts, strict=True)
-        return ", ".join(f"{n} in other memory" if s is None else f"{n} from byte {s}" for n, s in pairs)
+        text = ", ".join(f"{n} in other memory" if s is None else f"{n} from byte {s}" for n, s in pairs)
+        return f"{text} of {held}" if self.held else text
 
     def sentence(self, actual: str) -> str:
         return f"The tensors see their memory as {actual}; the compiled code writes to it and was made for {self.expected_text()}."
@@ -627,6 +630,11 @@ def starts_in_one(first: Any, *others: Any) -> tuple[int | None, ...]:
     """How many bytes after the start of the first one's storage each tensor starts; None in another storage."""
     storage = _storage(first)
     return (_start(first), *(_start(t) if _storage(t) == storage else None for t in others))
+
+
+def _bytes_held(tensor: Any) -> int:
+    with torch._C.DisableTorchFunction():
+        return int(torch.Tensor.untyped_storage(tensor).nbytes())
 
 
 def _start(tensor: Any) -> int:

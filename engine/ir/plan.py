@@ -65,6 +65,8 @@ class OutputPlan:
     constant: Any = None
     writes: int = 0
     """Of a root that counts by itself: by how much its version counter moves on."""
+    is_early: bool = False
+    """Of a view of an input: made before the input is written to, which autograd tells from one made afterwards."""
 
 
 @dataclass(frozen=True)

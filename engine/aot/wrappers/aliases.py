@@ -54,6 +54,7 @@ def post_compile(plan: Plan) -> Layer:
     """Sizes are read, then each output is made once; an output returned twice is the same object twice."""
     names: dict[str, Any] = {}
     lines: list[str] = []
+    early: list[str] = []
     made: dict[int, str] = {}
     lines += [f"r{n} = r{n}.detach()" for n in sorted(plan.reviewed)]
     for n, writes in plan.writes:
@@ -69,10 +70,12 @@ def post_compile(plan: Plan) -> Layer:
         if id(output) not in made:
             made[id(output)] = expression = _expression(output, names)
             if output.view is not None:
-                made[id(output)] = f"o{len(lines)}"
-                lines.append(f"o{len(lines)} = {expression}")
+                made[id(output)] = f"o{len(made)}"
+                (early if output.is_early else lines).append(f"o{len(made)} = {expression}")
         outputs.append(made[id(output)])
     read = tuple(_reading(name, position, dim) for name, position, dim in plan.symbols if _is_needed(plan, name))
+    if early:
+        return Layer(before=(*read, *early), after=tuple(lines), names=names, outputs=tuple(outputs))
     return Layer(after=(*read, *lines), names=names, outputs=tuple(outputs))
 
 

@@ -14,9 +14,9 @@ import torch
 import torch.fx
 from torch._subclasses.fake_tensor import FakeTensor
 
-from engine.aot.analyse import is_mutating, is_reshaped, output_args
+from engine.aot.analyse import is_as_strided, is_mutating, is_reshaped, output_args
 from engine.aot.outputs import OutputPlanner
-from engine.aot.views import NotFunctional, counts_with, overlaps, storage_of, view_in_place, writes_to
+from engine.aot.views import NotFunctional, counts_with, end_of, overlaps, storage_of, view_in_place, writes_to
 from engine.aot.wrappers import aliases, mutations
 from engine.aot.wrappers.layer import Layer, weave
 from engine.aot.wrappers.rewrite import rewritten
@@ -67,6 +67,9 @@ def pre_compile(call: Call) -> Change | None:
     groups = [g for g in _groups(call.inputs) if _is_changed(call, g)]
     if not groups:
         return None
+    if any(is_as_strided(n) for n in call.graph.graph.nodes):
+        shared = " and ".join(call.inputs[n].name for n in groups[0])
+        raise NotFunctional(f"{shared} share memory, one of them is written to, and as_strided may see any of it")
     bases = tuple(_base(call.inputs, g) for g in groups)
     members = {n: (k, b.starts[at]) for k, b in enumerate(bases) for at, n in enumerate(b.members)}
     passed = tuple(n for n in range(len(call.inputs)) if n not in members)
@@ -112,16 +115,10 @@ def _base(inputs: Sequence[GraphInput], group: Sequence[int]) -> Base:
     dtypes = {r.dtype for r in reals}
     dtype = dtypes.pop() if len(dtypes) == 1 else torch.uint8
     starts = tuple(int(r.storage_offset()) * r.element_size() for r in reals)
-    end = max(map(_end, reals))
+    end = max(map(end_of, reals))
     if end > max(_LARGE, 4 * sum(r.numel() * r.element_size() for r in reals)):
         raise NotFunctional(f"{names} share memory, one of them is written to, and they see little of it")
     return Base(tuple(group), dtype, end // dtype.itemsize, starts)
-
-
-def _end(t: torch.Tensor) -> int:
-    """Where its memory ends, in bytes from the start of its storage."""
-    reach = 1 + sum((n - 1) * s for n, s in zip(t.shape, t.stride(), strict=True)) if t.numel() else 0
-    return int(t.storage_offset() + reach) * t.element_size()
 
 
 def _guard(inputs: Sequence[GraphInput], base: Base) -> SharesMemory:

@@ -123,7 +123,10 @@ def _tensor(seen: Seen, where: str, t: torch.Tensor | None) -> None:
         except RuntimeError as error:  # a view whose history was spoilt says so when it is asked
             seen.facts[f"{fact} of {where}"] = str(error)
     seen.facts[f"type of {where}"] = type(t).__name__
-    seen.facts[f"stride of {where}"] = t.stride() if t.numel() else ()
+    # A dimension of size 1 is never stepped along, and fake tensors do not always agree with real ones about it.
+    seen.facts[f"stride of {where}"] = (
+        [s for n, s in zip(t.shape, t.stride(), strict=True) if n != 1] if t.numel() else []
+    )
     seen.facts[f"offset of {where}"] = t.storage_offset()
     seen.facts[f"is_view of {where}"] = t._is_view()
     seen.facts[f"conj of {where}"] = (t.is_conj(), t.is_neg(), t.is_inference())

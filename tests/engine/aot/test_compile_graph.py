@@ -152,8 +152,7 @@ def test_as_strided_guards_where_its_input_starts() -> None:
     result, _ = compiled(lambda x: (x.as_strided((2,), (1,), 3), x * 2), (big[2:6],))
     (guard,) = result.guards
     assert guard.test(big[2:4]) and not guard.test(big)
-    plain, _ = compiled(lambda x: (x.as_strided((2,), (1,)), x * 2), (big[2:6],))
-    assert plain.guards == ()
+    assert not guard.test(torch.arange(4.0)[2:])  # too little memory
 
 
 def test_a_tensor_passed_twice_is_one_input() -> None:
@@ -166,7 +165,9 @@ def test_a_tensor_passed_twice_is_one_input() -> None:
 
     result, (graph,) = compiled(fn, (x, x))
     assert len(graph.inputs) == 1
-    assert [a.action for w in result.record.wrappers for a in w.actions][0] == "passed as a"
+    assert ["passed as a"] == [
+        a.action for w in result.record.wrappers for a in w.actions if w.name == "duplicate arguments"
+    ]
     (guard,) = result.guards
     assert guard.test(x, (x,)) and not guard.test(x, (x.clone(),))
     mine, theirs = torch.ones(3), torch.ones(3)

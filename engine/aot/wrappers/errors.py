@@ -1,0 +1,85 @@
+"""Runs the traced graph instead when the functional one raises: eager had written to its inputs by then, and says it in its own words."""
+
+from __future__ import annotations
+
+import types
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.fx
+
+from engine.aot.analyse import is_mutating
+from engine.aot.views import writes_to
+from engine.aot.wrappers.wrapper import Call, Change, Run
+from engine.ir.frame import GraphInput
+from engine.records.aot import WrapperAction
+
+NAME = "errors"
+_DRAWING = (
+    "rand",
+    "drop",
+    "normal",
+    "uniform",
+    "bernoulli",
+    "multinomial",
+    "exponential",
+    "poisson",
+    "geometric",
+    "cauchy",
+    "engine.",
+)
+
+
+@dataclass(frozen=True)
+class Again:
+    """The traced graph, and whether random numbers are drawn that must be drawn again."""
+
+    traced: Run
+    draws: bool
+
+
+def pre_compile(call: Call) -> Change | None:
+    """Keep the traced graph at hand where an input is written to; None where nothing is."""
+    changed = [i.name for i in call.inputs if isinstance(i.fake, torch.Tensor) and _may_change(call, i)]
+    if not changed:
+        return None
+    why = "an exception half-way leaves the inputs as eager leaves them"
+    actions = tuple(
+        WrapperAction(name, "written by the traced graph where the functional one raises", why) for name in changed
+    )
+    draws = any(_draws(n) for n in call.graph.graph.nodes)
+    return Change(call, actions, Again(types.MethodType(type(call.graph).forward, call.graph), draws))
+
+
+def _may_change(call: Call, i: GraphInput) -> bool:
+    if i.fake.is_inference():
+        return any(is_mutating(n) for n in call.graph.graph.nodes)
+    return writes_to(i.fake) != i.version
+
+
+def _draws(node: torch.fx.Node) -> bool:
+    name = str(node.target) if node.op == "call_method" else getattr(node.target, "__name__", str(node.target))
+    return any(d in name for d in _DRAWING)
+
+
+def post_compile(change: Change, run: Run) -> Run:
+    """Tries, and runs the traced graph from the same state of the random numbers where that raises."""
+    again: Again = change.plan
+    traced = again.traced
+
+    def call(*inputs: Any) -> Any:
+        try:
+            return run(*inputs)
+        except Exception:
+            return traced(*inputs)
+
+    def call_from_state(*inputs: Any) -> Any:
+        state = torch.get_rng_state()
+        try:
+            return run(*inputs)
+        except Exception:
+            torch.set_rng_state(state)
+            return traced(*inputs)
+
+    return call_from_state if again.draws else call
