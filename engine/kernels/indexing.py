@@ -9,7 +9,7 @@ import sympy
 from engine.ir.index import Index, Mod, Size, Var, exact_quotient
 from engine.ir.loops import LoopKernel, R, X
 
-PERSISTENT_LIMIT = 16_384
+PERSISTENT_LIMIT = 32_768
 """Longest row that one program holds whole."""
 LOOP_BLOCK = 2_048
 POINTWISE_BLOCK = 1_024

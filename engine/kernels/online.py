@@ -1,28 +1,56 @@
-"""Finds sums of exponentials below a running largest value: such a sum is kept up while the largest is found, in one run over a row."""
+"""Finds reductions that need another one's result, yet can be kept up beside it in one run over a row.
+
+Sums of exponentials below a running largest value (Milakov and Gimelshein, 2018), and squares around a running mean (Welford, 1962).
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 from engine.ir.loops import Op, R
 
 
 def sums_with_largest(ops: Iterable[Op]) -> dict[int, Op]:
     """For each reduction ``sum(exp(v - max(v)))`` by number, the reduction ``max(v)``."""
+    return _pairs(ops, _largest)
+
+
+def squares_with_sum(ops: Iterable[Op]) -> dict[int, Op]:
+    """For each reduction ``sum((v - mean(v)) ** 2)`` by number, the reduction ``sum(v)``."""
+    return _pairs(ops, _total)
+
+
+def _pairs(ops: Iterable[Op], first_of: Callable[[Op], Op | None]) -> dict[int, Op]:
     found: dict[int, Op] = {}
     for op in ops:
-        largest = _largest(op)
-        if largest is not None and largest not in found.values():
-            found[op.number] = largest
+        first = first_of(op) if op.name == "reduce" and op.value == "sum" else None
+        if first is not None and first not in found.values():
+            found[op.number] = first
     return found
 
 
 def _largest(op: Op) -> Op | None:
-    if op.name != "reduce" or op.value != "sum" or op.args[0].name != "exp":
+    if op.args[0].name != "exp":
         return None
     shifted = op.args[0].args[0]
     if shifted.name != "sub" or not shifted.dtype.is_floating_point:
         return None
     value, largest = shifted.args
-    is_its_own = largest.name == "reduce" and largest.value == "max" and largest.args[0] is value and R in value.space
-    return largest if is_its_own else None
+    return largest if _reduces(largest, "max", value) else None
+
+
+def _total(op: Op) -> Op | None:
+    squared = op.args[0]
+    if squared.name != "mul" or squared.args[0] is not squared.args[1]:
+        return None
+    shifted = squared.args[0]
+    if shifted.name != "sub" or not shifted.dtype.is_floating_point:
+        return None
+    value, mean = shifted.args
+    if mean.name != "div" or mean.args[1].space:
+        return None
+    return mean.args[0] if _reduces(mean.args[0], "sum", value) else None
+
+
+def _reduces(op: Op, kind: str, value: Op) -> bool:
+    return op.name == "reduce" and op.value == kind and op.args[0] is value and R in value.space

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import keyword
 import re
-from collections.abc import Mapping
-from dataclasses import dataclass, field
 
 import sympy
 import torch
@@ -13,6 +11,7 @@ import torch
 from engine.ir.index import Index, Size, Var, text_of
 from engine.ir.kernel import KernelArg, KernelSource
 from engine.ir.loops import WRITES, LoopKernel, Op, R, X
+from engine.kernels import needs
 from engine.kernels.expressions import (
     HELPERS,
     SIGNATURE,
@@ -23,7 +22,9 @@ from engine.kernels.expressions import (
     operation_text,
 )
 from engine.kernels.indexing import Blocking, blocking, blocks, is_divisible, is_linear
-from engine.kernels.online import sums_with_largest
+from engine.kernels.online import squares_with_sum, sums_with_largest
+from engine.kernels.rows import Run
+from engine.kernels.text import Line, Text, identifier, role
 from engine.records.lowering import LoopOp
 
 LONGEST_INLINE = 56
@@ -45,28 +46,6 @@ def emit(kernel: LoopKernel, target: str) -> KernelSource:
     return Printer(kernel).source()
 
 
-@dataclass
-class Line:
-    """A line of text and the numbers of the operations behind it."""
-
-    text: str
-    ops: list[int] = field(default_factory=list)
-
-
-@dataclass(frozen=True)
-class Text:
-    """An operation as an expression; ``is_closed`` if it can stand inside a larger one without parentheses."""
-
-    text: str
-    is_closed: bool
-    ops: tuple[int, ...]
-
-    @property
-    def closed(self) -> str:
-        """The expression, in parentheses if it needs them."""
-        return self.text if self.is_closed else f"({self.text})"
-
-
 class Printer:
     """Prints one kernel. Values that vary along the inner loop live inside it; the others stand before or after."""
 
@@ -81,16 +60,17 @@ class Printer:
         self.uses_libdevice = False
         self.indent = "    "
         self.sizes: dict[Size, str] = {}
-        self.live = _live(kernel.ops)
-        self.uses = _uses(self.live)
+        self.live = needs.live(kernel.ops)
+        self.uses = needs.uses(self.live)
         self.online = sums_with_largest(self.live) if self.block.is_looped else {}
-        self.levels = _levels(kernel.ops, self.online)
+        self.welford = squares_with_sum(self.live) if self.block.is_looped else {}
+        self.levels = needs.levels(kernel.ops, {*self.online, *self.welford})
         pointwise = kernel.r is None
         self.x_name = "at" if pointwise else "row"
         # A symbolic size is always passed as a whole: a launcher refuses one that does not fit in 32 bits.
         self.x_masked = not isinstance(kernel.x.size, int) or not is_divisible(kernel.x.size, self.block.x_block)
         self.r_masked = kernel.r is not None and not is_divisible(kernel.r.size, self.block.r_block)
-        self.name = _identifier(kernel.name or "kernel")
+        self.name = identifier(kernel.name or "kernel")
         self.taken.add(self.name)
 
     def source(self) -> KernelSource:
@@ -151,7 +131,7 @@ class Printer:
         wanted, count = f"{label}_ptr", 1
         while wanted in self.taken:
             wanted, count = f"{label}_{count}_ptr", count + 1
-        return self._unique(wanted)
+        return self.unique(wanted)
 
     def _size_args(self) -> list[KernelArg]:
         width = "i64" if self.kernel.is_wide else "i32"
@@ -177,35 +157,37 @@ class Printer:
 
     def _size_name(self, size: Size, wanted: str) -> str:
         if size not in self.sizes:
-            self.sizes[size] = self._unique(_identifier(wanted))
+            self.sizes[size] = self.unique(identifier(wanted))
         return self.sizes[size]
 
     def _signature(self, args: tuple[KernelArg, ...]) -> str:
         parameters = [f"{a.name}: tl.constexpr" if a.kind == "constexpr" else a.name for a in args]
         return f"def {self.name}({', '.join(parameters)}):"
 
-    def _unique(self, wanted: str) -> str:
+    def unique(self, wanted: str) -> str:
+        """A name that nothing in the kernel has yet."""
         name, count = wanted, 1
         while name in self.taken or keyword.iskeyword(name):
             name, count = f"{wanted}_{count}", count + 1
         self.taken.add(name)
         return name
 
-    def _add(self, text: str, ops: tuple[int, ...] = ()) -> None:
+    def add(self, text: str, ops: tuple[int, ...] = ()) -> None:
+        """Print a line."""
         self.lines.append(Line(self.indent + text, list(ops)))
 
     def _body(self) -> None:
         self._loop_variables()
-        self._extent(X)
+        self.extent(X)
         if self.kernel.r is None or not self.block.is_looped:
             for op in self.live:
-                self._write(op)
+                self.write(op)
             return
         for level in range(max(self.levels.values(), default=0) + 1):
             for op in self.live:
                 if R not in op.space and self.levels[op.number] == level and op.name != "reduce":
-                    self._write(op)
-            self._pass(level)
+                    self.write(op)
+            Run(self, level).write()
 
     def _loop_variables(self) -> None:
         wide = ".to(tl.int64)" if self.kernel.is_wide else ""
@@ -213,80 +195,19 @@ class Printer:
         uses_x = any(X in op.space for op in self.live)
         if self.block.r_block == 0:
             if uses_x:
-                self._add(f"at = {program} * BLOCK + tl.arange(0, BLOCK)")
+                self.add(f"at = {program} * BLOCK + tl.arange(0, BLOCK)")
             return
         if uses_x:
-            self._add(
+            self.add(
                 f"row = {program}" if self.block.is_row else f"row = {program} * ROWS + tl.arange(0, ROWS)[:, None]"
             )
         span = "tl.arange(0, COLS)" if self.block.is_row else "tl.arange(0, COLS)[None, :]"
         if self.block.is_tiled:
             span = f"tl.program_id(1){wide} * COLS + {span}"
-        self._add(f"{'cols' if self.block.is_looped else 'col'} = {span}")
+        self.add(f"{'cols' if self.block.is_looped else 'col'} = {span}")
 
-    def _pass(self, level: int) -> None:
-        """One run over the inner loop: everything that the reductions and stores of this level need."""
-        reductions = [op for op in self.live if op.name == "reduce" and self.levels[op.number] == level + 1]
-        stores = [op for op in self.live if op.name in WRITES and R in op.space and self.levels[op.number] == level]
-        if not reductions and not stores:
-            return
-        computed = [op for op in reductions if op.number not in self.online]
-        needed = _closure([*(a for op in computed for a in op.args), *stores], self.kernel.ops, in_one_run=True)
-        for op in reductions:
-            name = self._unique(f"{role(op.label or 'total')}_acc")
-            self.names[-1 - op.number] = name
-            self._add(
-                f"{name} = tl.full({self._shape(op.args[0].space | {R})}, {self._neutral(op)}, {TYPES[op.dtype]})",
-                (op.number,),
-            )
-        self._add(f"for start in range(0, {self._extent(R)}, COLS):")
-        self.indent = "        "
-        self._add("col = start + cols")
-        for op in self.live:
-            if op.number in needed and R in op.space and (op.name not in WRITES or op in stores):
-                self.texts.pop(op.number, None)
-                self._write(op)
-        sums = {self.online[op.number].number: op for op in reductions if op.number in self.online}
-        for op in computed:
-            if op.number in sums:
-                self._accumulate_exponentials(op, sums[op.number])
-            else:
-                self._accumulate(op)
-        self.indent = "    "
-        for op in reductions:
-            acc = self.names[-1 - op.number]
-            if op.number in self.online:
-                acc = self._rescaled(op, self.online[op.number])
-            self._assign(op, Text(self._reduced(op, acc), True, (op.number,)))
-
-    def _accumulate(self, op: Op) -> None:
-        acc, value = self.names[-1 - op.number], self._masked_value(op)
-        combined = {"sum": f"{acc} + {value.closed}", "prod": f"{acc} * {value.closed}"}.get(
-            op.value, f"tl.{'maximum' if op.value == 'max' else 'minimum'}({acc}, {value.text})"
-        )
-        self._add(f"{acc} = {combined}", (*value.ops, op.number))
-
-    def _accumulate_exponentials(self, largest: Op, total: Op) -> None:
-        """The largest value so far, and the sum of exponentials below it: what was summed below a smaller one is scaled down."""
-        top, acc = self.names[-1 - largest.number], self.names[-1 - total.number]
-        value = self._masked_value(largest)
-        behind = (*value.ops, largest.number, total.number, total.args[0].number)
-        here, raised = self._unique(f"{top.removesuffix('_acc')}_here"), self._unique(f"{top.removesuffix('_acc')}_new")
-        self._add(f"{here} = {value.text}", (*value.ops, largest.number))
-        self._add(f"{raised} = tl.maximum({top}, {here})", (largest.number,))
-        self._add(f"{acc} = {acc} * tl.where({top} == {raised}, 1.0, tl.exp({top} - {raised}))", behind)
-        self._add(f'{acc} = {acc} + tl.where({here} == float("-inf"), 0.0, tl.exp({here} - {raised}))', behind)
-        self._add(f"{top} = {raised}", (largest.number,))
-
-    def _rescaled(self, total: Op, largest: Op) -> str:
-        """Each lane's sum below the row's largest value; a row of nothing but -inf has no such sum, as in eager."""
-        top, acc, whole = self.names[-1 - largest.number], self.names[-1 - total.number], self._text(largest).text
-        scaled = f"{acc} * tl.where({top} == {whole}, 1.0, tl.exp({top} - {whole}))"
-        behind = (total.number, total.args[0].number)
-        self._add(f'{acc} = tl.where({whole} == float("-inf"), float("nan"), {scaled})', behind)
-        return acc
-
-    def _neutral(self, op: Op) -> str:
+    def neutral(self, op: Op) -> str:
+        """What a reduction ignores, as text."""
         if op.value in NEUTRAL:
             return NEUTRAL[op.value]
         if op.dtype.is_floating_point:
@@ -294,26 +215,28 @@ class Printer:
         limits = torch.iinfo(op.dtype)
         return str(limits.min if op.value == "max" else limits.max)
 
-    def _masked_value(self, op: Op) -> Text:
+    def masked_value(self, op: Op) -> Text:
         """The reduced value over the whole block, what lies beyond the row replaced by what the reduction ignores."""
-        value = self._text(op.args[0])
+        value = self.text_of(op.args[0])
         text = value.text
         if R not in op.args[0].space:
-            zeros = f"tl.zeros({self._shape(op.args[0].space | {R})}, {TYPES[op.dtype]})"
+            zeros = f"tl.zeros({self.shape(op.args[0].space | {R})}, {TYPES[op.dtype]})"
             value = Text(f"{value.closed} + {zeros}", False, value.ops)
             text = value.text
         if not self.r_masked:
             return value
-        return Text(f"tl.where({self._inside(R)}, {text}, {self._neutral(op)})", True, value.ops)
+        return Text(f"tl.where({self.inside(R)}, {text}, {self.neutral(op)})", True, value.ops)
 
-    def _shape(self, space: frozenset[str] | set[str]) -> str:
+    def shape(self, space: frozenset[str] | set[str]) -> str:
+        """The shape of a block of values that vary along these loops."""
         if self.block.r_block == 0:
             return "(BLOCK,)"
         if self.block.is_row:
             return "(COLS,)"
         return f"({'ROWS' if X in space else '1'}, {'COLS' if R in space else '1'})"
 
-    def _reduced(self, op: Op, value: str) -> str:
+    def reduced(self, op: Op, value: str) -> str:
+        """A block reduced to one value a row."""
         axis = "0" if self.block.is_row else "1, keep_dims=True"
         if op.value == "prod":
             self.helpers["multiply"] = None
@@ -322,12 +245,13 @@ class Printer:
         text = f"tl.{op.value}({value}, {axis})"
         return f"{text}.to({TYPES[op.dtype]})" if op.dtype in (torch.int8, torch.int16, torch.uint8) else text
 
-    def _inside(self, loop: str) -> str:
+    def inside(self, loop: str) -> str:
+        """The test that a loop's variable is below its size."""
         if loop == X:
-            return f"{self.x_name} < {self._extent(X)}"
-        return f"col < {self._extent(R)}"
+            return f"{self.x_name} < {self.extent(X)}"
+        return f"col < {self.extent(R)}"
 
-    def _extent(self, loop: str) -> str:
+    def extent(self, loop: str) -> str:
         """The size of a loop; a symbolic one is a parameter of its own."""
         var = self.kernel.x if loop == X else self.kernel.r
         assert var is not None
@@ -335,7 +259,7 @@ class Printer:
             return str(var.size)
         return self._size_name(var.size, "width" if loop == R else "numel" if self.kernel.r is None else "height")
 
-    def _write(self, op: Op) -> None:
+    def write(self, op: Op) -> None:
         """Print an operation's line, unless it is written where it is used."""
         if op.name in WRITES:
             self._store(op)
@@ -344,7 +268,7 @@ class Printer:
         if self._is_inlined(op, made):
             self.texts[op.number] = made
             return
-        self._assign(op, made)
+        self.assign(op, made)
 
     def _is_inlined(self, op: Op, made: Text) -> bool:
         if op.name == "constant":
@@ -366,14 +290,16 @@ class Printer:
             op.mask.number for op in self.live if op.mask is not None
         }
 
-    def _assign(self, op: Op, made: Text) -> None:
+    def assign(self, op: Op, made: Text) -> None:
+        """Print an operation's value under a name of its own."""
         name = self.names.get(op.number)
         if name is None:
-            name = self.names[op.number] = self._unique(role(_label(op)))
-        self._add(f"{name} = {made.text}", made.ops)
+            name = self.names[op.number] = self.unique(role(_label(op)))
+        self.add(f"{name} = {made.text}", made.ops)
         self.texts[op.number] = Text(name, True, ())
 
-    def _text(self, op: Op) -> Text:
+    def text_of(self, op: Op) -> Text:
+        """How an operation that was printed is referred to."""
         return self.texts[op.number]
 
     def _made(self, op: Op) -> Text:
@@ -388,11 +314,11 @@ class Printer:
         if op.name == "load":
             return self._load(op)
         if op.name == "reduce":
-            value = self._masked_value(op)
-            return Text(self._reduced(op, value.text), True, (*value.ops, op.number))
+            value = self.masked_value(op)
+            return Text(self.reduced(op, value.text), True, (*value.ops, op.number))
         if op.name == "scan":
             return self._scan(op)
-        args = [self._text(a) for a in op.args]
+        args = [self.text_of(a) for a in op.args]
         if args and all(a.name == "constant" for a in op.args):
             args = [Text(constant_text(a.value, a.dtype, typed=True), True, (a.number,)) for a in op.args]
         behind = (*(n for a in args for n in a.ops), op.number)
@@ -415,7 +341,7 @@ class Printer:
         )
 
     def _scan(self, op: Op) -> Text:
-        value, axis = self._masked_value(op), "0" if self.block.is_row else "1"
+        value, axis = self.masked_value(op), "0" if self.block.is_row else "1"
         text = f"tl.cum{op.value}({value.text}, {axis})"
         if op.value in COMBINES:
             combine = COMBINES[op.value][op.dtype.is_floating_point]
@@ -430,7 +356,7 @@ class Printer:
         return Text(text, is_one_term or text.isalnum(), (op.number,))
 
     def _index(self, index: Index) -> str:
-        return text_of(index, lambda number: self._text(self.kernel.ops[number]).closed, self._var, self._size)
+        return text_of(index, lambda number: self.text_of(self.kernel.ops[number]).closed, self._var, self._size)
 
     def _var(self, var: Var) -> str:
         return self.x_name if var is self.kernel.x or var == self.kernel.x else "col"
@@ -447,17 +373,17 @@ class Printer:
         is_scattered = op.name == "atomic_add" or (op.name == "store" and op.mask is not None)
         wanted = op.space if op.name == "load" or is_scattered else space
         if wanted - space:
-            text = f"{text} + tl.zeros({self._shape(wanted)}, tl.int32)"
+            text = f"{text} + tl.zeros({self.shape(wanted)}, tl.int32)"
         return text
 
     def _mask(self, op: Op, space: frozenset[str]) -> str:
         parts = []
         if self.x_masked and X in space:
-            parts.append(self._inside(X))
+            parts.append(self.inside(X))
         if self.r_masked and R in space:
-            parts.append(self._inside(R))
+            parts.append(self.inside(R))
         if op.mask is not None:
-            parts.append(self._text(op.mask).text)
+            parts.append(self.text_of(op.mask).text)
         if not parts:
             return ""
         return ", mask=" + (
@@ -469,12 +395,12 @@ class Printer:
         return Text(f"tl.load({self._place(op)}{self._mask(op, op.space)})", True, (op.number, *masked))
 
     def _store(self, op: Op) -> None:
-        value = self._text(op.args[0])
+        value = self.text_of(op.args[0])
         if op.args[0].name == "constant":
             value = Text(constant_text(op.args[0].value, op.args[0].dtype), True, value.ops)
         masked = () if op.mask is None else (op.mask.number,)
         order = ', sem="relaxed"' if op.name == "atomic_add" else ""
-        self._add(
+        self.add(
             f"tl.{op.name}({self._place(op)}, {value.text}{self._mask(op, op.space)}{order})",
             (*value.ops, op.number, *masked),
         )
@@ -488,67 +414,3 @@ def _label(op: Op) -> str:
     return {"index": "place", "where": "chosen", "lt": "below", "ge": "from_here", "and": "inside"}.get(
         op.name, op.name
     )
-
-
-def role(label: str) -> str:
-    """What a value is for, from the name of the node or parameter that it comes from: without its running number or its layer's."""
-    parts = [p for p in re.sub(r"\W", "_", label).split("_") if p]
-    while len(parts) > 1 and parts[-1].isdigit():
-        parts.pop()
-    last = max((k for k, p in enumerate(parts) if p.isdigit()), default=-1)
-    words = parts[last + 1 :] or parts or ["t"]
-    words = words[1:] if words[0] == "self" and len(words) > 1 else words
-    if words[-1:] in (["weight"], ["bias"]):
-        words = [w.rstrip("0123456789") or w for w in words]
-    return _identifier("_".join(words))
-
-
-def _identifier(name: str) -> str:
-    cleaned = re.sub(r"\W", "_", name).strip("_") or "t"
-    return f"t{cleaned}" if cleaned[0].isdigit() else cleaned
-
-
-def _live(ops: tuple[Op, ...]) -> list[Op]:
-    """Operations that a store depends on, in order."""
-    needed = _closure([op for op in ops if op.name in WRITES], ops)
-    return [op for op in ops if op.number in needed]
-
-
-def _closure(roots: list[Op], ops: tuple[Op, ...], *, in_one_run: bool = False) -> set[int]:
-    """What the roots need; ``in_one_run`` without what reductions that are over needed."""
-    seen: set[int] = set()
-    stack = list(roots)
-    while stack:
-        op = stack.pop()
-        if op.number in seen:
-            continue
-        seen.add(op.number)
-        if not (in_one_run and op.name == "reduce"):
-            stack.extend(_needs(op, ops))
-    return seen
-
-
-def _needs(op: Op, ops: tuple[Op, ...]) -> list[Op]:
-    needs = list(op.args)
-    if op.mask is not None:
-        needs.append(op.mask)
-    if op.index is not None:
-        needs.extend(ops[number] for number in op.index.picks())
-    return needs
-
-
-def _uses(ops: list[Op]) -> dict[int, list[Op]]:
-    uses: dict[int, list[Op]] = {}
-    for op in ops:
-        for arg in op.args:
-            uses.setdefault(arg.number, []).append(op)
-    return uses
-
-
-def _levels(ops: tuple[Op, ...], online: Mapping[int, Op]) -> dict[int, int]:
-    """How many runs over the inner loop must be over before an operation can be computed."""
-    levels: dict[int, int] = {}
-    for op in ops:
-        below = max((levels[n.number] for n in _needs(op, ops)), default=0)
-        levels[op.number] = below + 1 if op.name == "reduce" and op.number not in online else below
-    return levels

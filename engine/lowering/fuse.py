@@ -32,6 +32,8 @@ MAX_MEMBERS = 48
 MAX_READS = 20
 FEW_ROWS = 64
 LARGE = 1 << 14
+SPARSE = 16
+"""A kernel that reads one element in so many computes it again."""
 CHEAP = 10
 """Arithmetic per element that may be done again rather than stored and read back."""
 
@@ -173,6 +175,8 @@ class Scheduler:
         if made.kind == "reduction":
             for group in readers:
                 split_variables(made, group)
+        if not is_kept and len(readers) > 1:
+            readers = self._spared(made, readers)
         if not is_kept and len(readers) > 1 and is_cheap(made):
             refused = [g for g in readers if (reason := self._refusal(made, g, stored=False)) is not None]
             if not refused:
@@ -202,6 +206,17 @@ class Scheduler:
                 return
             self.note(made, group, False, reason)
         self._start(made)
+
+    def _spared(self, made: Def, readers: list[Group]) -> list[Group]:
+        """The readers that need a whole Def; those that pick a few of its elements compute these themselves."""
+        rest = []
+        for group in readers:
+            if reads_little(made, group) and not self._refusal(made, group, stored=False):
+                self._inline(made, group)
+                self.note(made, group, True, "It picks a few of its elements, and computes these again.")
+            else:
+                rest.append(group)
+        return rest
 
     def _merged(self, made: Def, readers: list[Group]) -> list[Group]:
         """Unite kernels that read the same elements in the same order."""
@@ -542,6 +557,14 @@ def probed(made: Def) -> Builder:
         builder = Builder((), frozenset(inner), flatten([variable(v) for v in inner], _row_major(inner)))
     builder.evaluate(made, index)
     return builder
+
+
+def reads_little(made: Def, group: Group) -> bool:
+    """Whether a kernel reads so few elements of an elementwise Def that computing them costs less than keeping all in memory."""
+    total, own = group.numel, product(made.shape)
+    if made.kind != "pointwise" or not isinstance(total, int) or not isinstance(own, int):
+        return False
+    return total * len(group.demands_of(made)) * SPARSE <= own
 
 
 def is_free(made: Def) -> bool:

@@ -17,7 +17,9 @@ def tiled(group: Group) -> tuple[tuple[Var, ...], tuple[Var, ...]] | None:
 
     The inner variable is the one along which the kernel writes; the last outer one that along which it reads.
     """
-    if group.inner is not None or group.has_scan or group.starts or len(group.vars) < 2:
+    if group.inner is not None or group.has_scan or len(group.vars) < 2:
+        return None
+    if any(made.kind == "scatter" for made in group.stored):
         return None
     if isinstance(group.numel, int) and group.numel < LARGE:
         return None

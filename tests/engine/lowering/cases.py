@@ -606,3 +606,16 @@ def read_across(a: torch.Tensor, b: torch.Tensor, images: torch.Tensor) -> Any:
     turned = a.T.contiguous() * 2 + b
     last = images.contiguous(memory_format=torch.channels_last) + 1
     return turned, last, a.sum(1), images.permute(0, 2, 3, 1).contiguous().to(torch.bfloat16)
+
+
+@case(normal(3, 20_011), normal(5, 3, 70, 71))
+def variance_of_long_rows(a: torch.Tensor, images: torch.Tensor) -> Any:
+    shifted = a + 1000
+    normed = torch.nn.functional.batch_norm(images * 3 + 7, None, None, training=True)
+    return torch.var_mean(shifted, 1), torch.nn.functional.layer_norm(a, (20_011,)), normed
+
+
+@case(normal(40, 300), whole(40, below=300))
+def loss_of_long_rows(a: torch.Tensor, at: torch.Tensor) -> Any:
+    at = torch.where(at < 20, -100, at)
+    return torch.nn.functional.cross_entropy(a, at), torch.nn.functional.cross_entropy(a[:, :200], at % 200)

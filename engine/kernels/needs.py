@@ -1,0 +1,53 @@
+"""What a kernel's operations need of each other: what is alive, who uses what, and in which run over a row each can be computed."""
+
+from __future__ import annotations
+
+from engine.ir.loops import WRITES, Op
+
+
+def live(ops: tuple[Op, ...]) -> list[Op]:
+    """Operations that a store depends on, in order."""
+    needed = closure([op for op in ops if op.name in WRITES], ops)
+    return [op for op in ops if op.number in needed]
+
+
+def closure(roots: list[Op], ops: tuple[Op, ...], *, in_one_run: bool = False) -> set[int]:
+    """What the roots need; ``in_one_run`` without what reductions that are over needed."""
+    seen: set[int] = set()
+    stack = list(roots)
+    while stack:
+        op = stack.pop()
+        if op.number in seen:
+            continue
+        seen.add(op.number)
+        if not (in_one_run and op.name == "reduce"):
+            stack.extend(needs(op, ops))
+    return seen
+
+
+def needs(op: Op, ops: tuple[Op, ...]) -> list[Op]:
+    """Operands, the mask, and what its place in memory is computed from."""
+    found = list(op.args)
+    if op.mask is not None:
+        found.append(op.mask)
+    if op.index is not None:
+        found.extend(ops[number] for number in op.index.picks())
+    return found
+
+
+def uses(ops: list[Op]) -> dict[int, list[Op]]:
+    """The operations that have each, by number, as an operand."""
+    found: dict[int, list[Op]] = {}
+    for op in ops:
+        for arg in op.args:
+            found.setdefault(arg.number, []).append(op)
+    return found
+
+
+def levels(ops: tuple[Op, ...], online: set[int]) -> dict[int, int]:
+    """How many runs over the inner loop must be over before an operation can be computed."""
+    found: dict[int, int] = {}
+    for op in ops:
+        below = max((found[n.number] for n in needs(op, ops)), default=0)
+        found[op.number] = below + 1 if op.name == "reduce" and op.number not in online else below
+    return found

@@ -1,0 +1,136 @@
+"""One run over a row that is longer than a block: what it accumulates, what it stores, and what becomes of the accumulators after it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from engine.ir.loops import WRITES, Op, R
+from engine.kernels.expressions import TYPES
+from engine.kernels.needs import closure
+from engine.kernels.text import Text, role
+
+if TYPE_CHECKING:
+    from engine.kernels.triton import Printer
+
+
+class Run:
+    """The loop that everything needs whose operands are known after ``level`` earlier runs."""
+
+    def __init__(self, printer: Printer, level: int) -> None:
+        self.printer = printer
+        live, levels = printer.live, printer.levels
+        self.reductions = [op for op in live if op.name == "reduce" and levels[op.number] == level + 1]
+        self.stores = [op for op in live if op.name in WRITES and R in op.space and levels[op.number] == level]
+        self.exponentials = {first.number: op for op, first in self._beside(printer.online)}
+        self.squares = {first.number: op for op, first in self._beside(printer.welford)}
+        self.accumulators: dict[int, str] = {}
+
+    def _beside(self, firsts: dict[int, Op]) -> list[tuple[Op, Op]]:
+        """Reductions of this run that are kept up beside another, and that other."""
+        return [(op, firsts[op.number]) for op in self.reductions if op.number in firsts]
+
+    def write(self) -> None:
+        """Print the loop, and what follows from it."""
+        if not self.reductions and not self.stores:
+            return
+        p = self.printer
+        beside = {op.number for op in (*self.exponentials.values(), *self.squares.values())}
+        leading = [op for op in self.reductions if op.number not in beside]
+        self._start()
+        p.add(f"for start in range(0, {p.extent(R)}, COLS):")
+        p.indent = "        "
+        p.add("col = start + cols")
+        needed = closure([*(a for op in leading for a in op.args), *self.stores], p.kernel.ops, in_one_run=True)
+        for op in p.live:
+            if op.number in needed and R in op.space and (op.name not in WRITES or op in self.stores):
+                p.texts.pop(op.number, None)
+                p.write(op)
+        for op in leading:
+            if op.number in self.exponentials:
+                self._accumulate_exponentials(op, self.exponentials[op.number])
+            elif op.number in self.squares:
+                self._accumulate_squares(op, self.squares[op.number])
+            else:
+                self._accumulate(op)
+        p.indent = "    "
+        for op in self.reductions:
+            p.assign(op, Text(p.reduced(op, self._whole(op)), True, (op.number,)))
+
+    def _start(self) -> None:
+        p = self.printer
+        for op in self.reductions:
+            kind = "mean" if op.number in self.squares else "acc"
+            name = self.accumulators[op.number] = p.unique(f"{role(op.label or 'total')}_{kind}")
+            shape = p.shape(op.args[0].space | {R})
+            p.add(f"{name} = tl.full({shape}, {p.neutral(op)}, {TYPES[op.dtype]})", (op.number,))
+
+    def _accumulate(self, op: Op) -> None:
+        p, acc, value = self.printer, self.accumulators[op.number], self.printer.masked_value(op)
+        combined = {"sum": f"{acc} + {value.closed}", "prod": f"{acc} * {value.closed}"}.get(
+            op.value, f"tl.{'maximum' if op.value == 'max' else 'minimum'}({acc}, {value.text})"
+        )
+        p.add(f"{acc} = {combined}", (*value.ops, op.number))
+
+    def _accumulate_exponentials(self, largest: Op, total: Op) -> None:
+        """The largest value so far, and the sum of exponentials below it: what was summed below a smaller one is scaled down."""
+        p, top, acc = self.printer, self.accumulators[largest.number], self.accumulators[total.number]
+        value = p.masked_value(largest)
+        behind = (*value.ops, largest.number, total.number, total.args[0].number)
+        here, raised = p.unique(f"{top.removesuffix('_acc')}_here"), p.unique(f"{top.removesuffix('_acc')}_new")
+        p.add(f"{here} = {value.text}", (*value.ops, largest.number))
+        p.add(f"{raised} = tl.maximum({top}, {here})", (largest.number,))
+        p.add(f"{acc} = {acc} * tl.where({top} == {raised}, 1.0, tl.exp({top} - {raised}))", behind)
+        p.add(f'{acc} = {acc} + tl.where({here} == float("-inf"), 0.0, tl.exp({here} - {raised}))', behind)
+        p.add(f"{top} = {raised}", (largest.number,))
+
+    def _accumulate_squares(self, total: Op, squares: Op) -> None:
+        """Each lane's mean so far, and the squares around it; a lane beyond the row's end keeps what it has."""
+        p, mean, acc = self.printer, self.accumulators[total.number], self.accumulators[squares.number]
+        value = p.text_of(total.args[0])
+        behind = (*value.ops, total.number, squares.number, squares.args[0].number)
+        off = p.unique(f"{mean.removesuffix('_mean')}_off")
+        p.add(f"{off} = {self._inside(f'{value.closed} - {mean}')}", behind)
+        p.add(f"{mean} = {mean} + {off} * (1.0 / (start // COLS + 1))", behind)
+        p.add(f"{acc} = {acc} + {self._inside(f'{off} * ({value.closed} - {mean})')}", behind)
+
+    def _inside(self, text: str) -> str:
+        p = self.printer
+        return f"tl.where({p.inside(R)}, {text}, 0.0)" if p.r_masked else text
+
+    def _whole(self, op: Op) -> str:
+        """The accumulator that a reduction is made from, after the loop."""
+        p = self.printer
+        if op.number in p.online:
+            return self._rescaled(op, p.online[op.number])
+        if op.number in self.squares:
+            return f"{self.accumulators[op.number]} * {self._lengths(op)}"
+        if op.number in p.welford:
+            return self._recentred(op, p.welford[op.number])
+        return self.accumulators[op.number]
+
+    def _lengths(self, total: Op) -> str:
+        """How many elements each lane has seen."""
+        p = self.printer
+        name = self.accumulators[total.number].removesuffix("_mean") + "_seen"
+        if name not in p.taken:
+            p.taken.add(name)
+            p.add(f"{name} = ({p.extent(R)} - cols + (COLS - 1)) // COLS", (total.number,))
+        return name
+
+    def _recentred(self, squares: Op, total: Op) -> str:
+        """Each lane's squares around the mean of the whole row."""
+        p, mean, acc = self.printer, self.accumulators[total.number], self.accumulators[squares.number]
+        average = squares.args[0].args[0].args[1]
+        whole = f"{p.text_of(total).closed} / {p.text_of(average.args[1]).closed}"
+        off = f"({mean} - {whole})"
+        p.add(f"{acc} = {acc} + {off} * {off} * {self._lengths(total)}", (squares.number, squares.args[0].number))
+        return acc
+
+    def _rescaled(self, total: Op, largest: Op) -> str:
+        """Each lane's sum below the row's largest value; a row of nothing but -inf has no such sum, as in eager."""
+        p, top, acc = self.printer, self.accumulators[largest.number], self.accumulators[total.number]
+        whole = p.text_of(largest).text
+        scaled = f"{acc} * tl.where({top} == {whole}, 1.0, tl.exp({top} - {whole}))"
+        behind = (total.number, total.args[0].number)
+        p.add(f'{acc} = tl.where({whole} == float("-inf"), float("nan"), {scaled})', behind)
+        return acc

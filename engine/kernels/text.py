@@ -1,0 +1,47 @@
+"""Pieces of a kernel's text: lines and expressions with the operations behind them, and what values are called."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+
+
+@dataclass
+class Line:
+    """A line of text and the numbers of the operations behind it."""
+
+    text: str
+    ops: list[int] = field(default_factory=list)
+
+
+@dataclass(frozen=True)
+class Text:
+    """An operation as an expression; ``is_closed`` if it can stand inside a larger one without parentheses."""
+
+    text: str
+    is_closed: bool
+    ops: tuple[int, ...]
+
+    @property
+    def closed(self) -> str:
+        """The expression, in parentheses if it needs them."""
+        return self.text if self.is_closed else f"({self.text})"
+
+
+def role(label: str) -> str:
+    """What a value is for, from the name of the node or parameter that it comes from: without its running number or its layer's."""
+    parts = [p for p in re.sub(r"\W", "_", label).split("_") if p]
+    while len(parts) > 1 and parts[-1].isdigit():
+        parts.pop()
+    last = max((k for k, p in enumerate(parts) if p.isdigit()), default=-1)
+    words = parts[last + 1 :] or parts or ["t"]
+    words = words[1:] if words[0] == "self" and len(words) > 1 else words
+    if words[-1:] in (["weight"], ["bias"]):
+        words = [w.rstrip("0123456789") or w for w in words]
+    return identifier("_".join(words))
+
+
+def identifier(name: str) -> str:
+    """The name with everything that Python would not have in one replaced."""
+    cleaned = re.sub(r"\W", "_", name).strip("_") or "t"
+    return f"t{cleaned}" if cleaned[0].isdigit() else cleaned
