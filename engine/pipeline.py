@@ -15,7 +15,7 @@ import torch
 import torch.fx
 
 from engine import afterwards, errors
-from engine.aot.driver import compile_graph
+from engine.aot.driver import Settings, compile_graph
 from engine.bytecode.route import route_calls
 from engine.graph.tell import graph_record
 from engine.guards.compile import compile_check
@@ -252,7 +252,13 @@ class Pipeline:
         if self.options.backend == "triton" and work.session is not None:
             warm()
         with work.timings.stage("aot"):
-            result = compile_graph(slot.graph, slot.inputs, compilation=work.compilation, lower=lower)
+            result = compile_graph(
+                slot.graph,
+                slot.inputs,
+                compilation=work.compilation,
+                settings=Settings(lower, reference),
+                changes_objects=slot.changes_objects,
+            )
         work.tell(aot=result.record, graphs=result.graphs)
         work.guards = result.guards
         return result.run

@@ -123,6 +123,14 @@ def _straying(graph: torch.fx.GraphModule, inputs: Sequence[GraphInput]) -> str:
     return ""
 
 
+def reads_objects(graph: torch.fx.GraphModule) -> str:
+    """Why a graph cannot be traced before Python objects were changed as the frame changes them; empty when it can."""
+    for node in graph.graph.nodes:
+        if isinstance(node.target, InGraph) and node.target.is_python:
+            return f"{node.name} runs Python of the user's, which may read objects that the frame changes"
+    return ""
+
+
 def _strange(real: torch.Tensor) -> str:
     if type(real) not in (torch.Tensor, torch.nn.Parameter, torch.nn.Buffer):
         return f"a {type(real).__name__}, a tensor subclass"

@@ -4,22 +4,26 @@ from __future__ import annotations
 
 import types
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
+import torch
 import torch.fx
 
-from engine.aot.analyse import facts, needs_gradients, offset_guards, refusal
+from engine.aot.analyse import facts, needs_gradients, offset_guards, reads_objects, refusal
 from engine.aot.functionalize import Functional, functionalize
+from engine.aot.joint import Joint, trace_joint
+from engine.aot.partition import Method, partition
 from engine.aot.views import NotFunctional
-from engine.aot.wrappers import aliases, autocast, bases, duplicates, errors, mutations
-from engine.aot.wrappers.layer import LayerWrapper, weave
+from engine.aot.wrappers import aliases, autocast, autograd, bases, duplicates, errors, mutations
+from engine.aot.wrappers.layer import Layer, LayerWrapper, weave
 from engine.aot.wrappers.wrapper import Call, Onion, Wrapper, peel
 from engine.graph.tell import graph_record
 from engine.ir.aot import AotGraph
 from engine.ir.context import current_session
 from engine.ir.frame import GraphInput
 from engine.ir.guard import Guard
+from engine.ir.plan import Plan
 from engine.records.aot import AotRecord, WrapperRecord
 from engine.records.graph import GraphRecord
 
@@ -30,20 +34,27 @@ WRAPPERS: tuple[Wrapper, ...] = (errors, duplicates, bases)
 LAYERS: tuple[LayerWrapper, ...] = (aliases, mutations, autocast)
 """Around the functional graph, inside of ``WRAPPERS``, outermost first: they follow from its plan. Woven into one function."""
 
-UNDER_AUTOGRAD = "gradients are needed: the traced graph runs under eager autograd; the functional forward is shown, and is not what ran"
-
-UNSEEN = "gradients are needed: the traced graph runs under eager autograd"
+Lower = Callable[[AotGraph], Run]
 
 
 @dataclass(frozen=True)
 class AotResult:
-    """``run(*inputs)`` returns the traced graph's outputs as a tuple; ``graphs`` are the traced and the functional one."""
+    """``run(*inputs)`` returns the traced graph's outputs as a tuple; ``graphs`` are told while a session records, the traced one first."""
 
     run: Run
     record: AotRecord
-    graphs: tuple[GraphRecord, ...]
+    graphs: tuple[GraphRecord, ...] = ()
     guards: tuple[Guard, ...] = ()
     """What else must hold of the inputs, beside what tracing found."""
+
+
+@dataclass(frozen=True)
+class Settings:
+    """``lower`` makes a functional graph runnable, ``interpret`` does so through ATen; ``method`` divides forward from backward."""
+
+    lower: Lower
+    interpret: Lower
+    method: Method = "min-cut"
 
 
 def compile_graph(
@@ -51,48 +62,103 @@ def compile_graph(
     inputs: Sequence[GraphInput],
     *,
     compilation: str,
-    lower: Callable[[AotGraph], Run],
+    settings: Settings,
+    changes_objects: bool = False,
 ) -> AotResult:
-    """Make ``graph`` functional and compile it through ``lower``.
+    """Make ``graph`` functional and compile it through ``settings.lower``; where gradients are needed, together with its backward.
 
-    Calls that need gradients run the traced graph under autograd; the functional forward is made and lowered all the same, to be
-    looked at, when a session records. What cannot be made functional runs as traced, with the reason in the record. Whatever ``lower`` raises is raised.
+    What cannot be made functional runs as traced, under eager autograd if need be, with the reason in the record. Whatever ``lower``
+    raises is raised. ``changes_objects``: Python objects are changed once the graph has run (``GraphSlot.changes_objects``).
     """
-    told = graph_record(graph, "fx", compilation, "FX graph")
-    as_traced: Run = types.MethodType(type(graph).forward, graph)
+    told = _told((graph, "fx", "FX graph"), compilation=compilation)
     trains = needs_gradients(graph, inputs)
-    if trains and current_session() is None:
-        return AotResult(as_traced, AotRecord("training", note=UNSEEN), (told,))
-    made = _functional(Call(graph, tuple(inputs)), compilation)
-    if isinstance(made, str):
-        mode = "training" if trains else "eager"
-        note = f"gradients are needed: runs under eager autograd; not functional: {made}" if trains else made
-        return AotResult(as_traced, AotRecord(mode, note=note if trains else f"runs as traced: {note}"), (told,))
-    onion, functional = made
-    graphs = (told, graph_record(functional.module, "aten", compilation, "functional ATen graph"))
-    run = lower(AotGraph(functional.module, functional.inputs, compilation))
-    if trains:
-        return AotResult(as_traced, AotRecord("training", facts(functional.plan), note=UNDER_AUTOGRAD), graphs)
-    layers = tuple(w.post_compile(functional.plan) for w in LAYERS)
-    records = tuple(WrapperRecord(w.NAME, w.pre_compile(functional.plan)) for w in LAYERS)
-    record = AotRecord("inference", facts(functional.plan), (*onion.records(), *records))
-    return AotResult(
-        onion.close(weave(run, functional.plan, layers)),
-        record,
-        graphs,
-        (*onion.guards(), *offset_guards(graph, inputs)),
-    )
-
-
-def _functional(call: Call, compilation: str) -> tuple[Onion, Functional] | str:
-    """The wrappers' first halves and the functional graph inside them, or the reason that there is none."""
     try:
-        onion = peel(WRAPPERS, call)
-        if reason := refusal(onion.call.graph, onion.call.inputs):
-            return reason
-        return onion, functionalize(onion.call.graph, onion.call.inputs, compilation)
+        onion = peel(WRAPPERS, Call(graph, tuple(inputs)))
+        if reason := refusal(onion.call.graph, onion.call.inputs) or (changes_objects and reads_objects(graph)) or "":
+            return _as_traced(graph, trains, reason, told)
+        made = _traced(onion.call, compilation, trains)
     except NotFunctional as error:
-        return str(error)
+        return _as_traced(graph, trains, str(error), told)
     except Exception as error:  # what tracing to ATen does not know must not stop the user's code
         text = str(error).strip()
-        return f"it cannot be traced to ATen ({type(error).__name__}: {text.splitlines()[0] if text else ''})"
+        reason = f"it cannot be traced to ATen ({type(error).__name__}: {text.splitlines()[0] if text else ''})"
+        return _as_traced(graph, trains, reason, told)
+    finished = (
+        _training(made, onion, compilation, settings)
+        if isinstance(made, Joint)
+        else _inference(made, onion, compilation, settings, is_silent=trains)
+    )
+    guards = (*onion.guards(), *offset_guards(graph, inputs))
+    return replace(finished, graphs=(*told, *finished.graphs), guards=guards)
+
+
+def _traced(call: Call, compilation: str, trains: bool) -> Joint | Functional:
+    if not trains:
+        return functionalize(call.graph, call.inputs, compilation)
+    joint = trace_joint(call.graph, call.inputs, compilation)
+    return joint if joint.differentiable else Functional(joint.module, joint.inputs, joint.plan)
+
+
+def _as_traced(graph: torch.fx.GraphModule, trains: bool, reason: str, told: tuple[GraphRecord, ...]) -> AotResult:
+    how = "under eager autograd" if trains else "as traced"
+    record = AotRecord("training" if trains else "eager", note=f"runs {how}: {reason}")
+    return AotResult(types.MethodType(type(graph).forward, graph), record, told)
+
+
+def _inference(
+    functional: Functional, onion: Onion, compilation: str, settings: Settings, *, is_silent: bool
+) -> AotResult:
+    """``is_silent``: inputs need gradients although no result does."""
+    silent = (Layer(holding="no_grad()", names={"no_grad": torch.no_grad}),) if is_silent else ()
+    graphs = _told((functional.module, "aten", "functional ATen graph"), compilation=compilation)
+    run = settings.lower(AotGraph(functional.module, functional.inputs, compilation))
+    record = AotRecord("inference", facts(functional.plan), (*onion.records(), *_layer_records(functional.plan)))
+    return AotResult(onion.close(weave(run, functional.plan, (*_layers(functional.plan), *silent))), record, graphs)
+
+
+def _training(joint: Joint, onion: Onion, compilation: str, settings: Settings) -> AotResult:
+    inputs = onion.call.inputs
+    halves = partition(joint, [isinstance(i.real, torch.nn.Parameter) for i in inputs], settings.method)
+    graphs = _told(
+        (joint.module, "joint", "joint graph: forward and backward"),
+        (halves.forward, "forward", "forward graph"),
+        (halves.backward, "backward", "backward graph"),
+        compilation=compilation,
+    )
+    crossing = autograd.crossing(joint, halves)
+    # The autograd node sees to its results before it saves them.
+    plan = replace(joint.plan, writes=(), reviewed=frozenset())
+    forward = settings.lower(AotGraph(halves.forward, joint.inputs, compilation, "forward"))
+    backward = autograd.Backward(
+        halves.backward,
+        crossing,
+        compile=lambda g: settings.lower(_backward_graph(g, compilation)),
+        interpret=lambda g: settings.interpret(_backward_graph(g, compilation)),
+    )
+    as_traced = types.MethodType(type(onion.call.graph).forward, onion.call.graph)
+    layers = (autograd.eager_where_unknown(as_traced, len(inputs)), *_layers(plan))
+    run = weave(autograd.post_compile(crossing, forward, backward), plan, layers)
+    actions = autograd.pre_compile(crossing, [i.name for i in inputs])
+    wrappers = (*onion.records(), *_layer_records(joint.plan), WrapperRecord(autograd.NAME, actions))
+    record = AotRecord("training", facts(joint.plan), wrappers, partition=halves.record)
+    return AotResult(onion.close(run), record, graphs)
+
+
+def _backward_graph(module: torch.fx.GraphModule, compilation: str) -> AotGraph:
+    fakes = tuple(n.meta["val"] for n in module.graph.nodes if n.op == "placeholder")
+    return AotGraph(module, fakes, compilation, "backward", is_boxed=True)
+
+
+def _layers(plan: Plan) -> tuple[Layer, ...]:
+    return tuple(w.post_compile(plan) for w in LAYERS)
+
+
+def _layer_records(plan: Plan) -> tuple[WrapperRecord, ...]:
+    return tuple(WrapperRecord(w.NAME, w.pre_compile(plan)) for w in LAYERS)
+
+
+def _told(*graphs: tuple[torch.fx.GraphModule, str, str], compilation: str) -> tuple[GraphRecord, ...]:
+    """Graphs as records; none while no session records."""
+    if current_session() is None:
+        return ()
+    return tuple(graph_record(module, stage, compilation, title) for module, stage, title in graphs)

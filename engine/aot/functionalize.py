@@ -47,33 +47,47 @@ def functionalize(graph: torch.fx.GraphModule, inputs: Sequence[GraphInput], com
         NotFunctional: an input's metadata is mutated, outputs alias in a way that cannot be rebuilt, or a value is of an unknown kind.
         IllegalGraph: the outcome would break a rule, for instance by an operator that writes to its argument.
     """
+    tracing = Tracing(labelled(graph, compilation), inputs)
+    with torch.no_grad():
+        module, fakes = trace(tracing, graph, inputs)
+    check(module, FUNCTIONAL, f"functional graph of {compilation}")
+    return Functional(module, fakes, _as_computed(replace(tracing.plan(), symbols=symbols(fakes)), module))
+
+
+def trace(
+    tracing: Tracing, graph: torch.fx.GraphModule, inputs: Sequence[GraphInput]
+) -> tuple[torch.fx.GraphModule, tuple[Any, ...]]:
+    """Run ``tracing`` under make_fx: its graph without dead nodes, and the fake inputs that it was traced with.
+
+    Raises:
+        NotFunctional: an input was not followed, or the trace assumes more of sizes than the guards check.
+    """
     mode = fake_mode_of(graph, inputs)
     with mode, torch.no_grad():
         fakes = tuple(_pristine(i) if isinstance(i.fake, torch.Tensor) else i.fake for i in inputs)
     _check_followed(fakes, inputs)
     known = _relations(mode)
-    tracing = _Tracing(_labelled(graph, compilation), inputs)
     symbolic = enable_python_dispatcher() if _is_symbolic(fakes) else contextlib.nullcontext()
-    with torch.no_grad(), mode, torch.fx.traceback.preserve_node_meta(), symbolic, _quiet():
+    with mode, torch.fx.traceback.preserve_node_meta(), symbolic, _quiet():
         module = make_fx(tracing.run, tracing_mode="real", record_module_stack=False)(*fakes)
     _check_relations(mode, known)
     _name_inputs(module, inputs)
     drop_dead(module)
     module.recompile()
-    check(module, FUNCTIONAL, f"functional graph of {compilation}")
-    return Functional(module, fakes, _as_computed(replace(tracing.plan(), symbols=_symbols(fakes)), module))
+    return module, fakes
 
 
 def _as_computed(plan: Plan, module: torch.fx.GraphModule) -> Plan:
     """The plan without what the operators that compute the results see to themselves."""
     nodes = output_args(module.graph)
-    reviewed = frozenset(n for n in plan.reviewed if _is_made_by_view(nodes[n]))
+    reviewed = frozenset(n for n in plan.reviewed if is_made_by_view(nodes[n]))
     # Operators that only make a tensor write to it once, by their own account.
     writes = tuple((n, w) for n, w in plan.writes if w or not nodes[n].all_input_nodes)
     return replace(plan, reviewed=reviewed, writes=writes)
 
 
-def _is_made_by_view(node: Any) -> bool:
+def is_made_by_view(node: Any) -> bool:
+    """Whether an operator makes this value as a view, or as one of several."""
     while isinstance(node, torch.fx.Node) and node.target is operator.getitem:
         node = node.args[0]
     schema = getattr(getattr(node, "target", None), "_schema", None)
@@ -142,7 +156,8 @@ def _is_symbolic(fakes: Sequence[Any]) -> bool:
     )
 
 
-def _symbols(fakes: Sequence[Any]) -> tuple[tuple[str, int, int], ...]:
+def symbols(fakes: Sequence[Any]) -> tuple[tuple[str, int, int], ...]:
+    """Where each size symbol can be read (``Plan.symbols``)."""
     found: dict[str, tuple[str, int, int]] = {}
     for n, fake in enumerate(fakes):
         sizes = [(-1, fake)] if not isinstance(fake, torch.Tensor) else list(enumerate(fake.shape))
@@ -152,7 +167,7 @@ def _symbols(fakes: Sequence[Any]) -> tuple[tuple[str, int, int], ...]:
     return tuple(found.values())
 
 
-def _labelled(graph: torch.fx.GraphModule, compilation: str) -> torch.fx.GraphModule:
+def labelled(graph: torch.fx.GraphModule, compilation: str) -> torch.fx.GraphModule:
     """A copy whose nodes' origins name the nodes themselves, so that what they become points back at them."""
     copied = torch.fx.Graph()
     values: dict[torch.fx.Node, Any] = {}
@@ -163,8 +178,11 @@ def _labelled(graph: torch.fx.GraphModule, compilation: str) -> torch.fx.GraphMo
     return torch.fx.GraphModule(graph, copied)
 
 
-class _Interpreter(torch.fx.Interpreter):
+class Interpreter(torch.fx.Interpreter):
     """Runs the traced graph so that ATen nodes made meanwhile get the running node's origin."""
+
+    differentiates = False
+    """Whether autograd looks on, so that switches of grad mode matter."""
 
     def __init__(self, graph: torch.fx.GraphModule) -> None:
         super().__init__(graph, garbage_collect_values=False)
@@ -172,7 +190,8 @@ class _Interpreter(torch.fx.Interpreter):
         """Functional values by the identity of the traced fake value that they stand for."""
 
     def run_node(self, n: torch.fx.Node) -> Any:
-        if n.target in GRAD_MODE:  # nothing here requires grad
+        """Run one node, and remember what became of its value."""
+        if n.target in GRAD_MODE and not self.differentiates:  # nothing here requires grad
             return None
         given = _shapes(self.fetch_args_kwargs_from_env(n)[1].get("out")) if "out" in n.kwargs else None
         with torch.fx.traceback.set_current_meta(n):
@@ -183,11 +202,12 @@ class _Interpreter(torch.fx.Interpreter):
         return result
 
     def call_function(self, target: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Call a function, composites of ours whole."""
         if (
             target is getattr and args[1] == "data"
         ):  # the same memory, apart from autograd's account of it, which is kept in the plan
             return args[0].detach()
-        return super().call_function(whole(target), args, kwargs)
+        return super().call_function(whole(target, trains=self.differentiates), args, kwargs)
 
 
 def _shapes(value: Any) -> list[torch.Size]:
@@ -195,7 +215,7 @@ def _shapes(value: Any) -> list[torch.Size]:
     return [v.shape for v in values if isinstance(v, torch.Tensor)]
 
 
-class _Tracing:
+class Tracing:
     """One run of the graph over functional tensors."""
 
     def __init__(self, graph: torch.fx.GraphModule, inputs: Sequence[GraphInput]) -> None:
@@ -203,27 +223,42 @@ class _Tracing:
         self._inputs = inputs
         self._written: dict[int, int] = {}
         self._outputs: OutputPlanner | None = None
+        self.hidden: frozenset[int] = frozenset()
+        """Positions of inputs that need gradients, and are written without autograd noticing."""
+
+    def interpreter(self) -> Interpreter:
+        """What runs the traced graph."""
+        return Interpreter(self._graph)
+
+    def given(self, originals: list[Any]) -> list[Any]:
+        """The functional arguments as the graph is given them."""
+        return originals
 
     def run(self, *args: Any) -> tuple[Any, ...]:
         """The functional graph's results: those that outputs come from, then the new contents of written inputs."""
-        interpreter = _Interpreter(self._graph)
+        return self.results(args)[0]
+
+    def results(self, args: Sequence[Any]) -> tuple[tuple[Any, ...], tuple[Any, ...], list[Any]]:
+        """The results; for each, the functional tensor that it is the value of; and the functional arguments as the caller has them."""
+        interpreter = self.interpreter()
         with FunctionalTensorMode():
-            wrapped = [FunctionalTensor.to_functional(a) if isinstance(a, torch.Tensor) else a for a in args]
+            originals = [FunctionalTensor.to_functional(a) if isinstance(a, torch.Tensor) else a for a in args]
             # What is reshaped in place is looked at through an alias that keeps the layout it came with.
             kept = [
-                w.detach() if is_reshaped(i.fake, i.real) else w for i, w in zip(self._inputs, wrapped, strict=True)
+                w.detach() if is_reshaped(i.fake, i.real) else w for i, w in zip(self._inputs, originals, strict=True)
             ]
-            returned = interpreter.run(*wrapped)
+            given = self.given(originals)
+            returned = interpreter.run(*given)
         if not isinstance(returned, (tuple, list)):
             raise NotFunctional("the graph does not return a tuple")
-        for i, w in zip(self._inputs, wrapped, strict=True):
+        for i, w in zip(self._inputs, given, strict=True):
             interpreter.by_fake[id(i.fake)] = w
         outputs = OutputPlanner(self._inputs, args, interpreter.by_fake, self._graph.graph)
         for node, value in zip(output_args(self._graph.graph), returned, strict=True):
             outputs.add(node, value)
         new = self._new_contents(args, kept, len(outputs.results))
         self._outputs = outputs
-        return (*outputs.results, *new)
+        return (*outputs.results, *new), (*outputs.sources, *(given[n] for n in self._written)), originals
 
     def _new_contents(self, args: Sequence[Any], wrapped: Sequence[Any], first: int) -> list[Any]:
         self._written = {}
@@ -262,7 +297,7 @@ class _Tracing:
         layout = view_in_place(i.real, i.fake) if is_reshaped(i.fake, i.real) else None
         counts = not i.fake.is_inference() and not (isinstance(i.real, torch.Tensor) and i.real.is_inference())
         writes = writes_to(i.fake) - i.version
-        return InputPlan(i.name, True, n in self._written, self._written.get(n, -1), writes, counts, layout)
+        return InputPlan(i.name, True, n in self._written, self._written.get(n, -1), writes, counts, layout, n in self.hidden)
 
 
 def _tensors(args: Sequence[Any]) -> list[torch.Tensor]:
@@ -278,7 +313,7 @@ def unwrap(t: FunctionalTensor) -> torch.Tensor:
 def _name_inputs(module: torch.fx.GraphModule, inputs: Sequence[GraphInput]) -> None:
     placeholders = [n for n in module.graph.nodes if n.op == "placeholder"]
     taken = {n.name: n for n in module.graph.nodes}
-    for node, i in zip(placeholders, inputs, strict=True):
+    for node, i in zip(placeholders, inputs, strict=False):
         if node.name != i.name:
             if i.name in taken:
                 taken[i.name]._rename(f"{i.name}_value")

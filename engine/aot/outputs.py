@@ -47,6 +47,10 @@ class OutputPlanner:
         }
         self.plans: list[OutputPlan] = []
         self.results: list[Any] = []
+        self.sources: list[Any] = []
+        """For each result the functional tensor that it is the value of; what is no tensor stands for itself."""
+        self.whole: list[tuple[torch.Tensor, int]] = []
+        """The traced fake values that results hold, each with the position of its result."""
         self.roots: list[OutputPlan] = []
         self.writes: list[tuple[int, int]] = []
         self.owned: set[int] = set()
@@ -88,7 +92,7 @@ class OutputPlanner:
         if not isinstance(node, torch.fx.Node):
             return OutputPlan(name, "constant", constant=value)
         if isinstance(value, (torch.SymInt, torch.SymFloat, torch.SymBool)):
-            return OutputPlan(name, "result", self._result(value))
+            return OutputPlan(name, "result", self._result(value, value))
         if not isinstance(value, torch.Tensor):
             return OutputPlan(name, "constant", constant=value)
         fake = node.meta.get("example_value")
@@ -98,8 +102,9 @@ class OutputPlanner:
             self._known[id(fake)] = self._tensor(node, fake, value)
         return self._known[id(fake)]
 
-    def _result(self, value: Any) -> int:
+    def _result(self, value: Any, source: Any) -> int:
         self.results.append(value)
+        self.sources.append(source)
         return len(self.results) - 1
 
     def _tensor(self, node: torch.fx.Node, fake: torch.Tensor, value: FunctionalTensor) -> OutputPlan:
@@ -200,7 +205,8 @@ class OutputPlanner:
         if not is_same_layout(plain, fake):
             raise NotFunctional(f"{name} would have another layout")
         self._taken.add(storage_of(plain))
-        index = self._result(plain)
+        index = self._result(plain, value)
+        self.whole.append((fake, index))
         if not fake._is_view():
             self.owned.add(index)
         if not fake.is_inference():

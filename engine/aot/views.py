@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -59,6 +60,11 @@ def view_of(name: str, base: torch.Tensor, fake: torch.Tensor) -> View:
     Raises:
         NotFunctional: no view can be made from the outside that does so.
     """
+    view = _view_of(name, base, fake)
+    return replace(view, is_unseen=fake._is_view() and base.requires_grad and not fake.requires_grad)
+
+
+def _view_of(name: str, base: torch.Tensor, fake: torch.Tensor) -> View:
     detached: Detachment = "" if fake._is_view() else "detach" if counts_with(base, fake) else "data"
     sizes, strides = tuple(fake.shape), tuple(fake.stride())
     flips = _flips(base, fake)

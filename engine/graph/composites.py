@@ -1,8 +1,9 @@
 """Operators of ours that keep device-dependent composites whole, so that one graph serves every target.
 
 Traced on a CPU, attention would become a CPU-only operator and an LSTM one of a CPU library. They are exchanged for ``engine::...`` before
-ATen, which run what torch would run on the device at hand. Random operators need no exchange: they reach ATen as ``bernoulli`` and the
-like, and draw the same numbers.
+ATen, which run what torch would run on the device at hand; where gradients are needed, for operators with a backward of ours
+(``engine.graph.differentiable``). Random operators need no exchange: they reach ATen as ``bernoulli`` and the like, and draw the same
+numbers.
 """
 
 from __future__ import annotations
@@ -41,7 +42,7 @@ def _recurrent(name: str) -> Function:
     return run
 
 
-_OPERATORS: dict[str, tuple[str, Function]] = {
+OPERATORS: dict[str, tuple[str, Function]] = {
     "attention": (_ATTENTION, _attention),
     "lstm": (_RNN.format(hidden="[]", results="(Tensor, Tensor, Tensor)"), _recurrent("lstm")),
     **{
@@ -51,17 +52,25 @@ _OPERATORS: dict[str, tuple[str, Function]] = {
 }
 
 
+def operators() -> dict[str, tuple[str, Function]]:
+    """Schema and implementation of every operator of ours, by name."""
+    from engine.graph.differentiable import OPERATORS as WITH_BACKWARD
+
+    return {**OPERATORS, **WITH_BACKWARD}
+
+
 @functools.cache
 def _library() -> torch.library.Library:
     library = torch.library.Library("engine", "FRAGMENT")
-    for name, (schema, run) in _OPERATORS.items():
+    for name, (schema, run) in operators().items():
         library.define(f"{name}{schema}", tags=(torch.Tag.nondeterministic_seeded, torch.Tag.needs_exact_strides))
         library.impl(name, run, "CompositeExplicitAutograd")
         torch.library.register_fake(f"engine::{name}", run, lib=library)
     return library
 
 
-def _operator(name: str) -> Any:
+def operator(name: str) -> Any:
+    """The operator of ours with this name."""
     _library()
     return getattr(torch.ops.engine, name).default
 
@@ -69,12 +78,12 @@ def _operator(name: str) -> Any:
 def _exchanged(name: str, original: Function, admits: Callable[..., bool]) -> Function:
     @functools.wraps(original)
     def call(*args: Any, **kwargs: Any) -> Any:
-        return _operator(name)(*args, **kwargs) if admits(*args, **kwargs) else original(*args, **kwargs)
+        return operator(name)(*args, **kwargs) if admits(*args, **kwargs) else original(*args, **kwargs)
 
     return call
 
 
-def _is_padded(*args: Any, **kwargs: Any) -> bool:
+def is_padded(*args: Any, **kwargs: Any) -> bool:
     """The form of an RNN whose input is one tensor; packed sequences have batch sizes in second place, and no flag in last."""
     return len(args) == 9 and not kwargs and isinstance(args[-1], bool) and isinstance(args[2], (list, tuple))
 
@@ -90,7 +99,7 @@ def _always(*args: Any, **kwargs: Any) -> bool:
 WHOLE: dict[Any, Function] = {
     F.scaled_dot_product_attention: _exchanged("attention", F.scaled_dot_product_attention, _always),
     **{
-        getattr(torch, name): _exchanged(name, getattr(torch, name), _is_padded)
+        getattr(torch, name): _exchanged(name, getattr(torch, name), is_padded)
         for name in ("lstm", "gru", "rnn_tanh", "rnn_relu")
     },
 }
@@ -101,15 +110,16 @@ def eager_of(target: Any) -> Function | None:
     """What an operator of ours runs, to be called without the dispatcher in between; None for all others. Gradients must be off."""
     if not isinstance(target, torch._ops.OpOverload) or target.namespace != "engine":
         return None
-    known = _OPERATORS.get(target._schema.name.removeprefix("engine::"))
+    known = operators().get(target._schema.name.removeprefix("engine::"))
     return None if known is None else known[1]
 
 
 @functools.cache
-def _with_whole_parts(function: types.FunctionType) -> types.FunctionType:
+def _with_whole_parts(function: types.FunctionType, trains: bool) -> types.FunctionType:
     """A copy of one of torch's Python functions that finds composites of ours where it names torch's."""
+    known = _known(trains)
     found = dict(function.__globals__)
-    found.update({name: WHOLE[value] for name, value in found.items() if _is_whole(value)})
+    found.update({name: known[value] for name, value in found.items() if _is_known(value, known)})
     # Else the function would hand itself, not this copy, to whatever mode traces it.
     found.update(dict.fromkeys([n for n in found if n.startswith("has_torch_function")], _never))
     copy = types.FunctionType(function.__code__, found, function.__name__, function.__defaults__, function.__closure__)
@@ -117,16 +127,28 @@ def _with_whole_parts(function: types.FunctionType) -> types.FunctionType:
     return copy
 
 
-def _is_whole(value: Any) -> bool:
-    return isinstance(value, (types.BuiltinFunctionType, types.FunctionType)) and value in WHOLE
+def _known(trains: bool) -> dict[Any, Function]:
+    if not trains:
+        return WHOLE
+    from engine.graph.differentiable import WITH_BACKWARD
+
+    return WITH_BACKWARD
 
 
-def whole(target: Any) -> Any:
-    """What to call for ``target`` so that composites stay whole: an operator of ours, a copy that calls one, or the target itself."""
+def _is_known(value: Any, known: dict[Any, Function]) -> bool:
+    return isinstance(value, (types.BuiltinFunctionType, types.FunctionType)) and value in known
+
+
+def whole(target: Any, *, trains: bool = False) -> Any:
+    """What to call for ``target`` so that composites stay whole: an operator of ours, a copy that calls one, or the target itself.
+
+    With ``trains`` it can be differentiated.
+    """
     if not callable(target) or isinstance(target, torch._ops.OpOverload):
         return target
-    if _is_whole(target):
-        return WHOLE[target]
+    known = _known(trains)
+    if _is_known(target, known):
+        return known[target]
     if target is F.multi_head_attention_forward:
-        return _with_whole_parts(target)
+        return _with_whole_parts(target, trains)
     return target

@@ -10,8 +10,14 @@ import torch.fx
 
 @dataclass(frozen=True)
 class AotGraph:
-    """A functional graph of ATen operators, its fake inputs in placeholder order, and the id of its compilation ("0/0")."""
+    """A functional graph of ATen operators, its fake inputs in placeholder order, and the id of its compilation ("0/0").
+
+    ``stage`` is what the graph is called in ids of nodes: "aten", or "forward" and "backward" of a training call.
+    """
 
     module: torch.fx.GraphModule
     inputs: tuple[Any, ...]
     compilation: str
+    stage: str = "aten"
+    is_boxed: bool = False
+    """It is called with one list of inputs, which it empties, so that each input can go as soon as it was read for the last time."""

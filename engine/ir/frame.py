@@ -46,6 +46,8 @@ class GraphSlot:
     slot: Slot
     graph: torch.fx.GraphModule
     inputs: tuple[GraphInput, ...]
+    changes_objects: bool = False
+    """The frame also changes Python objects, once the graph has run."""
 
 
 @dataclass(frozen=True)

@@ -9,12 +9,16 @@ from typing import Any
 class InGraph:
     """A callable with the name that a graph shows: ``fx`` prints nodes by name, and not every callable has one that leads back to it."""
 
-    def __init__(self, name: str, run: Callable[..., Any], *, changes_state: bool = False) -> None:
+    def __init__(
+        self, name: str, run: Callable[..., Any], *, changes_state: bool = False, is_python: bool = False
+    ) -> None:
         self.__name__ = name
         self.__qualname__ = name
         self.run = run
         self.changes_state = changes_state
         """Whether it changes, or reads, more than its arguments: torch's own state. Only the graph as traced may run it."""
+        self.is_python = is_python
+        """It runs Python of the user's own, which may read what the user's code changes."""
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         return self.run(*args, **kwargs)

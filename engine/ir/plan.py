@@ -32,6 +32,8 @@ class View:
     """Lazy operators on top: "conj", "neg"."""
     is_plain: bool = False
     """Both lie in a row from the same start: ``view`` does."""
+    is_unseen: bool = False
+    """Made under ``no_grad``: the view itself needs no gradient, although what it sees does."""
 
 
 @dataclass(frozen=True)
@@ -48,6 +50,8 @@ class InputPlan:
     """Whether it has a version counter; inference tensors have none."""
     layout: View | None = None
     """Sizes, strides and offset that it is given in place (``t_``), the offset relative to its own; None: as they were."""
+    is_hidden: bool = False
+    """Needs a gradient and is written where autograd does not look (``no_grad``, ``detach``): its history stays what it was."""
 
 
 @dataclass(frozen=True)

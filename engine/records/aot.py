@@ -34,6 +34,35 @@ class ValueFacts(Record):
 
 
 @dataclass(frozen=True, slots=True)
+class SavedValue(Record):
+    """One value between forward and backward: ``action`` is "saved" or "recomputed".
+
+    ``bytes`` is what saving it takes, or what not saving it spares; 0 for what takes no memory of its own (inputs, views).
+    """
+
+    name: str
+    action: str
+    bytes: int
+    reason: str
+    origins: tuple[str, ...] = ()
+    """Ids of the nodes of the traced graph that it came from."""
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionRecord(Record):
+    """How the joint graph was cut into forward and backward. Bytes are those of the call that was compiled."""
+
+    method: str
+    values: tuple[SavedValue, ...] = ()
+    saved_bytes: int = 0
+    """Activations kept between forward and backward, inputs not counted."""
+    kept_bytes: int = 0
+    """Inputs that are kept alive for the backward."""
+    default_bytes: int = 0
+    """Activations that would be kept if nothing were computed again."""
+
+
+@dataclass(frozen=True, slots=True)
 class AotRecord(Record):
     """Outermost wrapper first. ``mode`` says what ran: "inference", "training", "eager" with the reason in ``note``."""
 
@@ -41,3 +70,5 @@ class AotRecord(Record):
     values: tuple[ValueFacts, ...] = ()
     wrappers: tuple[WrapperRecord, ...] = ()
     note: str = ""
+    partition: PartitionRecord | None = None
+    """How forward and backward were divided, where there is a backward."""

@@ -16,11 +16,11 @@ Run = Callable[..., Any]
 
 
 def reference(graph: AotGraph) -> Run:
-    """``run(*inputs) -> tuple``: the graph's outputs, computed by torch's own kernels on the inputs' device.
+    """``run(*inputs) -> tuple`` (boxed: ``run([inputs])``): the graph's outputs, computed by torch's own kernels on the inputs' device.
 
     Every operator runs the kernel that eager would run, so that results are eager's to the bit wherever the graph keeps eager's operators.
     """
-    writer = _Writer(graph.module)
+    writer = _Writer(graph.module, graph.is_boxed)
     exec(compile(writer.text(), "<engine ATen executor>", "exec"), writer.scope)
     run: Run = writer.scope["run"]
     return run
@@ -79,8 +79,9 @@ def callable_of(target: Any) -> Any:
 class _Writer:
     """Writes the function's text; callables and constants go into ``scope``."""
 
-    def __init__(self, module: torch.fx.GraphModule) -> None:
+    def __init__(self, module: torch.fx.GraphModule, is_boxed: bool) -> None:
         self._module = module
+        self._is_boxed = is_boxed
         self._nodes = list(module.graph.nodes)
         self.scope: dict[str, Any] = {}
         self._names: dict[int, str] = {}
@@ -90,7 +91,7 @@ class _Writer:
         """The function ``run``."""
         last = {n: node for node in self._nodes for n in node.all_input_nodes}
         parameters = [n.name for n in self._nodes if n.op == "placeholder"]
-        lines = [f"def run({', '.join(parameters)}):"]
+        lines = self._unpacking(parameters) if self._is_boxed else [f"def run({', '.join(parameters)}):"]
         for node in self._nodes:
             if node.op == "placeholder":
                 continue
@@ -103,6 +104,13 @@ class _Writer:
             if dead:
                 lines.append(f"    del {', '.join(dead)}")
         return "\n".join(lines)
+
+    def _unpacking(self, parameters: list[str]) -> list[str]:
+        unread = [n.name for n in self._nodes if n.op == "placeholder" and not n.users]
+        lines = ["def run(__given):"]
+        lines += [f"    {', '.join(parameters)}, = __given"] if parameters else []
+        lines += ["    __given.clear()", *([f"    del {', '.join(unread)}"] if unread else [])]
+        return lines
 
     def _expression(self, node: torch.fx.Node) -> str:
         if node.op == "get_attr":

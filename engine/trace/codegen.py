@@ -6,6 +6,7 @@ import enum
 import operator
 from collections import Counter
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 from types import BuiltinFunctionType, CodeType, FunctionType
 from typing import TYPE_CHECKING, Any
 
@@ -273,6 +274,8 @@ class Codegen:
             if node not in self._outputs:
                 self._outputs[node] = self.temp("out")
         graph = self.tx.graph.finish(list(self._outputs))
+        if graph is not None and (self.tx.mutated or self.tx.globals_written):
+            graph = replace(graph, changes_objects=True)
         inputs = () if graph is None else graph.inputs
         self._load_inputs([i.origin for i in inputs])
         if graph is not None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -101,6 +102,18 @@ _HELD_IN = {"alias of input": "i", "alias of result": "r", "alias of root": "t"}
 
 def seen(base: str, view: View, names: dict[str, Any]) -> str:
     """The text of a view of ``base``; constants that it needs are added to ``names``."""
+    text = _seen(base, view, names)
+    if not view.is_unseen:
+        return text
+    names["unseen"] = torch.no_grad()(_called)
+    return f"unseen(lambda: {text})"
+
+
+def _called(make: Callable[[], torch.Tensor]) -> torch.Tensor:
+    return make()
+
+
+def _seen(base: str, view: View, names: dict[str, Any]) -> str:
     if view.is_plain:
         text = f"{base}.view({sizes_text(view.sizes)})"
     else:

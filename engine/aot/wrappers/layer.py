@@ -48,7 +48,7 @@ class LayerWrapper(Protocol):
 def weave(run: Run, plan: Plan, layers: tuple[Layer, ...]) -> Run:
     """The functional graph's ``run`` inside its layers, outermost first, as one function; ``run`` itself where nothing is to be done."""
     arguments = next((layer.arguments for layer in layers if layer.arguments is not None), None)
-    if is_identity(plan) and arguments is None:
+    if is_identity(plan) and arguments is None and not any(layer.before or layer.holding for layer in layers):
         return run
     scope: dict[str, Any] = {"run": run, "as_strided": torch.as_strided}
     for layer in layers:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+import torch
+
 from engine.aot.wrappers.aliases import offset_text, set_version, sizes_text
 from engine.aot.wrappers.layer import Layer
 from engine.ir.plan import InputPlan, Plan
@@ -24,7 +26,7 @@ def _actions(i: InputPlan) -> list[WrapperAction]:
         found.append(WrapperAction(i.name, f"given the sizes {sizes_text(i.layout.sizes)}", why))
     if i.written:
         why = "the functional graph returns its new contents instead of writing in place"
-        found.append(WrapperAction(i.name, "copied back", why))
+        found.append(WrapperAction(i.name, "copied back unseen by autograd" if i.is_hidden else "copied back", why))
     if not _is_counted(i):
         why = "saved tensors and views compare version counters: they must be what eager's are"
         found.append(WrapperAction(i.name, f"version counted on by {i.writes}", why))
@@ -46,7 +48,10 @@ def post_compile(plan: Plan) -> Layer:
             names["set_version"] = set_version
             before.append(f"c{n} = i{n}._version")
         if i.written:
-            after.append(f"i{n}.copy_(r{i.result})")
+            copy = f"i{n}.copy_(r{i.result})"
+            after += ["with no_grad():", f"    {copy}"] if i.is_hidden else [copy]
+        if i.is_hidden:
+            names["no_grad"] = torch.no_grad
         if i.layout is not None:
             layout = f"{sizes_text(i.layout.sizes)}, {sizes_text(i.layout.strides)}"
             after.append(f"i{n}.as_strided_({layout}, {offset_text(f'i{n}', i.layout.offset)})")

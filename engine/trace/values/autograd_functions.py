@@ -67,7 +67,8 @@ def _apply(tx: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
         raise Unsupported("unknown-call", f"{cls.__name__} raises while it is looked into") from error
     if len(tx.input_tensors) != known:
         raise Unsupported("unknown-call", f"{cls.__name__} reads a tensor that is not an argument of it")
-    return emit(tx, "call_function", InGraph(cls.__name__, cls.apply), given)  # type: ignore[attr-defined]
+    target = InGraph(cls.__name__, cls.apply, is_python=True)  # type: ignore[attr-defined]
+    return emit(tx, "call_function", target, given)
 
 
 def _look_into(tx: Tracer, cls: type, given: list[Value]) -> None:

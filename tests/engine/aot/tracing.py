@@ -14,12 +14,14 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx.experimental.symbolic_shapes import DimDynamic, ShapeEnv, StatelessSymbolicContext
 from torch.overrides import TorchFunctionMode
 
-from engine.aot.driver import AotResult, compile_graph
+from engine.aot.driver import AotResult, Settings, compile_graph
 from engine.ir.aot import AotGraph
+from engine.ir.context import recording
 from engine.ir.frame import GraphInput
 from engine.ir.graph import NodeOrigin, set_origin
 from engine.ir.origin import Local
 from engine.records.bytecode import Span
+from engine.records.session import Session
 from engine.runtime.reference import reference
 
 
@@ -101,4 +103,6 @@ def compiled(fn: Callable[..., Any], args: Sequence[Any], dynamic: bool = False)
         return reference(graph)
 
     graph, inputs = traced(fn, args, dynamic)
-    return compile_graph(graph, inputs, compilation="0/0", lower=lower), lowered
+    with recording(Session()):
+        result = compile_graph(graph, inputs, compilation="0/0", settings=Settings(lower, reference))
+    return result, lowered

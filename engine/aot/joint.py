@@ -1,0 +1,231 @@
+"""Traces a graph together with its backward: one functional graph from inputs and tangents to results and gradients.
+
+The idea of tracing autograd's own backward over functional fake tensors is torch's (AOTAutograd's joint graph).
+"""
+
+from __future__ import annotations
+
+import bisect
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+import torch.fx
+from torch._prims_common import is_non_overlapping_and_dense_or_false
+from torch._subclasses.functional_tensor import FunctionalTensor, FunctionalTensorMode
+from torch.fx.experimental.proxy_tensor import disable_proxy_modes_tracing, get_proxy_mode, track_tensor_tree
+
+from engine.aot.analyse import is_mutating, is_reshaped
+from engine.aot.functionalize import Interpreter, Tracing, fake_mode_of, labelled, symbols, trace, unwrap
+from engine.aot.views import NotFunctional
+from engine.graph.passes.drop_aliases import drop_aliases
+from engine.graph.passes.drop_dead import drop_dead
+from engine.graph.rules import FUNCTIONAL, check
+from engine.ir.frame import GraphInput
+from engine.ir.graph import NodeOrigin, origin_of, set_origin
+from engine.ir.plan import Plan
+
+BACKWARD = "engine_backward"
+"""In ``node.meta["custom"]`` of nodes that were traced while autograd ran."""
+
+
+@dataclass(frozen=True)
+class Joint:
+    """The joint graph: placeholders are the inputs, then one tangent for each position in ``differentiable``.
+
+    It returns ``plan.results`` results, then one gradient for each position in ``needing`` (None: nothing flows there).
+    """
+
+    module: torch.fx.GraphModule
+    inputs: tuple[Any, ...]
+    plan: Plan
+    differentiable: tuple[int, ...]
+    """Positions of results that gradients flow back from."""
+    needing: tuple[int, ...]
+    """Positions of inputs that gradients flow to."""
+
+
+def trace_joint(graph: torch.fx.GraphModule, inputs: Sequence[GraphInput], compilation: str) -> Joint:
+    """Trace ``graph`` and its backward to functional ATen, in the grad mode of the caller. Symbolic sizes stay symbolic.
+
+    Raises:
+        NotFunctional: see ``functionalize``; or gradients would flow otherwise than in eager.
+        IllegalGraph: the outcome would break a rule.
+    """
+    changed = next((i.name for i in inputs if isinstance(i.fake, torch.Tensor) and is_reshaped(i.fake, i.real)), None)
+    if changed is not None:
+        raise NotFunctional(f"the shape or layout of {changed} is changed in place, and gradients are needed")
+    tracing = _Differentiating(labelled(graph, compilation), inputs, fake_mode_of(graph, inputs))
+    with torch.autograd.set_multithreading_enabled(False):
+        module, fakes = trace(tracing, graph, inputs)
+    _tangents_first(module, len(inputs))
+    drop_aliases(module)
+    drop_dead(module)
+    module.recompile()
+    check(module, FUNCTIONAL, f"joint graph of {compilation}")
+    plan = replace(tracing.plan(), symbols=symbols(fakes))
+    return Joint(module, fakes, plan, tracing.differentiable, tracing.needing)
+
+
+class _Seen(torch.autograd.Function):
+    """An input as the graph is given it: no leaf any more, so that it may be written to in place."""
+
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor) -> torch.Tensor:
+        return x.detach()
+
+    @staticmethod
+    def backward(ctx: Any, *grads: torch.Tensor) -> torch.Tensor:
+        return grads[0]
+
+
+class _Watching(Interpreter):
+    """Notes which numbers autograd gave to what each node did, to know a backward operator's node again."""
+
+    differentiates = True
+
+    def __init__(self, graph: torch.fx.GraphModule) -> None:
+        super().__init__(graph)
+        self.numbers: list[int] = []
+        self.origins: list[NodeOrigin] = []
+
+    def run_node(self, n: torch.fx.Node) -> Any:
+        self.numbers.append(torch._C._autograd._get_sequence_nr())
+        self.origins.append(origin_of(n))
+        return super().run_node(n)
+
+    def origin(self, number: int) -> NodeOrigin | None:
+        """The origin of the node during whose run autograd gave out this number."""
+        position = bisect.bisect_right(self.numbers, number) - 1
+        return self.origins[position] if position >= 0 else None
+
+
+class _Differentiating(Tracing):
+    """One run of the graph over functional tensors under autograd, then of its backward."""
+
+    def __init__(self, graph: torch.fx.GraphModule, inputs: Sequence[GraphInput], mode: Any) -> None:
+        super().__init__(graph, inputs)
+        self._mode = mode
+        self._mutates = any(map(is_mutating, graph.graph.nodes))
+        self._watching = _Watching(graph)
+        self.differentiable: tuple[int, ...] = ()
+        self.needing = tuple(
+            n for n, i in enumerate(inputs) if isinstance(i.real, torch.Tensor) and i.real.requires_grad
+        )
+
+    def interpreter(self) -> Interpreter:
+        return self._watching
+
+    def given(self, originals: list[Any]) -> list[Any]:
+        given = list(originals)
+        for n in self.needing:
+            originals[n].requires_grad_(True)
+            if self._mutates:
+                given[n] = _Seen.apply(originals[n])  # type: ignore[no-untyped-call]
+        self._histories = {n: given[n].grad_fn for n in self.needing}
+        self._given = given
+        return given
+
+    def run(self, *args: Any) -> tuple[Any, ...]:
+        grad = torch.is_grad_enabled()
+        results, sources, originals = self.results(args)
+        torch._C._set_grad_enabled(grad)
+        self.hidden = frozenset(n for n in self._written if n in self._histories and self._is_unseen(n))
+        hidden = {self._written[n] for n in self.hidden}
+        self.differentiable = tuple(
+            k for k, s in enumerate(sources) if isinstance(s, torch.Tensor) and s.requires_grad and k not in hidden
+        )
+        self._check_outputs()
+        if not self.differentiable:
+            return results
+        return (*results, *self._gradients(results, sources, [originals[n] for n in self.needing]))
+
+    def _is_unseen(self, position: int) -> bool:
+        return self._given[position].grad_fn is self._histories[position]
+
+    def _check_outputs(self) -> None:
+        """Results need gradients exactly where eager's do: the traced fake values tell."""
+        assert self._outputs is not None
+        for fake, position in self._outputs.whole:
+            if fake.requires_grad != (position in self.differentiable):
+                raise NotFunctional("an output would need a gradient where eager's needs none, or the other way round")
+
+    def _gradients(self, results: Sequence[Any], sources: Sequence[Any], leaves: list[Any]) -> list[Any]:
+        needed = [sources[k] for k in self.differentiable]
+        tangents = [self._tangent(n, results[k]) for n, k in enumerate(self.differentiable)]
+        marks = _Marks(self._watching.origin)
+        hooks = list(marks.hook(needed))
+        try:
+            with FunctionalTensorMode(), torch._C._DisableAutocast(), torch.no_grad():
+                functional = [FunctionalTensor.to_functional(t) for t in tangents]
+                found = torch.autograd.grad(needed, leaves, functional, allow_unused=True)
+        finally:
+            marks.mark(None)
+            for hook in hooks:
+                hook.remove()
+        return [None if g is None else unwrap(g) if isinstance(g, FunctionalTensor) else g for g in found]
+
+    def _tangent(self, number: int, result: torch.Tensor) -> torch.Tensor:
+        """A new input of the graph, laid out as the result is."""
+        proxies = get_proxy_mode()
+        assert proxies is not None
+        with disable_proxy_modes_tracing(), self._mode:
+            if is_non_overlapping_and_dense_or_false(result):
+                tangent = torch.empty_strided(result.shape, result.stride(), dtype=result.dtype, device=result.device)
+            else:
+                tangent = torch.empty(result.shape, dtype=result.dtype, device=result.device)
+        proxy = proxies.tracer.create_proxy("placeholder", f"tangent_{number}", (), {})
+        track_tensor_tree(tangent, proxy, constant=None, tracer=proxies.tracer)
+        return tangent
+
+
+class _Marks:
+    """Marks nodes traced while autograd runs as the backward's, and gives them the origin of the forward node that they belong to."""
+
+    def __init__(self, origin: Callable[[int], NodeOrigin | None]) -> None:
+        self._origin = origin
+        proxies = get_proxy_mode()
+        assert proxies is not None
+        self._graph = proxies.tracer.graph
+        self._last = self._graph._root._prev
+
+    def hook(self, outputs: Sequence[torch.Tensor]) -> Iterator[Any]:
+        """Hooks on every autograd node behind ``outputs``."""
+        todo: list[Any] = [o.grad_fn for o in outputs]
+        known = set()
+        while todo:
+            node = todo.pop()
+            if node is None or node in known:
+                continue
+            known.add(node)
+            todo += [n for n, _ in node.next_functions]
+            if "AccumulateGrad" in node.name():
+                continue
+            origin = self._origin(node._sequence_nr())
+            sums = None if origin is None else replace(origin, note="gradients that meet here are summed")
+            yield node.register_prehook(lambda grads, origin=sums: self.mark(origin))
+            yield node.register_hook(lambda grads, given, origin=origin: self.mark(origin))
+
+    def mark(self, origin: NodeOrigin | None) -> None:
+        """Mark what was traced since the last marking."""
+        node = end = self._graph._root._prev
+        while node is not self._last:
+            if origin is not None:
+                set_origin(node, origin)
+            node.meta["custom"] = {**node.meta.get("custom", {}), BACKWARD: True}
+            node = node._prev
+        self._last = end
+
+
+def _tangents_first(module: torch.fx.GraphModule, inputs: int) -> None:
+    """Move the placeholders of tangents up to the inputs."""
+    placeholders = [n for n in module.graph.nodes if n.op == "placeholder"]
+    for last, node in zip(placeholders[inputs - 1 :], placeholders[inputs:], strict=False):
+        if inputs:
+            last.append(node)
+
+
+def is_backward(node: torch.fx.Node) -> bool:
+    """Whether a node of a joint graph was traced while autograd ran."""
+    return bool(node.meta.get("custom", {}).get(BACKWARD))

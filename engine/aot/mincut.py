@@ -1,0 +1,99 @@
+"""The smallest cut between two nodes of a weighted directed graph, by Dinic's algorithm (Dinitz, 1970)."""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass, field
+
+INFINITE = 1 << 62
+
+
+@dataclass
+class Network:
+    """A directed graph whose edges have integer capacities; nodes are numbers from ``node()``."""
+
+    _edges: list[list[int]] = field(default_factory=list)
+    """Per node the numbers of the edges that leave it; edge ``e ^ 1`` is the reverse of edge ``e``."""
+    _heads: list[int] = field(default_factory=list)
+    _left: list[int] = field(default_factory=list)
+
+    def node(self) -> int:
+        """A new node."""
+        self._edges.append([])
+        return len(self._edges) - 1
+
+    def edge(self, tail: int, head: int, capacity: int) -> None:
+        """A new edge."""
+        for a, b, c in ((tail, head, capacity), (head, tail, 0)):
+            self._edges[a].append(len(self._heads))
+            self._heads.append(b)
+            self._left.append(c)
+
+    def cut(self, source: int, sink: int) -> tuple[int, set[int]]:
+        """The capacity of the smallest cut, and the nodes on the sink's side of the smallest cut that is closest to the sink.
+
+        The network is used up. A capacity of INFINITE or more means that there is no cut.
+        """
+        flow = 0
+        while flow < INFINITE and (levels := self._levels(source, sink)) is not None:
+            flow += self._blocking(source, sink, levels)
+        return flow, self._reaching(sink)
+
+    def _levels(self, source: int, sink: int) -> list[int] | None:
+        """Distances from the source along edges with capacity left; None when the sink cannot be reached."""
+        levels = [-1] * len(self._edges)
+        levels[source] = 0
+        queue = deque((source,))
+        while queue:
+            node = queue.popleft()
+            for edge in self._edges[node]:
+                head = self._heads[edge]
+                if self._left[edge] > 0 and levels[head] < 0:
+                    levels[head] = levels[node] + 1
+                    queue.append(head)
+        return None if levels[sink] < 0 else levels
+
+    def _blocking(self, source: int, sink: int, levels: list[int]) -> int:
+        """Push all that can be pushed along shortest paths; returns how much."""
+        heads, left = self._heads, self._left
+        following = [0] * len(self._edges)
+        total = 0
+        path: list[int] = []
+        node = source
+        while True:
+            if node == sink:
+                pushed = min(left[e] for e in path)
+                total += pushed
+                for e in path:
+                    left[e] -= pushed
+                    left[e ^ 1] += pushed
+                first = next(k for k, e in enumerate(path) if left[e] == 0)
+                node = heads[path[first] ^ 1]
+                del path[first:]
+                continue
+            edges = self._edges[node]
+            while following[node] < len(edges) and not (
+                left[edges[following[node]]] > 0 and levels[heads[edges[following[node]]]] == levels[node] + 1
+            ):
+                following[node] += 1
+            if following[node] < len(edges):
+                path.append(edges[following[node]])
+                node = heads[path[-1]]
+            elif path:
+                node = heads[path.pop() ^ 1]
+                following[node] += 1
+            else:
+                return total
+
+    def _reaching(self, sink: int) -> set[int]:
+        """Nodes from which the sink can be reached along edges with capacity left."""
+        reaching = {sink}
+        todo = [sink]
+        while todo:
+            node = todo.pop()
+            for edge in self._edges[node]:
+                tail = self._heads[edge]
+                if tail not in reaching and self._left[edge ^ 1] > 0:
+                    reaching.add(tail)
+                    todo.append(tail)
+        return reaching

@@ -1,0 +1,332 @@
+"""Cuts a joint graph into a forward and a backward: what is saved in between, and what the backward computes again.
+
+The idea of choosing by a minimum cut of the graph, capacities in bytes, is from torch (min-cut rematerialisation; compare Chen et al.,
+Training Deep Nets with Sublinear Memory Cost, 2016). A forward that keeps all that its backward reads is the "default" partition.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import torch
+import torch.fx
+
+from engine.aot.joint import Joint, is_backward
+from engine.aot.mincut import INFINITE, Network
+from engine.aot.recompute import ban, is_size, is_view, seen_by, size_of
+from engine.graph.passes.drop_dead import is_droppable
+from engine.ir.graph import NodeOrigin, origin_of, set_origin
+from engine.records.aot import PartitionRecord, SavedValue
+
+Method = Literal["min-cut", "default"]
+Node = torch.fx.Node
+
+
+@dataclass(frozen=True)
+class Halves:
+    """The two graphs of a training call.
+
+    ``forward`` takes the inputs and returns ``results`` results, then the saved tensors, then the saved numbers. ``backward`` takes the
+    saved tensors, the saved numbers and the tangents, and returns a gradient or None for each input that needs one.
+    """
+
+    forward: torch.fx.GraphModule
+    backward: torch.fx.GraphModule
+    results: int
+    tensors: tuple[str, ...]
+    """Names of the saved tensors; those of inputs are inputs themselves."""
+    numbers: tuple[str, ...]
+    tangents: tuple[Any, ...]
+    """Fake tangents."""
+    tangent_names: tuple[str, ...]
+    saved: tuple[Any, ...]
+    """Fake values of what is saved, tensors first."""
+    record: PartitionRecord
+
+
+def partition(joint: Joint, is_free: Sequence[bool], method: Method = "min-cut") -> Halves:
+    """Cut ``joint``. ``is_free`` tells for each input whether it is in memory anyway (a parameter), so that saving it costs nothing."""
+    parts = _Parts(joint)
+    _keep_overwritten(joint, parts)
+    parts = _Parts(joint)
+    read = parts.read_by_backward()
+    chosen = read if method == "default" else _minimum_cut(parts, read, is_free)
+    saved = _ordered(parts, _completed(parts, chosen))
+    return _split(parts, saved, method, is_free)
+
+
+class _Parts:
+    """The joint graph's nodes by the part that they play."""
+
+    def __init__(self, joint: Joint) -> None:
+        self.joint = joint
+        self.nodes = list(joint.module.graph.nodes)
+        self.order = {n: k for k, n in enumerate(self.nodes)}
+        placeholders = [n for n in self.nodes if n.op == "placeholder"]
+        self.inputs = placeholders[: len(joint.inputs)]
+        self.tangents = placeholders[len(joint.inputs) :]
+        self.output = self.nodes[-1]
+        returned = tuple(self.output.args[0])
+        self.results = returned[: joint.plan.results]
+        self.gradients = returned[joint.plan.results :]
+        self.late = self._late()
+        """Nodes that only the backward can run: they need a tangent, or have effects that are the backward's."""
+        self.written = [n for n, i in zip(self.inputs, joint.plan.inputs, strict=True) if i.written]
+
+    def _late(self) -> set[Node]:
+        late = set(self.tangents)
+        for node in self.nodes[:-1]:
+            if any(n in late for n in node.all_input_nodes) or (is_backward(node) and not is_droppable(node)):
+                late.add(node)
+        return late
+
+    def read_by_backward(self) -> set[Node]:
+        """Early values that late nodes read, or that are gradients themselves."""
+        read = {n for node in self.late for n in node.all_input_nodes if n not in self.late}
+        read.update(g for g in self.gradients if isinstance(g, Node) and g not in self.late)
+        return read
+
+
+def _keep_overwritten(joint: Joint, parts: _Parts) -> None:
+    """Give the backward a copy of what an input held, where the input is written before the backward can read it."""
+    graph = joint.module.graph
+    for node in parts.written:
+        readers = [u for u in node.users if u in parts.late or is_backward(u)]
+        if not readers:
+            continue
+        with graph.inserting_before(next(n for n in parts.nodes if n.op != "placeholder")):
+            copy = graph.call_function(torch.ops.aten.clone.default, (node,))
+        copy.meta = {"val": node.meta["val"]}
+        set_origin(copy, NodeOrigin(note="what the input held before it is written"))
+        for reader in readers:
+            reader.replace_input_with(node, copy)
+
+
+def _minimum_cut(parts: _Parts, read: set[Node], is_free: Sequence[bool]) -> set[Node]:
+    """The early values to save so that everything in ``read`` can be had from them, at the least bytes."""
+    early = [n for n in parts.nodes[:-1] if n not in parts.late]
+    relevant = _ancestors(read)
+    network = Network()
+    source, sink = network.node(), network.node()
+    places = {n: (network.node(), network.node()) for n in early if n in relevant}
+    costs = _costs(parts, read, is_free)
+    for node, (into, out) in places.items():
+        network.edge(into, out, costs(node))
+        if node.op == "placeholder" or ban(node):
+            network.edge(source, into, INFINITE)
+        if node in read:
+            network.edge(out, sink, INFINITE)
+        for used in node.all_input_nodes:
+            network.edge(places[used][1], into, INFINITE)
+    capacity, beyond = network.cut(source, sink)
+    if capacity >= INFINITE:
+        return read
+    return {n for n, (into, out) in places.items() if into not in beyond and out in beyond}
+
+
+def _costs(parts: _Parts, read: set[Node], is_free: Sequence[bool]) -> Callable[[Node], int]:
+    """What saving each node costs, in bytes; INFINITE where it must not be saved.
+
+    Results and inputs are the caller's, who may write to them between forward and backward: they are saved only where eager would have
+    saved them too, and complain.
+    """
+    free = {n for n, f in zip(parts.inputs, is_free, strict=True) if f}
+    eager = {seen_by(n) for n in read}
+    callers = {r for r in parts.results if isinstance(r, Node)} | set(parts.inputs)
+    written = set(parts.written)
+
+    def cost(node: Node) -> int:
+        value = node.meta.get("val")
+        if is_view(node) or node in written or isinstance(value, (tuple, list)):
+            return INFINITE
+        if node in free or node.op == "get_attr":
+            return 1
+        if node in callers and not is_size(node):
+            return size_of(value) if seen_by(node) in eager else INFINITE
+        return size_of(value)
+
+    return cost
+
+
+def _ancestors(nodes: Iterable[Node]) -> set[Node]:
+    found: set[Node] = set()
+    todo = list(nodes)
+    while todo:
+        node = todo.pop()
+        if node not in found:
+            found.add(node)
+            todo += node.all_input_nodes
+    return found
+
+
+def _completed(parts: _Parts, chosen: set[Node]) -> set[Node]:
+    """What must cross over so that the backward can run: constants and views of saved values are made anew there, tuples are unpacked before."""
+    saved: set[Node] = set()
+    for node in chosen:
+        if isinstance(node.meta.get("val"), (tuple, list)):
+            saved.update(u for u in node.users if u not in parts.late)
+        elif node.op != "get_attr":
+            saved.add(node)
+    return saved
+
+
+def _ordered(parts: _Parts, saved: Iterable[Node]) -> list[Node]:
+    """Tensors before numbers, each in the joint graph's order."""
+    return sorted(saved, key=lambda n: (is_size(n), parts.order[n]))
+
+
+def _split(parts: _Parts, saved: list[Node], method: Method, is_free: Sequence[bool]) -> Halves:
+    module = parts.joint.module
+    again: list[Node] = []
+    forward = _extract(module, parts.inputs, [*parts.results, *saved], _effects(parts), again)
+    again.clear()
+    backward = _extract(module, [*saved, *parts.tangents], parts.gradients, _late_effects(parts), again)
+    recomputed = [n for n in again if n not in parts.late]
+    tensors = tuple(n.name for n in saved if not is_size(n))
+    numbers = tuple(n.name for n in saved if is_size(n))
+    return Halves(
+        forward,
+        backward,
+        len(parts.results),
+        tensors,
+        numbers,
+        tuple(n.meta["val"] for n in parts.tangents),
+        tuple(n.name for n in parts.tangents),
+        tuple(n.meta["val"] for n in saved),
+        _record(parts, saved, recomputed, method, is_free),
+    )
+
+
+def _effects(parts: _Parts) -> set[Node]:
+    """Nodes of the forward that run although nobody reads them."""
+    return {n for n in parts.nodes[:-1] if n not in parts.late and not is_droppable(n) and n.op != "placeholder"}
+
+
+def _late_effects(parts: _Parts) -> set[Node]:
+    return {n for n in parts.nodes[:-1] if n in parts.late and not is_droppable(n) and n.op != "placeholder"}
+
+
+def _extract(
+    module: torch.fx.GraphModule,
+    inputs: Sequence[Node],
+    outputs: Sequence[Any],
+    effects: Collection[Node],
+    made: list[Node],
+) -> torch.fx.GraphModule:
+    """The part of the graph between ``inputs`` and ``outputs``; nodes that it runs are appended to ``made``.
+
+    Nodes that the backward runs anew stand right before what reads them first, so that they do not live long.
+    """
+    graph = torch.fx.Graph()
+    copies: dict[Node, Node] = {}
+    for node in inputs:
+        copies[node] = graph.placeholder(node.name)
+        copies[node].meta = dict(node.meta)
+    wanted = _between(inputs, [*(o for o in outputs if isinstance(o, Node)), *effects])
+    lazy = {n for n in wanted if not is_backward(n)} if any(is_backward(n) for n in wanted) else set()
+
+    def emit(last: Node) -> None:
+        todo = [last]
+        while todo:
+            node = todo[-1]
+            missing = [n for n in node.all_input_nodes if n not in copies]
+            if missing:
+                todo += reversed(missing)
+                continue
+            todo.pop()
+            if node not in copies:
+                copies[node] = graph.node_copy(node, copies.__getitem__)
+                copies[node].meta = dict(node.meta)
+                made.append(node)
+
+    for node in module.graph.nodes:
+        if node in wanted and node not in lazy:
+            emit(node)
+    for node in outputs:
+        if isinstance(node, Node):
+            emit(node)
+    graph.output(tuple(copies[o] if isinstance(o, Node) else o for o in outputs))
+    return torch.fx.GraphModule(module, graph)
+
+
+def _between(inputs: Sequence[Node], last: Sequence[Node]) -> set[Node]:
+    """Nodes that must run to get from ``inputs`` to ``last``."""
+    known = set(inputs)
+    found: set[Node] = set()
+    todo = list(last)
+    while todo:
+        node = todo.pop()
+        if node in known or node in found:
+            continue
+        found.add(node)
+        todo += node.all_input_nodes
+    return found
+
+
+def _record(
+    parts: _Parts, saved: Sequence[Node], recomputed: Sequence[Node], method: Method, is_free: Sequence[bool]
+) -> PartitionRecord:
+    free = {n for n, f in zip(parts.inputs, is_free, strict=True) if f}
+    inputs = set(parts.inputs)
+    rows = [
+        SavedValue(
+            n.name, "saved", 0 if n in inputs else size_of(n.meta["val"]), _why_saved(n, inputs, free, method), _of(n)
+        )
+        for n in saved
+    ]
+    rows += [
+        SavedValue(n.name, "recomputed", 0 if is_view(n) else _bytes(n), _why_again(n), _of(n)) for n in recomputed
+    ]
+    return PartitionRecord(
+        method,
+        tuple(rows),
+        saved_bytes=sum(size_of(n.meta["val"]) for n in saved if n not in inputs),
+        kept_bytes=sum(size_of(n.meta["val"]) for n in saved if n in inputs),
+        default_bytes=_default_bytes(parts),
+    )
+
+
+def _bytes(node: Node) -> int:
+    value = node.meta.get("val")
+    return sum(map(size_of, value)) if isinstance(value, (tuple, list)) else size_of(value)
+
+
+def _default_bytes(parts: _Parts) -> int:
+    """What would be saved if nothing were computed again: memory that views share counts once."""
+    return sum(_bytes(n) for n in {seen_by(r) for r in parts.read_by_backward()} if n.op == "call_function")
+
+
+def _of(node: Node) -> tuple[str, ...]:
+    return origin_of(node).nodes
+
+
+def _why_saved(node: Node, inputs: set[Node], free: set[Node], method: Method) -> str:
+    if node in free:
+        return "a parameter, in memory anyway"
+    if node in inputs:
+        return "an input: saving it takes no memory of its own, and keeps it alive"
+    if is_size(node):
+        return "a number made of sizes"
+    if method == "default":
+        return "the backward reads it"
+    producer = node.all_input_nodes[0] if node.target.__class__.__name__ == "builtin_function_or_method" else node
+    if reason := ban(node) or ban(producer):
+        return reason
+    return "saving it takes the least memory of all that the backward could start from"
+
+
+def _why_again(node: Node) -> str:
+    if is_view(node):
+        return "a view: making it takes no time and no memory"
+    if is_size(node):
+        return "a number made of sizes"
+    if is_backward(node):
+        return "only the backward needs it"
+    return "cheap to compute from what is saved"
+
+
+def saved_rows(record: PartitionRecord) -> Iterator[SavedValue]:
+    """What is saved, largest first."""
+    yield from sorted((r for r in record.values if r.action == "saved"), key=lambda r: -r.bytes)

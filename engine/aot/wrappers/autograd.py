@@ -1,0 +1,289 @@
+"""Makes the forward graph differentiable: one autograd node a call, whose backward graph is compiled when it is first needed."""
+
+from __future__ import annotations
+
+import contextvars
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+import torch.fx
+from torch.autograd import forward_ad
+
+from engine.aot.analyse import output_args
+from engine.aot.functionalize import is_made_by_view
+from engine.aot.joint import Joint
+from engine.aot.partition import Halves
+from engine.aot.undefined import NotSeparable, absent_gradients, without_tangents
+from engine.aot.wrappers.aliases import set_version
+from engine.aot.wrappers.layer import Layer
+from engine.records.aot import WrapperAction
+
+Run = Callable[..., Any]
+Layout = tuple[tuple[int, ...], tuple[int, ...]]
+Compile = Callable[[torch.fx.GraphModule], Run]
+
+NAME = "autograd"
+
+TWICE = (
+    "engine.compile does not currently support double backward: the gradient of a compiled graph was itself to be differentiated. "
+    "Compile with backend='eager', or leave this part uncompiled (engine.disable)."
+)
+
+
+@dataclass(frozen=True)
+class Crossing:
+    """What the autograd node needs to know, in positions of the forward's inputs and results.
+
+    The forward graph returns ``results`` results, ``tensors`` saved tensors and ``numbers`` saved numbers. ``layouts`` are sizes and
+    strides that the backward expects of the tangent of each position in ``differentiable``; None where they are symbols, and are those
+    of the result of the call.
+    """
+
+    inputs: int
+    results: int
+    tangents: tuple[str, ...]
+    """Names of the backward graph's placeholders for tangents."""
+    tensors: int
+    numbers: int
+    differentiable: tuple[int, ...]
+    plain: tuple[int, ...]
+    """Results that are tensors and need no gradient."""
+    needing: tuple[int, ...]
+    layouts: tuple[Layout | None, ...]
+    views: tuple[int, ...] = ()
+    """Results that the graph computes as views, where eager's tensor is none: or they could not be written to."""
+    writes: tuple[tuple[int, int], ...] = ()
+    """``Plan.writes``: version counters must be right before a result is saved."""
+
+
+def crossing(joint: Joint, halves: Halves) -> Crossing:
+    """What a joint graph and its halves mean for the autograd node."""
+    nodes = output_args(halves.forward.graph)
+    tensors = [k for k, n in enumerate(nodes[: halves.results]) if isinstance(_value(n), torch.Tensor)]
+    return Crossing(
+        inputs=len(joint.inputs),
+        results=halves.results,
+        tangents=halves.tangent_names,
+        tensors=len(halves.tensors),
+        numbers=len(halves.numbers),
+        differentiable=joint.differentiable,
+        plain=tuple(k for k in tensors if k not in joint.differentiable),
+        needing=joint.needing,
+        layouts=tuple(map(_layout, halves.tangents)),
+        views=tuple(k for k in tensors if is_made_by_view(nodes[k])),
+        writes=tuple((k, n) for k, n in joint.plan.writes if n or not nodes[k].all_input_nodes),
+    )
+
+
+def _value(node: Any) -> Any:
+    return node.meta["val"] if isinstance(node, torch.fx.Node) else node
+
+
+def _layout(tangent: torch.Tensor) -> Layout | None:
+    size, stride = tuple(tangent.shape), tangent.stride()
+    return (size, stride) if all(isinstance(n, int) for n in (*size, *stride)) else None
+
+
+def pre_compile(crossing: Crossing, names: Sequence[str]) -> tuple[WrapperAction, ...]:
+    """One action an input that gradients flow to, one for what is saved, one a result that stands outside of autograd."""
+    why = "the traced graph differentiates with respect to it"
+    actions = [WrapperAction(names[n], "gets a gradient from the backward graph", why) for n in crossing.needing]
+    actions += [
+        WrapperAction(f"result {n}", "marked as not differentiable", "eager's needs no gradient")
+        for n in crossing.plain
+    ]
+    saved = f"{crossing.tensors} tensors and {crossing.numbers} numbers saved"
+    actions.append(WrapperAction("between forward and backward", saved, "the backward graph reads them"))
+    actions.append(WrapperAction("backward", "compiled when it is first needed", "many calls are never differentiated"))
+    return tuple(actions)
+
+
+def eager_where_unknown(as_traced: Run, inputs: int) -> Layer:
+    """Under functorch transforms and forward-mode differentiation the traced graph runs as it is: they must see its operators."""
+    call = f"return as_traced({', '.join(f'i{n}' for n in range(inputs))})"
+    names = {"as_traced": as_traced, "transforms": torch._C._are_functorch_transforms_active, "forward_ad": forward_ad}
+    return Layer(before=("if transforms() or forward_ad._current_level >= 0:", f"    {call}"), names=names)
+
+
+def post_compile(crossing: Crossing, forward: Run, backward: Backward) -> Run:
+    """``forward`` as a function that autograd knows the backward of."""
+    scope: dict[str, Any] = {"run": forward, "backward": backward, "set_version": set_version}
+    exec(compile(_text(crossing), "<engine autograd>", "exec"), scope)
+    node = type(
+        "CompiledFunction",
+        (torch.autograd.Function,),
+        {"forward": staticmethod(scope["forward"]), "backward": staticmethod(scope["differentiate"])},
+    )
+    # Function.apply looks for functorch transforms, under which compiled graphs never run.
+    apply: Run = super(torch.autograd.Function, node).apply  # type: ignore[misc]
+    return apply
+
+
+def _text(c: Crossing) -> str:
+    inputs = "".join(f", i{n}" for n in range(c.inputs))
+    results = [f"r{n}" for n in range(c.results)]
+    tensors = [f"s{n}" for n in range(c.tensors)]
+    numbers = [f"n{n}" for n in range(c.numbers)]
+    lines = [f"def forward(ctx{inputs}):"]
+    lines.append(f"    {_tuple([*results, *tensors, *numbers])} = run({inputs[2:]})")
+    lines += [f"    r{n} = r{n}.detach()" for n in c.views]
+    lines += [f"    set_version((r{n},), ({count},))" for n, count in c.writes]
+    if tensors:
+        lines.append(f"    ctx.save_for_backward({', '.join(tensors)})")
+    if numbers:
+        lines.append(f"    ctx.numbers = {_tuple(numbers)}")
+    free = [k for k, layout in zip(c.differentiable, c.layouts, strict=True) if layout is None]
+    if free:
+        lines.append(f"    ctx.layouts = {_tuple([f'(tuple(r{k}.shape), r{k}.stride())' for k in free])}")
+    if c.plain:
+        lines.append(f"    ctx.mark_non_differentiable({', '.join(f'r{n}' for n in c.plain)})")
+    lines.append("    ctx.set_materialize_grads(False)")
+    lines.append(f"    return {_tuple(results)}")
+    given = "".join(f", t{n}" for n in range(c.results))
+    tangents = [f"t{n}" for n in c.differentiable]
+    lines.append(f"def differentiate(ctx{given}):")
+    values = (["*ctx.saved_tensors"] if tensors else []) + (["*ctx.numbers"] if numbers else [])
+    lines.append(f"    values = [{', '.join(values)}]")
+    lines.append(f"    tangents = [{', '.join(tangents)}]")
+    lines.append(f"    gradients = backward(ctx, values, tangents, {'ctx.layouts' if free else '()'})")
+    places = {n: k for k, n in enumerate(c.needing)}
+    returned = [f"gradients[{places[n]}]" if n in places else "None" for n in range(c.inputs)]
+    lines.append(f"    return {_tuple(returned)}")
+    return "\n".join(lines)
+
+
+def _tuple(values: Sequence[str]) -> str:
+    return f"({''.join(f'{v}, ' for v in values)})"
+
+
+@dataclass(frozen=True)
+class _Variant:
+    """A backward for calls in which some tangents are absent."""
+
+    run: Run
+    fills: bool
+    """Whether ``run`` wants zeros for what is absent; else it wants only what is there."""
+    nothing: tuple[bool, ...] = ()
+    """For each gradient whether nothing flows to it, where zeros were filled in."""
+
+
+@dataclass
+class Backward:
+    """The backward half of one compiled graph: compiled at its first call, in the contexts that the forward was compiled in.
+
+    Called with the autograd node, what was saved, and a tangent or None for each differentiable result; returns gradients.
+    """
+
+    graph: torch.fx.GraphModule
+    crossing: Crossing
+    compile: Compile
+    """Makes a backward graph runnable: ``run(values) -> tuple``, which empties the list that it is given."""
+    interpret: Compile
+    """The same, for tangents that compiled code does not know (tensor subclasses)."""
+    _context: contextvars.Context = field(default_factory=contextvars.copy_context)
+    _lock: threading.RLock = field(default_factory=threading.RLock)
+    _whole: Run | None = None
+    _interpreted: Run | None = None
+    _variants: dict[tuple[bool, ...], _Variant] = field(default_factory=dict)
+
+    def __call__(self, ctx: Any, values: list[Any], tangents: list[Any], layouts: Sequence[Layout]) -> Sequence[Any]:
+        """The gradients of the inputs that need one, in their order. Saved tensors are let go of unless the graph is retained."""
+        if torch.is_grad_enabled():
+            return self._once(ctx, values, tangents, layouts)
+        free = iter(layouts)
+        wanted = [known or next(free) for known in self.crossing.layouts]
+        is_absent = is_foreign = False
+        for n, (size, stride) in enumerate(wanted):
+            tangent = tangents[n]
+            if tangent is None:
+                is_absent = True
+            elif type(tangent) is not torch.Tensor:
+                is_foreign = True
+            elif tangent.stride() != stride:
+                tangents[n] = laid_out(tangent, size, stride)
+        run = self._foreign() if is_foreign else self._whole or self._compiled()
+        variant = self._variant(run, tangents, is_foreign) if is_absent else None
+        if variant is not None:
+            run = variant.run
+            tangents[:] = self._filled(tangents, wanted) if variant.fills else [t for t in tangents if t is not None]
+        values += tangents
+        tangents.clear()
+        ctx.maybe_clear_saved_tensors()
+        if torch._C._is_any_autocast_enabled():
+            with torch._C._DisableAutocast():
+                found: Sequence[Any] = run(values)
+        else:
+            found = run(values)
+        if variant is None or not variant.nothing:
+            return found
+        return [None if nothing else g for g, nothing in zip(found, variant.nothing, strict=True)]
+
+    def _once(self, ctx: Any, values: list[Any], tangents: list[Any], layouts: Sequence[Layout]) -> Sequence[Any]:
+        """The gradients where autograd looks on (``create_graph``): they cannot be differentiated once more, and say so."""
+        with torch.no_grad():
+            found = self(ctx, [_detached(v) for v in values], [_detached(t) for t in tangents], layouts)
+        tensors = [g.detach().requires_grad_() for g in found if g is not None]
+        guarded = iter(torch._C._functions.DelayedError(TWICE, len(tensors))(*tensors))
+        return [None if g is None else next(guarded) for g in found]
+
+    def _compiled(self) -> Run:
+        with self._lock:
+            if self._whole is None:
+                # The session that records, and whatever else was current when the forward was compiled.
+                self._whole = self._context.copy().run(_undisturbed, self.compile, self.graph)
+            return self._whole
+
+    def _foreign(self) -> Run:
+        with self._lock:
+            if self._interpreted is None:
+                self._interpreted = self.interpret(self.graph)
+            return self._interpreted
+
+    def _variant(self, whole: Run, tangents: Sequence[Any], is_foreign: bool) -> _Variant:
+        mask = tuple(t is not None for t in tangents)
+        names = self.crossing.tangents
+        defined = {name for name, there in zip(names, mask, strict=True) if there}
+        if is_foreign:
+            return _Variant(whole, True, absent_gradients(self.graph, defined))
+        with self._lock:
+            if mask not in self._variants:
+                self._variants[mask] = self._thinned(whole, defined)
+            return self._variants[mask]
+
+    def _thinned(self, whole: Run, defined: set[str]) -> _Variant:
+        names = self.crossing.tangents
+        try:
+            graph = without_tangents(self.graph, set(names) - defined, names)
+        except NotSeparable:
+            return _Variant(whole, True, absent_gradients(self.graph, defined))
+        return _Variant(self._context.copy().run(_undisturbed, self.compile, graph), False)
+
+    def _filled(self, tangents: Sequence[Any], wanted: Sequence[Layout]) -> list[Any]:
+        fakes = {n.name: n.meta["val"] for n in self.graph.graph.nodes if n.name in self.crossing.tangents}
+        filled = []
+        for name, tangent, (size, _) in zip(self.crossing.tangents, tangents, wanted, strict=True):
+            like = fakes[name]
+            zeros = tangent is None
+            filled.append(torch.zeros(size, dtype=like.dtype, device=like.device) if zeros else tangent)
+        return filled
+
+
+def laid_out(tangent: torch.Tensor, size: Sequence[int], stride: Sequence[int]) -> torch.Tensor:
+    """A tangent with the strides that the backward was traced with; where only strides of single elements differ, itself."""
+    if all(n == 1 or a == b for n, a, b in zip(size, tangent.stride(), stride, strict=True)):
+        return tangent
+    made = torch.empty_strided(size, stride, dtype=tangent.dtype, device=tangent.device)
+    return made.copy_(tangent)
+
+
+def _detached(value: Any) -> Any:
+    return value.detach() if isinstance(value, torch.Tensor) else value
+
+
+def _undisturbed(compile: Compile, graph: torch.fx.GraphModule) -> Run:
+    """Compile without gradients and without autocast, whatever the thread that runs the backward has on."""
+    with torch.no_grad(), torch._C._DisableAutocast():
+        return compile(graph)

@@ -1,0 +1,185 @@
+"""Composites kept whole where gradients are needed: operators of ours for forward and for backward, joined by an autograd function.
+
+Attention keeps what torch's own kernel keeps. Recurrent layers keep only their inputs: their backward runs the forward once more.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch.nn.attention import SDPBackend
+
+from engine.graph.composites import is_padded, operator
+
+Function = Callable[..., Any]
+aten = torch.ops.aten
+
+_ATTENTION = (
+    "(Tensor query, Tensor key, Tensor value, Tensor? attn_mask, bool is_causal, float? scale) -> (Tensor, Tensor)"
+)
+_ATTENTION_BACKWARD = (
+    "(Tensor grad, Tensor query, Tensor key, Tensor value, Tensor out, Tensor logsumexp, Tensor? attn_mask, bool is_causal, "
+    "float? scale) -> (Tensor, Tensor, Tensor)"
+)
+_RNN_ARGUMENTS = (
+    "str kind, Tensor input, Tensor[] hx, Tensor[] params, bool has_biases, int num_layers, float dropout, bool train, "
+    "bool bidirectional, bool batch_first"
+)
+
+
+def _attention(
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    mask: torch.Tensor | None,
+    is_causal: bool,
+    scale: float | None,
+) -> tuple[torch.Tensor, torch.Tensor]:
+    kernel = aten._scaled_dot_product_flash_attention_for_cpu.default
+    out, logsumexp = kernel(query, key, value, 0.0, is_causal, attn_mask=mask, scale=scale)
+    return out, logsumexp
+
+
+def _attention_backward(
+    grad: torch.Tensor,
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    out: torch.Tensor,
+    logsumexp: torch.Tensor,
+    mask: torch.Tensor | None,
+    is_causal: bool,
+    scale: float | None,
+) -> tuple[torch.Tensor, ...]:
+    kernel = aten._scaled_dot_product_flash_attention_for_cpu_backward.default
+    return tuple(kernel(grad, query, key, value, out, logsumexp, 0.0, is_causal, attn_mask=mask, scale=scale))
+
+
+def _recurrent(
+    kind: str, x: torch.Tensor, hidden: Sequence[torch.Tensor], params: Sequence[torch.Tensor], *flags: Any
+) -> list[torch.Tensor]:
+    """The forward as it runs where gradients are needed: with gradients off torch may take another library."""
+    with torch.enable_grad():
+        return [t.detach() for t in _outputs(kind, *_leaves(x, hidden, params), *flags)]
+
+
+def _recurrent_backward(
+    grads: Sequence[torch.Tensor],
+    kind: str,
+    x: torch.Tensor,
+    hidden: Sequence[torch.Tensor],
+    params: Sequence[torch.Tensor],
+    *flags: Any,
+) -> list[torch.Tensor]:
+    with torch.enable_grad():
+        x, hidden, params = _leaves(x, hidden, params)
+        outputs = _outputs(kind, x, hidden, params, *flags)
+        inputs = (x, *hidden, *params)
+        found = torch.autograd.grad(outputs, inputs, list(grads), allow_unused=True)
+    return [torch.zeros_like(i) if g is None else g for i, g in zip(inputs, found, strict=True)]
+
+
+def _outputs(
+    kind: str, x: torch.Tensor, hidden: Sequence[torch.Tensor], params: Sequence[torch.Tensor], *flags: Any
+) -> tuple[torch.Tensor, ...]:
+    state = list(hidden) if kind == "lstm" else hidden[0]
+    return tuple(getattr(torch, kind)(x, state, list(params), *flags))
+
+
+def _leaves(
+    x: torch.Tensor, hidden: Sequence[torch.Tensor], params: Sequence[torch.Tensor]
+) -> tuple[torch.Tensor, list[torch.Tensor], list[torch.Tensor]]:
+    leaves = [t.detach().requires_grad_() for t in (x, *hidden, *params)]
+    return leaves[0], leaves[1 : 1 + len(hidden)], leaves[1 + len(hidden) :]
+
+
+OPERATORS: dict[str, tuple[str, Function]] = {
+    "attention_with_backward": (_ATTENTION, _attention),
+    "attention_backward": (_ATTENTION_BACKWARD, _attention_backward),
+    "recurrent": (f"({_RNN_ARGUMENTS}) -> Tensor[]", _recurrent),
+    "recurrent_backward": (f"(Tensor[] grads, {_RNN_ARGUMENTS}) -> Tensor[]", _recurrent_backward),
+}
+
+
+class _Attention(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, query: Any, key: Any, value: Any, mask: Any, is_causal: bool, scale: float | None) -> Any:
+        out, logsumexp = operator("attention_with_backward")(query, key, value, mask, is_causal, scale)
+        ctx.save_for_backward(query, key, value, out, logsumexp, mask)
+        ctx.options = (is_causal, scale)
+        return out
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Any) -> Any:
+        *saved, mask = ctx.saved_tensors
+        return *operator("attention_backward")(grads[0], *saved, mask, *ctx.options), None, None, None
+
+
+class _Recurrent(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, kind: str, hidden: int, flags: tuple[Any, ...], x: Any, *rest: Any) -> Any:
+        ctx.save_for_backward(x, *rest)
+        ctx.options = (kind, hidden, flags)
+        return tuple(operator("recurrent")(kind, x, list(rest[:hidden]), list(rest[hidden:]), *flags))
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Any) -> Any:
+        kind, hidden, flags = ctx.options
+        x, *rest = ctx.saved_tensors
+        found = operator("recurrent_backward")(list(grads), kind, x, rest[:hidden], rest[hidden:], *flags)
+        return None, None, None, *found
+
+
+def _attend(
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    attn_mask: torch.Tensor | None = None,
+    dropout_p: float = 0.0,
+    is_causal: bool = False,
+    scale: float | None = None,
+    enable_gqa: bool = False,
+) -> Any:
+    original = F.scaled_dot_product_attention
+    given = (query, key, value, attn_mask, dropout_p, is_causal)
+    if not _is_flash_on_cpu(*given, scale=scale, enable_gqa=enable_gqa):
+        return original(*given, scale=scale, enable_gqa=enable_gqa)
+    if attn_mask is not None and attn_mask.dtype is torch.bool:
+        fill = torch.full((), float("-inf"), dtype=query.dtype, device=query.device)
+        attn_mask = torch.where(attn_mask, torch.zeros((), dtype=query.dtype, device=query.device), fill)
+    return _Attention.apply(query, key, value, attn_mask, is_causal, scale)  # type: ignore[no-untyped-call]
+
+
+def _is_flash_on_cpu(query: torch.Tensor, *rest: Any, **options: Any) -> bool:
+    """Whether eager would take the CPU's fused kernel, whose other form in a graph would be of no use to other devices."""
+    if query.device.type != "cpu":
+        return False
+    if torch.is_autocast_enabled("cpu"):  # its casts come with torch's own function
+        return False
+    return int(torch._fused_sdp_choice(query, *rest, **options)) == SDPBackend.FLASH_ATTENTION.value
+
+
+def _recur(kind: str) -> Function:
+    original = getattr(torch, kind)
+
+    def call(*args: Any, **kwargs: Any) -> Any:
+        if not is_padded(*args, **kwargs) or torch.is_autocast_enabled(args[0].device.type):
+            return original(*args, **kwargs)
+        x, hx, params, *flags = args
+        _, layers, dropout, train, _, _ = flags
+        if dropout and train and layers > 1:  # what it draws must be seen
+            return original(*args)
+        hidden = tuple(hx) if kind == "lstm" else (hx,)
+        return _Recurrent.apply(kind, len(hidden), tuple(flags), x, *hidden, *params)  # type: ignore[no-untyped-call]
+
+    return call
+
+
+WITH_BACKWARD: dict[Any, Function] = {
+    F.scaled_dot_product_attention: _attend,
+    **{getattr(torch, kind): _recur(kind) for kind in ("lstm", "gru", "rnn_tanh", "rnn_relu")},
+}
+"""What is exchanged where gradients are needed, and for what."""
