@@ -136,7 +136,7 @@ def _training(joint: Joint, onion: Onion, compilation: str, settings: Settings) 
         interpret=lambda g: settings.interpret(_backward_graph(g, compilation)),
     )
     as_traced = types.MethodType(type(onion.call.graph).forward, onion.call.graph)
-    layers = (autograd.eager_where_unknown(as_traced, len(inputs)), *_layers(plan))
+    layers = (autograd.eager_where_unknown(as_traced, plan, joint.needing), *_layers(plan))
     run = weave(autograd.post_compile(crossing, forward, backward), plan, layers)
     actions = autograd.pre_compile(crossing, [i.name for i in inputs])
     wrappers = (*onion.records(), *_layer_records(joint.plan), WrapperRecord(autograd.NAME, actions))

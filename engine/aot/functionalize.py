@@ -297,7 +297,9 @@ class Tracing:
         layout = view_in_place(i.real, i.fake) if is_reshaped(i.fake, i.real) else None
         counts = not i.fake.is_inference() and not (isinstance(i.real, torch.Tensor) and i.real.is_inference())
         writes = writes_to(i.fake) - i.version
-        return InputPlan(i.name, True, n in self._written, self._written.get(n, -1), writes, counts, layout, n in self.hidden)
+        return InputPlan(
+            i.name, True, n in self._written, self._written.get(n, -1), writes, counts, layout, n in self.hidden
+        )
 
 
 def _tensors(args: Sequence[Any]) -> list[torch.Tensor]:

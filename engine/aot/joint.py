@@ -16,9 +16,10 @@ from torch._prims_common import is_non_overlapping_and_dense_or_false
 from torch._subclasses.functional_tensor import FunctionalTensor, FunctionalTensorMode
 from torch.fx.experimental.proxy_tensor import disable_proxy_modes_tracing, get_proxy_mode, track_tensor_tree
 
-from engine.aot.analyse import is_mutating, is_reshaped
+from engine.aot.analyse import is_mutating, is_reshaped, output_args
 from engine.aot.functionalize import Interpreter, Tracing, fake_mode_of, labelled, symbols, trace, unwrap
-from engine.aot.views import NotFunctional
+from engine.aot.outputs import chain_of
+from engine.aot.views import NotFunctional, history_of, storage_of
 from engine.graph.passes.drop_aliases import drop_aliases
 from engine.graph.passes.drop_dead import drop_dead
 from engine.graph.rules import FUNCTIONAL, check
@@ -56,6 +57,8 @@ def trace_joint(graph: torch.fx.GraphModule, inputs: Sequence[GraphInput], compi
     changed = next((i.name for i in inputs if isinstance(i.fake, torch.Tensor) and is_reshaped(i.fake, i.real)), None)
     if changed is not None:
         raise NotFunctional(f"the shape or layout of {changed} is changed in place, and gradients are needed")
+    if not torch.is_grad_enabled():
+        raise NotFunctional("gradients are switched on inside of a call without them")
     tracing = _Differentiating(labelled(graph, compilation), inputs, fake_mode_of(graph, inputs))
     with torch.autograd.set_multithreading_enabled(False):
         module, fakes = trace(tracing, graph, inputs)
@@ -72,11 +75,11 @@ class _Seen(torch.autograd.Function):
     """An input as the graph is given it: no leaf any more, so that it may be written to in place."""
 
     @staticmethod
-    def forward(ctx: Any, x: torch.Tensor) -> torch.Tensor:
+    def forward(ctx: Any, x: torch.Tensor) -> torch.Tensor:  # noqa: ARG004
         return x.detach()
 
     @staticmethod
-    def backward(ctx: Any, *grads: torch.Tensor) -> torch.Tensor:
+    def backward(ctx: Any, *grads: torch.Tensor) -> torch.Tensor:  # noqa: ARG004
         return grads[0]
 
 
@@ -89,8 +92,12 @@ class _Watching(Interpreter):
         super().__init__(graph)
         self.numbers: list[int] = []
         self.origins: list[NodeOrigin] = []
+        self.unseen: set[torch.fx.Node] = set()
+        """Nodes that ran under ``no_grad``."""
 
     def run_node(self, n: torch.fx.Node) -> Any:
+        if not torch.is_grad_enabled():
+            self.unseen.add(n)
         self.numbers.append(torch._C._autograd._get_sequence_nr())
         self.origins.append(origin_of(n))
         return super().run_node(n)
@@ -150,6 +157,19 @@ class _Differentiating(Tracing):
         for fake, position in self._outputs.whole:
             if fake.requires_grad != (position in self.differentiable):
                 raise NotFunctional("an output would need a gradient where eager's needs none, or the other way round")
+
+        for node in output_args(self._graph.graph):
+            if isinstance(node, torch.fx.Node) and self._is_made_in_the_dark(node):
+                raise NotFunctional(f"{node.name} is a view of a view that was made under no_grad")
+
+    def _is_made_in_the_dark(self, node: torch.fx.Node) -> bool:
+        """Whether gradients flow from this view to one made under ``no_grad``, and end there."""
+        fake = node.meta.get("example_value")
+        if not isinstance(fake, torch.Tensor) or not fake._is_view() or fake.is_inference():
+            return False
+        if not self._watching.unseen or history_of(node.name, fake) is None:
+            return False
+        return any(n in self._watching.unseen for n in chain_of(node, storage_of(fake)))
 
     def _gradients(self, results: Sequence[Any], sources: Sequence[Any], leaves: list[Any]) -> list[Any]:
         needed = [sources[k] for k in self.differentiable]

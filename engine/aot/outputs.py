@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Mapping, Sequence
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -225,13 +225,20 @@ def _creators(graph: torch.fx.Graph) -> dict[int, torch.Tensor]:
 
 
 def _source(node: torch.fx.Node, storage: int) -> str:
-    """Name of the input that a tensor was made from by views, following operands over the same memory."""
+    """Name of the input that a tensor was made from by views."""
+    *_, first = chain_of(node, storage)
+    return first.name if first.op == "placeholder" else ""
+
+
+def chain_of(node: torch.fx.Node, storage: int) -> Iterator[torch.fx.Node]:
+    """A node and those before it that its tensor was made from by views, following operands over the same memory."""
+    yield node
     while node.op != "placeholder":
         before = [n for n in node.all_input_nodes if _lies_in(n.meta.get("example_value"), storage)]
         if not before:
-            return ""
+            return
         node = before[0]
-    return node.name
+        yield node
 
 
 def _lies_in(value: Any, storage: int) -> bool:

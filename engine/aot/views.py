@@ -61,7 +61,26 @@ def view_of(name: str, base: torch.Tensor, fake: torch.Tensor) -> View:
         NotFunctional: no view can be made from the outside that does so.
     """
     view = _view_of(name, base, fake)
-    return replace(view, is_unseen=fake._is_view() and base.requires_grad and not fake.requires_grad)
+    if not fake._is_view() or not base.requires_grad or fake.is_inference():
+        return view
+    return replace(view, is_unseen=history_of(name, fake) is None, is_one_of_several=_is_one_of_several(fake))
+
+
+def history_of(name: str, fake: torch.Tensor) -> Any:
+    """What autograd made a view by; None for a view made under ``no_grad``.
+
+    Raises:
+        NotFunctional: its history was spoilt, and eager says so whenever it is asked for.
+    """
+    try:
+        return fake.grad_fn
+    except RuntimeError as error:
+        raise NotFunctional(f"{name} is a view whose history is spoilt by a change in place") from error
+
+
+def _is_one_of_several(fake: torch.Tensor) -> bool:
+    meta = torch._C._autograd.CreationMeta
+    return bool(torch._C._autograd._get_creation_meta(fake) == meta.MULTI_OUTPUT_NODE)
 
 
 def _view_of(name: str, base: torch.Tensor, fake: torch.Tensor) -> View:

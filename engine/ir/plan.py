@@ -33,7 +33,9 @@ class View:
     is_plain: bool = False
     """Both lie in a row from the same start: ``view`` does."""
     is_unseen: bool = False
-    """Made under ``no_grad``: the view itself needs no gradient, although what it sees does."""
+    """Made under ``no_grad``: no gradient flows from the view to what it sees."""
+    is_one_of_several: bool = False
+    """Made by an operator that returns several views (``split``), which autograd forbids to write to."""
 
 
 @dataclass(frozen=True)

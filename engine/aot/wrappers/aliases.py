@@ -103,10 +103,18 @@ _HELD_IN = {"alias of input": "i", "alias of result": "r", "alias of root": "t"}
 def seen(base: str, view: View, names: dict[str, Any]) -> str:
     """The text of a view of ``base``; constants that it needs are added to ``names``."""
     text = _seen(base, view, names)
+    if view.is_one_of_several:
+        names["one_of_several"] = _one_of_several
+        text = f"one_of_several({text})"
     if not view.is_unseen:
         return text
     names["unseen"] = torch.no_grad()(_called)
     return f"unseen(lambda: {text})"
+
+
+def _one_of_several(view: torch.Tensor) -> torch.Tensor:
+    torch._C._autograd._set_creation_meta(view, torch._C._autograd.CreationMeta.MULTI_OUTPUT_NODE)
+    return view
 
 
 def _called(make: Callable[[], torch.Tensor]) -> torch.Tensor:

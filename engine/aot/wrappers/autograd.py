@@ -19,6 +19,7 @@ from engine.aot.partition import Halves
 from engine.aot.undefined import NotSeparable, absent_gradients, without_tangents
 from engine.aot.wrappers.aliases import set_version
 from engine.aot.wrappers.layer import Layer
+from engine.ir.plan import Plan
 from engine.records.aot import WrapperAction
 
 Run = Callable[..., Any]
@@ -101,11 +102,17 @@ def pre_compile(crossing: Crossing, names: Sequence[str]) -> tuple[WrapperAction
     return tuple(actions)
 
 
-def eager_where_unknown(as_traced: Run, inputs: int) -> Layer:
-    """Under functorch transforms and forward-mode differentiation the traced graph runs as it is: they must see its operators."""
-    call = f"return as_traced({', '.join(f'i{n}' for n in range(inputs))})"
+def eager_where_unknown(as_traced: Run, plan: Plan, needing: Sequence[int]) -> Layer:
+    """Where the traced graph runs as it is.
+
+    Functorch transforms and forward-mode differentiation must see its operators; and writing to a leaf that needs a gradient is eager's
+    error to raise.
+    """
+    unknown = ["transforms()", "forward_ad._current_level >= 0"]
+    unknown += [f"i{n}.is_leaf" for n in needing if plan.inputs[n].written and not plan.inputs[n].is_hidden]
+    call = f"return as_traced({', '.join(f'i{n}' for n in range(len(plan.inputs)))})"
     names = {"as_traced": as_traced, "transforms": torch._C._are_functorch_transforms_active, "forward_ad": forward_ad}
-    return Layer(before=("if transforms() or forward_ad._current_level >= 0:", f"    {call}"), names=names)
+    return Layer(before=(f"if {' or '.join(unknown)}:", f"    {call}"), names=names)
 
 
 def post_compile(crossing: Crossing, forward: Run, backward: Backward) -> Run:

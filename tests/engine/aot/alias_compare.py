@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import re
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -15,6 +16,7 @@ import engine
 from tests.engine.aot.alias_cases import Case
 
 Run = Callable[..., Any]
+_OVERWRITTEN = "modified by an inplace operation"
 
 
 @dataclass
@@ -150,12 +152,19 @@ def _backward(named: Sequence[tuple[str, torch.Tensor]]) -> None:
 
 
 def differences(eager: Seen, ours: Seen) -> Iterator[str]:
-    """Each difference as one line."""
+    """Each difference as one line.
+
+    How often gradients are added up shows in their version counters, and is the compiler's affair. So is what a backward reads: where
+    eager complains that a value of its own was overwritten, compiled code may still have what it needs.
+    """
+    has_more = _OVERWRITTEN in eager.errors.get("backward", "") and not ours.errors.get("backward")
     for phase in ("call", "after", "backward"):
         one, other = eager.errors.get(phase, ""), ours.errors.get(phase, "")
-        if _message(one, phase) != _message(other, phase):
+        if _message(one, phase) != _message(other, phase) and not (phase == "backward" and has_more):
             yield f"{phase}: raises {one!r}, compiled {other!r}"
     for key, fact in eager.facts.items():
+        if "version of gradient" in key or (has_more and "gradient of" in key):
+            continue
         if ours.facts.get(key, "nothing") != fact:
             yield f"{key}: {fact}, compiled {ours.facts.get(key, 'nothing')}"
     for key, value in eager.values.items():
@@ -168,7 +177,8 @@ def differences(eager: Seen, ours: Seen) -> Iterator[str]:
 
 def _message(text: str, phase: str) -> str:
     """What must be equal about an exception: all of it, but in a backward only its first clause, since the rest names nodes."""
-    return text.partition(":")[2].partition(":")[0] if phase != "call" else text
+    text = text.partition(":")[2].partition(":")[0] if phase != "call" else text
+    return re.sub(r"Output \d+ of \w+ is a view", "A view", text)
 
 
 def check(case: Case, backend: str) -> list[str]:
