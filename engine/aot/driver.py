@@ -11,7 +11,7 @@ import torch
 import torch.fx
 
 from engine.aot.analyse import facts, needs_gradients, offset_guards, reads_objects, refusal
-from engine.aot.functionalize import Functional, functionalize
+from engine.aot.functionalize import Functional, as_computed, functionalize
 from engine.aot.joint import Joint, trace_joint
 from engine.aot.partition import Method, partition
 from engine.aot.views import NotFunctional
@@ -96,7 +96,9 @@ def _traced(call: Call, compilation: str, trains: bool) -> Joint | Functional:
     if not trains:
         return functionalize(call.graph, call.inputs, compilation)
     joint = trace_joint(call.graph, call.inputs, compilation)
-    return joint if joint.differentiable else Functional(joint.module, joint.inputs, joint.plan)
+    if joint.differentiable:
+        return joint
+    return Functional(joint.module, joint.inputs, as_computed(joint.plan, joint.module))
 
 
 def _as_traced(graph: torch.fx.GraphModule, trains: bool, reason: str, told: tuple[GraphRecord, ...]) -> AotResult:

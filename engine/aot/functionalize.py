@@ -51,7 +51,7 @@ def functionalize(graph: torch.fx.GraphModule, inputs: Sequence[GraphInput], com
     with torch.no_grad():
         module, fakes = trace(tracing, graph, inputs)
     check(module, FUNCTIONAL, f"functional graph of {compilation}")
-    return Functional(module, fakes, _as_computed(replace(tracing.plan(), symbols=symbols(fakes)), module))
+    return Functional(module, fakes, as_computed(replace(tracing.plan(), symbols=symbols(fakes)), module))
 
 
 def trace(
@@ -77,7 +77,7 @@ def trace(
     return module, fakes
 
 
-def _as_computed(plan: Plan, module: torch.fx.GraphModule) -> Plan:
+def as_computed(plan: Plan, module: torch.fx.GraphModule) -> Plan:
     """The plan without what the operators that compute the results see to themselves."""
     nodes = output_args(module.graph)
     reviewed = frozenset(n for n in plan.reviewed if is_made_by_view(nodes[n]))

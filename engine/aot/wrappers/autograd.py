@@ -13,7 +13,7 @@ import torch.fx
 from torch.autograd import forward_ad
 
 from engine.aot.analyse import output_args
-from engine.aot.functionalize import is_made_by_view
+from engine.aot.functionalize import as_computed, is_made_by_view
 from engine.aot.joint import Joint
 from engine.aot.partition import Halves
 from engine.aot.undefined import NotSeparable, absent_gradients, without_tangents
@@ -75,7 +75,7 @@ def crossing(joint: Joint, halves: Halves) -> Crossing:
         needing=joint.needing,
         layouts=tuple(map(_layout, halves.tangents)),
         views=tuple(k for k in tensors if is_made_by_view(nodes[k])),
-        writes=tuple((k, n) for k, n in joint.plan.writes if n or not nodes[k].all_input_nodes),
+        writes=as_computed(joint.plan, halves.forward).writes,
     )
 
 
