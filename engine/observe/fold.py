@@ -42,6 +42,9 @@ from engine.records.trace import BreakRecord, TraceRecord
 _PLACES = {kind.stage: kind.place for kind in (*GRAPHS.values(), *OF_BACKWARD.values())}
 _KEY = re.compile(r'"key": ?"([^"]{1,200})"')
 _BYPASS = re.compile(r'"cache_bypass_reason": ?"((?:[^"\\]|\\.){1,500})"')
+_ERROR = re.compile(
+    r"^[A-Za-z_][\w.]*(?:Error|Exception|Unsupported|Failed|Interrupt|Warning|Exit)\w*: .*$", re.MULTILINE
+)
 _FRAME_LINE = re.compile(r'^ *File "(?P<file>[^"\n]+)", line (?P<line>\d+), in (?P<name>.+)$', re.MULTILINE)
 
 
@@ -288,9 +291,10 @@ class Fold:
         told = read_break(text)
         for span in told.stack:
             self.sources.keep(span.file)
-        self._frames.note_break(told)
         user, _, _ = text.partition("\nTraceback (most recent call last):")
-        self._frames.note_inside(event.frame, [(m["file"], m["name"]) for m in _FRAME_LINE.finditer(user)])
+        places = [(m["file"], m["name"]) for m in _FRAME_LINE.finditer(user)]
+        self._frames.note_inside(event.frame, places)
+        self._frames.note_break(event.frame, places)
         trace = self._get(event.compilation).trace or TraceRecord()
         self._change(event, trace=replace(trace, breaks=_with_break(trace.breaks, told)))
 
@@ -331,9 +335,11 @@ class Fold:
 
     def _failure(self, event: Event) -> None:
         text = event.text or json.dumps(event.facts)
-        last = next((line.strip() for line in reversed(text.splitlines()) if line.strip()), event.name)
+        found = _ERROR.findall(text) or [line for line in text.splitlines() if line.strip()] or [event.name]
         known = self._get(event.compilation)
-        told = Failure(FAILURES[event.name], f"{event.name}: {last[:500]}", "torch went on without it", text)
+        told = Failure(
+            FAILURES[event.name], f"{event.name}: {found[-1].strip()[:500]}", "torch went on without it", text
+        )
         if not any(f.sentence == told.sentence for f in known.failures):
             self._change(event, failures=(*known.failures, told))
 

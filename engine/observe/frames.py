@@ -8,7 +8,6 @@ from dataclasses import replace
 from engine.observe.sources import Sources
 from engine.records.bytecode import Span
 from engine.records.session import FrameRecord, Session
-from engine.records.trace import BreakRecord
 
 _RESUME = re.compile(r"^torch_dynamo_resume_in_(?P<name>.+)_at_(?P<line>\d+)$")
 _STARS = re.compile(r"def \w+\(.*\*\w+.*\*\*\w+")
@@ -29,8 +28,10 @@ class Frames:
         self._known: dict[str, FrameRecord] = {}
         self._inside: dict[str, str] = {}
         """Frame -> the first function of the user's that was traced inside it."""
-        self._broken: dict[str, int] = {}
-        """File -> the last line at which a call inside it broke a graph."""
+        self._own: dict[str, str] = {}
+        """Frame -> the name of its function."""
+        self._broken: dict[tuple[str, str], str] = {}
+        """File and name of a function in whose call a graph broke -> the frame that called it: Python will."""
         self._selves: dict[str, str] = {}
         """Frame -> the class of the module that it is a method of."""
 
@@ -44,7 +45,9 @@ class Frames:
     def add(self, id: str, stack: Stack) -> None:
         """A frame that is compiled for the first time."""
         name, span = stack[-1]
-        self._put(self._frame(id, name, span, has_caller=len(stack) > 1))
+        self._own[id] = _RESUME.sub(r"\g<name>", name)
+        caller = self._broken.get((span.file, self._own[id]), "")
+        self._put(self._frame(id, name, span, caller))
 
     def add_named(self, id: str, name: str) -> None:
         """A frame that is no function of the user's, or of which only the name is known."""
@@ -67,10 +70,11 @@ class Frames:
         if match is not None:
             self._selves[id] = match["name"].rpartition(".")[2]
 
-    def note_break(self, told: BreakRecord) -> None:
-        """A break inside a call: the callee will be a frame of its own."""
-        if len(told.stack) > 1 and told.span is not None:
-            self._broken[told.span.file] = max(self._broken.get(told.span.file, 0), told.span.line)
+    def note_break(self, id: str, places: list[tuple[str, str]]) -> None:
+        """A break in a call: the functions (file, name) below the frame's own in the stack will be frames that Python calls."""
+        own = [i for i, (_, name) in enumerate(places) if _RESUME.sub(r"\g<name>", name) == self._own.get(id)]
+        for place in places[own[-1] + 1 :] if own else ():
+            self._broken.setdefault(place, id)
 
     def finish(self) -> None:
         """Name wrappers by what they wrap, and methods with their class, now that all is told."""
@@ -97,11 +101,11 @@ class Frames:
         self._known[frame.id] = frame
         self._session.add_frame(frame)
 
-    def _frame(self, id: str, name: str, span: Span, *, has_caller: bool) -> FrameRecord:
+    def _frame(self, id: str, name: str, span: Span, caller: str) -> FrameRecord:
+        """A frame that Python called from inside another one, after a break, is that one's callee."""
         resume = _RESUME.match(name)
         if resume is None:
-            role = "callee" if has_caller and self._is_called_from_compiled(span) else "root"
-            return FrameRecord(id, name + self._suffix, span.file, span.line, role)
+            return FrameRecord(id, name + self._suffix, span.file, span.line, "callee" if caller else "root", caller)
         parent = next(
             (f for f in self._known.values() if f.file == span.file and f.name.removesuffix(self._suffix) == resume["name"]), None
         )  # fmt: skip
@@ -109,7 +113,3 @@ class Frames:
         return FrameRecord(
             id, shown, span.file, span.line, "resume", parent.id if parent else "", Span(span.file, int(resume["line"]))
         )  # fmt: skip
-
-    def _is_called_from_compiled(self, span: Span) -> bool:
-        """Whether a break's stack ended inside this function: then Python called it after a break."""
-        return self._broken.get(span.file, 0) >= span.line

@@ -117,7 +117,7 @@ TEXTS = frozenset({
 """Shown by name, as they are."""
 
 TEXT_NAMES = re.compile(
-    r"_(?:ORIGINAL|MODIFIED)_BYTECODE$|_(?:pre|post)_grad$|^(?:pre|post)_grad_|_code_state$|^vllm_|^inductor_|^subclass_|^graph_|^min_cut_|"
+    r"_(?:ORIGINAL|MODIFIED)_BYTECODE$|_wrapper$|_(?:pre|post)_grad$|^(?:pre|post)_grad_|_code_state$|^vllm_|^inductor_|^subclass_|^graph_|^min_cut_|"
     r"_cache_(?:hit|miss|bypass)_|^(?:before|after)_"
 )
 """Families of such names: passes and functions lend theirs."""
