@@ -15,9 +15,11 @@ if TYPE_CHECKING:
         list_backends,
         mark_dynamic,
         mark_static,
+        measure_guards,
         record,
         register_backend,
         reset,
+        try_fixes,
         verify,
         wait,
     )
@@ -40,8 +42,8 @@ if TYPE_CHECKING:
 
 _HOMES = {
     "engine.api": (
-        "compile", "expect", "explain", "explain_call", "guards_of", "list_backends", "mark_dynamic", "mark_static", "record",
-        "register_backend", "reset", "verify", "wait",
+        "compile", "expect", "explain", "explain_call", "guards_of", "list_backends", "mark_dynamic", "mark_static", "measure_guards", "record",
+        "register_backend", "reset", "try_fixes", "verify", "wait",
     ),
     "engine.errors": (
         "BackendError", "EngineError", "GraphBreak", "NotATrace", "RecompileLimit", "Unavailable", "UnknownBackend", "UnknownTarget",
@@ -79,10 +81,12 @@ __all__ = [
     "load_torch_trace",
     "mark_dynamic",
     "mark_static",
+    "measure_guards",
     "observe_torch",
     "record",
     "register_backend",
     "reset",
+    "try_fixes",
     "verify",
     "wait",
 ]

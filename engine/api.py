@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 
-from engine import afterwards, errors
+from engine import afterwards, errors, remedies
 from engine.expectation import expecting
 from engine.ir.context import current_session, recording
 from engine.ir.marks import DYNAMIC, STATIC
@@ -24,6 +24,7 @@ from engine.pipeline import BACKENDS, Pipeline, forget_pipelines, pipeline_for
 from engine.records.guards import CallExplanation, GuardsRecord
 from engine.records.session import Session
 from engine.runtime import inspect_cache
+from engine.runtime import what_if as ask
 from engine.runtime.dispatch import dispatcher, original
 from engine.runtime.modules import attach as attach_module
 from engine.runtime.modules import compiled_module
@@ -42,11 +43,15 @@ __all__ = [
     "list_backends",
     "mark_dynamic",
     "mark_static",
+    "measure_guards",
     "record",
     "register_backend",
     "reset",
+    "try_fixes",
     "verify",
     "wait",
+    "what_if",
+    "what_if_inputs",
 ]
 
 LEVELS = ("standard", "steps")
@@ -387,6 +392,45 @@ def compile_for(session: Session, target: str) -> None:
     parse_target(target)
     for compilation in session.compilations:
         afterwards.compile_for(session, compilation.id, target)
+
+
+def measure_guards(session: Session) -> int:
+    """Measure what each guard of a live session's entries costs, on fresh tensors of the recorded shapes; the records then say it, in nanoseconds.
+
+    Returns how many entries were measured.
+    """
+    return ask.measure_guards(session)
+
+
+def try_fixes(session: Session) -> int:
+    """Run the calls that recompiled again, with each suggested fix, in a forked process on fresh inputs of the recorded shapes.
+
+    The session's records then say of each fix that it was verified, that it did not help, or why that cannot be known. Returns how many were verified.
+    """
+    return remedies.try_fixes(session, lambda dynamic: Pipeline(Options("eager", dynamic=dynamic)))
+
+
+def what_if(session: Session, frame: str, edits: Mapping[str, Mapping[str, str]]) -> CallExplanation:
+    """Which entry of a live session's frame would serve a call like the last one, were some of its values others; allocates nothing.
+
+    Args:
+        session: recorded in this process.
+        frame: the id of one of its frames.
+        edits: by path (``x``, ``xs[0]``) the new text of fields: ``shape``, ``stride``, ``dtype``, ``device``, ``requires_grad``, or ``value``.
+
+    Raises:
+        BadArgument: the session is not live, an argument is gone, or a text is no such value.
+    """
+    return ask.what_if(session, frame, edits)
+
+
+def what_if_inputs(session: Session, frame: str) -> dict[str, dict[str, str]]:
+    """What ``what_if`` can change: fields as text, by path.
+
+    Raises:
+        BadArgument: the session is not live.
+    """
+    return {i.path: dict(i.fields) for i in ask.inputs_of(session, frame)}
 
 
 def verify(session: Session) -> dict[str, Any]:

@@ -7,7 +7,7 @@ import threading
 import time
 import traceback
 import types
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -19,6 +19,7 @@ from engine.aot.driver import Settings, compile_graph
 from engine.bytecode.route import route_calls
 from engine.graph.tell import graph_record
 from engine.guards.compile import compile_check
+from engine.guards.cost import costs_of
 from engine.guards.explain import explain
 from engine.guards.reasons import rejection
 from engine.guards.tell import guards_record
@@ -128,6 +129,10 @@ class Pipeline:
     def guards_record(self, entry: CompiledFrame) -> GuardsRecord:
         """An entry's guards as records."""
         return guards_record(entry.guards, entry.check_text)
+
+    def guard_costs(self, entry: CompiledFrame, cells: Any, arguments: Mapping[str, Any]) -> tuple[float | None, ...]:
+        """Nanoseconds of each of an entry's guards for these arguments."""
+        return costs_of(entry.guards, tuple(arguments), cells, tuple(arguments.values()))
 
     def compile_frame(self, request: FrameRequest) -> CompiledFrame:
         """Trace, compile and link one frame; anything that goes wrong in our stages leaves the frame to Python, and is recorded.

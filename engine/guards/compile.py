@@ -95,13 +95,13 @@ def lines_of(in_order: Sequence[Guard], names: Names) -> Body:
 class Writer:
     """Writes guards as statements, and remembers what those written before have settled."""
 
-    def __init__(self, guards: Sequence[Guard], names: Names) -> None:
+    def __init__(self, guards: Sequence[Guard], names: Names, *, no_modes: bool = False) -> None:
         self.names = names
         self.reads = Reads(
             names, (o for g in guards if not isinstance(g, GlobalState) for o in (*g.origins, *_read_again(g)))
         )
         self._known: dict[Origin, type] = {}
-        self._no_modes = False
+        self._no_modes = no_modes
 
     def write(self, guard: Guard, lines: list[str]) -> None:
         """Append the guard's statements to ``lines``."""

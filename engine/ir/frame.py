@@ -155,6 +155,10 @@ class Compiler(Protocol):
         """An entry's guards as records: ``guards.tell.guards_record(entry.guards, entry.check_text)``."""
         ...
 
+    def guard_costs(self, entry: CompiledFrame, cells: Any, arguments: Mapping[str, Any]) -> tuple[float | None, ...]:
+        """Nanoseconds of each of an entry's guards: ``guards.cost.costs_of``."""
+        ...
+
 
 CALLEE = Slot("callee")
 """Well-known slot: ``runtime.call.callee``, bound to the compiler. The broken instruction's callable goes through it."""

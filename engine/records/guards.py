@@ -49,11 +49,16 @@ class GuardResult(Record):
 
 @dataclass(frozen=True, slots=True)
 class Fix(Record):
-    """A suggested change. ``code`` is runnable where there is one; ``verified`` says what was re-run, and is empty when nothing was."""
+    """A suggested change.
+
+    ``code`` is runnable where there is one; ``verified`` says what was re-run and that it helped, and is empty when it was not; ``tried`` says why a
+    fix that was tried is not verified ("not verifiable: ...", or that it did not help).
+    """
 
     text: str
     code: str = ""
     verified: str = ""
+    tried: str = ""
 
 
 @dataclass(frozen=True, slots=True)

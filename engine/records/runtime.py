@@ -36,6 +36,8 @@ class CallRecord(Record):
     asked: tuple[str, ...] = ()
     """Entries that were checked, in order."""
     rejections: tuple[Rejection, ...] = ()
+    guard_seconds: float = 0.0
+    """Time that the entries' checks took."""
 
 
 @dataclass(frozen=True, slots=True)

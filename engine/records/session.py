@@ -213,13 +213,21 @@ class Session:
         """
         return self._compilations[id]
 
-    def add_call(self, call: CallRecord) -> None:
-        """Keep a call; hits beyond MAX_CALLS are counted in ``calls_dropped`` instead."""
+    def add_call(self, call: CallRecord) -> int:
+        """Keep a call, and return its index; hits beyond MAX_CALLS are counted in ``calls_dropped`` instead, and have none (-1)."""
         with self._lock:
             if len(self._calls) >= MAX_CALLS and call.outcome == "hit":
                 self.calls_dropped += 1
-                return
-            self._calls.append(replace(call, index=len(self._calls) + self.calls_dropped))
+                return -1
+            index = len(self._calls) + self.calls_dropped
+            self._calls.append(replace(call, index=index))
+        self._changed("calls")
+        return index
+
+    def amend_call(self, index: int, change: Callable[[CallRecord], CallRecord]) -> None:
+        """Replace the call with this index by what ``change`` makes of it, in one step."""
+        with self._lock:
+            self._calls = [change(c) if c.index == index else c for c in self._calls]
         self._changed("calls")
 
     def add_skipped(self, skipped: Skipped) -> None:

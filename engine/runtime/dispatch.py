@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import threading
+import time
 import traceback
 import weakref
 from collections.abc import Callable, MutableMapping
@@ -24,6 +25,7 @@ from engine.records.guards import Fix, Rejection
 from engine.records.runtime import Failure, Skipped
 from engine.records.session import Session
 from engine.runtime.cache import COMPILE_LOCK, CodeCache, all_caches, caches_of
+from engine.runtime.observed import observe
 from engine.runtime.recording import announce, running, tell_call
 from engine.runtime.signature import dress, make, shape_of
 
@@ -173,21 +175,18 @@ class Dispatch:
 
     def _recorded(self, values: tuple[Any, ...], session: Session, spread: Run) -> Any:
         announce(session, self.cache)
+        start = time.perf_counter()
         entry, asked = self._look_up(values)
+        seconds = time.perf_counter() - start
         rejections: tuple[Rejection, ...] = ()
         outcome = "hit"
         if entry is None:
             entry, rejections = self._compile(values, session)
             outcome = "compiled"
-        tell_call(
-            session,
-            self.cache,
-            "python" if entry.is_python else outcome,
-            entry.id,
-            self.arguments(values),
-            asked,
-            rejections,
-        )
+        told = "python" if entry.is_python else outcome
+        arguments = self.arguments(values)
+        index = tell_call(session, self.cache, told, entry.id, arguments, asked, rejections, seconds)
+        observe(session, self, index, entry.id, arguments, keep=outcome != "hit")
         running.frames.append(self.cache.frame.id)
         try:
             return spread(self.run_of(entry), *values)

@@ -12,6 +12,7 @@ from engine.records.guards import CallExplanation, GuardsRecord
 from engine.runtime.dispatch import Dispatch, dispatch_of, reset
 from engine.runtime.modules import compiled_forward
 from engine.runtime.signature import bind
+from engine.runtime.what_if import explanation
 
 __all__ = ["explain_call", "guards_of", "is_compiled", "reset"]
 
@@ -71,9 +72,4 @@ def explain_call(f: Any, *args: Any, **kwargs: Any) -> CallExplanation:
     """
     state, first, more = _target(f)
     scope = state.scope(bind(state.function, (*first, *args), {**more, **kwargs}))
-    entries = state.entries
-    results = {e.id: state.compiler.explain(e, scope) for e in entries}
-    rejections = {e.id: state.rejection(e, scope) for e in entries}
-    hit = next((e.id for e in entries if rejections[e.id] is None), None)
-    refused = tuple(r for r in rejections.values() if r is not None)
-    return CallExplanation(state.cache.frame.id, hit, tuple(e.id for e in entries), refused, results)
+    return explanation(state, scope)

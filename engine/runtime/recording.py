@@ -57,11 +57,13 @@ def tell_call(
     arguments: dict[str, Any],
     asked: Sequence[str] = (),
     rejections: Sequence[Rejection] = (),
-) -> None:
-    """Add one call."""
+    guard_seconds: float = 0.0,
+) -> int:
+    """Add one call; returns its index."""
     inputs = {name: describe(value) for name, value in arguments.items()}
-    session.add_call(
-        CallRecord(0, cache.frame.id, outcome, entry, caller_span(), inputs, tuple(asked), tuple(rejections))
+    caller = caller_span()
+    return session.add_call(
+        CallRecord(0, cache.frame.id, outcome, entry, caller, inputs, tuple(asked), tuple(rejections), guard_seconds)
     )
 
 

@@ -13,7 +13,7 @@ from torch.utils._sympy.numbers import int_oo
 from torch.utils._sympy.value_ranges import ValueRanges
 
 from engine.ir.marks import DYNAMIC, STATIC
-from engine.ir.origin import Origin
+from engine.ir.origin import Item, Local, Origin
 from engine.trace.values.base import Const, Value
 
 if TYPE_CHECKING:
@@ -62,8 +62,8 @@ class SymValue(Value):
 
 def symbolic_number(tx: Tracer, real: float, origin: Origin) -> Value | None:
     """A symbol for an int or a float seen to change; None where it stays a constant."""
-    wanted = -1 in tx.request.dynamic.get(origin.expr, frozenset()) and tx.options.dynamic is not False
-    if not wanted or (type(real) is float and not math.isfinite(real)):
+    why = _why_number(tx, real, origin)
+    if not why or (type(real) is float and not math.isfinite(real)):
         return None
     env = tx.shape_env
     symbol = env.create_unspecified_symbol(real, source=origin, dynamic_dim=DimDynamic.DYNAMIC)
@@ -71,12 +71,25 @@ def symbolic_number(tx: Tracer, real: float, origin: Origin) -> Value | None:
     made = make(symbol, hint=real, source=origin)
     if not isinstance(made, (torch.SymInt, torch.SymFloat)):
         return None
-    tx.symbols_why[symbol] = f"its value changed between calls ({real!r} in this one)"
+    tx.symbols_why[symbol] = why
     tx.guard_type(real, origin, f"it is a number of type {type(real).__name__} whose value was seen to change")
     value = SymValue(tx.graph.placeholder(origin, made, real), made)
     value.origin, value.symbol = origin, symbol
     tx.input_ints.append(value)
     return value
+
+
+def _why_number(tx: Tracer, real: float, origin: Origin) -> str:
+    """Why a number becomes a symbol; empty where it stays a constant."""
+    if tx.options.dynamic is False:
+        return ""
+    if -1 in tx.request.dynamic.get(origin.expr, frozenset()):
+        return f"its value changed between calls ({real!r} in this one)"
+    # Of what was not seen to change only ints that the caller passes: attributes and globals are settings more often than sizes.
+    is_passed = all(isinstance(o, (Local, Item)) for o in origin.chain())
+    return (
+        "dynamic=True" if tx.options.dynamic is True and type(real) is int and real not in (0, 1) and is_passed else ""
+    )
 
 
 def symbolic_context(tx: Tracer, tensor: torch.Tensor, origin: Origin) -> StatelessSymbolicContext[Any, Any] | None:

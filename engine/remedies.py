@@ -1,0 +1,257 @@
+"""Suggested fixes that are tried: the calls at issue run again, with the fix and without, in a forked process on fresh inputs.
+
+What runs there is the user's function as it is now, on tensors of the recorded shapes; its prints go nowhere, and what would reach beyond the process
+(files written, connections, other processes) is stopped, and is the reason why nothing was verified.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import json
+import os
+import select
+import signal
+import sys
+import threading
+import time
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+
+from engine.ir.frame import Compiler
+from engine.records.guards import Fix, Rejection
+from engine.records.runtime import CallRecord
+from engine.records.session import Session
+from engine.runtime.cache import COMPILE_LOCK, cache_of_code
+from engine.runtime.dispatch import Dispatch, dispatcher
+from engine.runtime.observed import Gone, ObservedCall, made, observed, resolved
+from engine.runtime.signature import shape_of
+
+LIMIT = 30.0
+"""Seconds that one try may take."""
+DYNAMIC = "f = engine.compile(f, dynamic=True)"
+"""The fix that changes how the function is compiled, not what it is called with."""
+OUTWARD = (
+    "os.remove",
+    "os.rename",
+    "os.mkdir",
+    "os.rmdir",
+    "os.system",
+    "os.kill",
+    "os.exec",
+    "os.posix_spawn",
+    "shutil.",
+    "socket.",
+    "subprocess.Popen",
+)
+"""Audit events that reach beyond the process."""
+
+MakeCompiler = Callable[[bool | None], Compiler]
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What a try found: how often the frame was compiled and why it last was, or why that cannot be known."""
+
+    compiles: int = 0
+    problem: str = ""
+    cause: str = ""
+
+
+def try_fixes(session: Session, compiler: MakeCompiler) -> int:
+    """Try every fix that is code, for every rejection of a live session; the records then say what was found. Returns how many were verified."""
+    verified = 0
+    for call in session.calls:
+        for rejection in call.rejections:
+            if not any(f.code and not f.verified and not f.tried for f in rejection.fixes):
+                continue
+            fixes = _ranked(_tried(session, call, rejection, compiler))
+            verified += sum(bool(f.verified) for f in fixes)
+            session.amend_call(call.index, _with_fixes(rejection.entry, fixes))
+    return verified
+
+
+def _with_fixes(entry: str, fixes: tuple[Fix, ...]) -> Callable[[CallRecord], CallRecord]:
+    def change(call: CallRecord) -> CallRecord:
+        found = tuple(replace(r, fixes=fixes) if r.entry == entry else r for r in call.rejections)
+        return replace(call, rejections=found)
+
+    return change
+
+
+def _ranked(fixes: Sequence[Fix]) -> tuple[Fix, ...]:
+    """Verified ones first, those that did not help last; else as they were."""
+    return tuple(sorted(fixes, key=lambda f: (not f.verified, f.tried.startswith("re-run"))))
+
+
+def _tried(session: Session, call: CallRecord, rejection: Rejection, compiler: MakeCompiler) -> list[Fix]:
+    try:
+        dispatch, calls = _calls_at_issue(session, call, rejection)
+        before = _run(dispatch, calls, "", compiler)
+    except Gone as error:
+        return [_not_verifiable(f, str(error)) for f in rejection.fixes]
+    if not before.problem and before.compiles < len(calls):
+        before = Outcome(
+            problem="the cause lies outside of the arguments, and does not show when the calls are run again"
+        )
+    if before.problem:
+        return [_not_verifiable(f, before.problem) for f in rejection.fixes]
+    return [_try(dispatch, calls, f, before, compiler) for f in rejection.fixes]
+
+
+def _try(dispatch: Dispatch, calls: Sequence[ObservedCall], fix: Fix, before: Outcome, compiler: MakeCompiler) -> Fix:
+    if not fix.code:
+        return fix
+    if fix.code.startswith("with "):
+        return _not_verifiable(fix, "it changes what surrounds the call, which is not part of it")
+    return _judged(fix, _run(dispatch, calls, fix.code, compiler), before)
+
+
+def _not_verifiable(fix: Fix, why: str) -> Fix:
+    return replace(fix, tried=f"not verifiable: {why}") if fix.code else fix
+
+
+def _judged(fix: Fix, after: Outcome, before: Outcome) -> Fix:
+    if after.problem:
+        return _not_verifiable(fix, after.problem)
+    counts = f"{after.compiles} compile{'s' if after.compiles != 1 else ''} instead of {before.compiles}"
+    if after.compiles < before.compiles:
+        return replace(fix, verified=f"re-run on inputs of the recorded shapes: {counts}")
+    if after.cause != before.cause:
+        return replace(
+            fix, verified=f"re-run on inputs of the recorded shapes: this cause is gone, another is left: {after.cause}"
+        )
+    return replace(fix, tried=f"re-run on inputs of the recorded shapes: did not help, {counts}")
+
+
+def _calls_at_issue(session: Session, call: CallRecord, rejection: Rejection) -> tuple[Dispatch, list[ObservedCall]]:
+    """The call that the refusing entry was compiled for, and the one that it refused."""
+    frame = observed(session, call.frame)
+    dispatch = None if frame is None else frame.dispatch()
+    if frame is None or dispatch is None:
+        raise Gone("the session was loaded, or its function is gone")
+    if dispatch.cache.frame.role == "resume":
+        raise Gone("code after a graph break is not run by itself")
+    first = next((c for c in frame.calls if c.entry == rejection.entry), None)
+    second = next((c for c in frame.calls if c.index == call.index), None)
+    if first is None or second is None:
+        raise Gone("the arguments of the calls were not kept")
+    return dispatch, [first, second]
+
+
+def _run(dispatch: Dispatch, calls: Sequence[ObservedCall], code: str, compiler: MakeCompiler) -> Outcome:
+    """Run calls in a forked process, each after ``code``, and count the compiles.
+
+    Raises:
+        Gone: an argument cannot be had again.
+    """
+    arguments = [{n: resolved(v) for n, v in c.arguments.items()} for c in calls]
+    if not sys.platform.startswith("linux"):
+        return Outcome(problem="this system cannot fork a process safely")
+    if torch.cuda.is_initialized():
+        return Outcome(problem="the GPU cannot be used from a forked process")
+    return _forked(lambda: _count(dispatch, arguments, code, compiler))
+
+
+def _count(dispatch: Dispatch, arguments: Sequence[Mapping[str, Any]], code: str, compiler: MakeCompiler) -> Outcome:
+    """In the forked process: how often the frame is compiled for these calls."""
+    import engine
+
+    private = compiler(True if code == DYNAMIC else None)
+    function = dispatch.function
+    compiled = dispatcher(function, private)
+    for given in arguments:
+        values = {n: made(v) for n, v in given.items()}
+        if code and code != DYNAMIC:
+            space = {"engine": engine, "torch": torch, **values}
+            try:
+                exec(code, space)
+            except Exception as error:
+                return Outcome(problem=f"the fix does not apply to the recorded call ({type(error).__name__}: {error})")
+            values = {n: space[n] for n in values}
+        try:
+            shape_of(function.__code__).spread(compiled, *values.values())
+        except Exception as error:
+            return Outcome(problem=f"the function raises {type(error).__name__} on fresh inputs: {error}")
+    cache = cache_of_code(private, function.__code__, function.__globals__)
+    return Outcome() if cache is None else Outcome(cache.compiled, "", cache.last_cause)
+
+
+# The forked process.
+
+
+def _forked(work: Callable[[], Outcome]) -> Outcome:
+    read, write = os.pipe()
+    with COMPILE_LOCK, warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)
+        child = os.fork()
+    if child == 0:
+        os.close(read)
+        _be_the_child(write, work)
+    os.close(write)
+    try:
+        return _answer(read, child)
+    finally:
+        os.close(read)
+        with contextlib.suppress(ChildProcessError):
+            os.waitpid(child, 0)
+
+
+def _answer(read: int, child: int) -> Outcome:
+    data = b""
+    end = time.monotonic() + LIMIT
+    while True:
+        ready, _, _ = select.select([read], [], [], max(0.0, end - time.monotonic()))
+        if not ready:
+            os.kill(child, signal.SIGKILL)
+            return Outcome(problem=f"running it again took more than {LIMIT:.0f} seconds")
+        part = os.read(read, 65536)
+        if not part:
+            break
+        data += part
+    if not data:
+        return Outcome(problem="the process that ran it again died")
+    return Outcome(*json.loads(data))
+
+
+def _be_the_child(write: int, work: Callable[[], Outcome]) -> None:
+    """Do the work, answer, and end without any clean-up that belongs to the parent."""
+    try:
+        stopped: list[str] = []
+        torch.set_num_threads(1)
+        sys.stdout, sys.stderr = io.StringIO(), io.StringIO()
+        sys.addaudithook(_refuser(stopped))
+        try:
+            outcome = work()
+        except BaseException as error:
+            outcome = Outcome(problem=f"running it again failed: {type(error).__name__}: {error}")
+        if stopped:
+            outcome = Outcome(problem=f"the function reaches beyond its process ({stopped[0]})")
+        told = (outcome.compiles, outcome.problem[:2000], outcome.cause[:2000])
+        os.write(write, json.dumps(told).encode())
+    finally:
+        os._exit(0)
+
+
+def _refuser(stopped: list[str]) -> Callable[[str, tuple[Any, ...]], None]:
+    me = threading.get_ident()
+
+    def refuse(event: str, arguments: tuple[Any, ...]) -> None:
+        if threading.get_ident() != me or not (_writes(event, arguments) or event.startswith(OUTWARD)):
+            return
+        stopped.append(event if event != "open" else f"it writes {os.path.basename(str(arguments[0]))}")
+        raise PermissionError("Not while a suggested fix is tried.")
+
+    return refuse
+
+
+def _writes(event: str, arguments: tuple[Any, ...]) -> bool:
+    if event != "open":
+        return False
+    _, mode, flags = (*arguments, None, None, 0)[:3]
+    asks = isinstance(flags, int) and bool(flags & (os.O_WRONLY | os.O_RDWR | os.O_CREAT))
+    return asks or (isinstance(mode, str) and any(m in mode for m in "wax+"))

@@ -1,0 +1,176 @@
+"""What if a call's arguments were others: which entry would serve it, asked of the live cache without making a tensor."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+
+from engine.errors import BadArgument
+from engine.ir.origin import Scope
+from engine.ir.spec import TensorSpec
+from engine.records.guards import CallExplanation
+from engine.records.session import CompilationRecord, Session
+from engine.runtime.dispatch import Dispatch
+from engine.runtime.observed import Gone, Kept, Lost, ObservedFrame, made, observed, resolved
+
+NOT_LIVE = "The session was loaded, or what it recorded is gone: there is no compiled function to ask."
+NUMBERS = (int, float, bool, str, type(None))
+
+
+@dataclass(frozen=True)
+class Input:
+    """One value that a person may change: where it is (``x``, ``xs[0]``), and its fields as text.
+
+    A tensor has ``shape``, ``stride``, ``dtype``, ``device`` and ``requires_grad``; anything else a ``value``.
+    """
+
+    path: str
+    fields: Mapping[str, str]
+
+
+def inputs_of(session: Session, frame: str) -> tuple[Input, ...]:
+    """What the last recorded call of a frame was given.
+
+    Raises:
+        BadArgument: the session is not live.
+    """
+    _, found = _live(session, frame)
+    assert found.last is not None
+    return tuple(i for name, value in found.last.arguments.items() for i in _inputs(name, value))
+
+
+def what_if(session: Session, frame: str, edits: Mapping[str, Mapping[str, str]]) -> CallExplanation:
+    """Which entry a call like the last one would hit, were these values others: by path, the new text of some of its fields.
+
+    Raises:
+        BadArgument: the session is not live, an argument is gone, or a text is no such value.
+    """
+    dispatch, found = _live(session, frame)
+    assert found.last is not None
+    try:
+        arguments = {n: resolved(_edited(n, v, edits)) for n, v in found.last.arguments.items()}
+    except Gone as error:
+        raise BadArgument(f"Nothing can be asked: {error}.") from error
+    return explanation(dispatch, dispatch.scope(tuple(arguments.values())))
+
+
+def explanation(dispatch: Dispatch, scope: Scope) -> CallExplanation:
+    """What each entry says to a call."""
+    entries = dispatch.entries
+    results = {e.id: dispatch.compiler.explain(e, scope) for e in entries}
+    rejections = {e.id: dispatch.rejection(e, scope) for e in entries}
+    hit = next((e.id for e in entries if rejections[e.id] is None), None)
+    refused = tuple(r for r in rejections.values() if r is not None)
+    return CallExplanation(dispatch.cache.frame.id, hit, tuple(e.id for e in entries), refused, results)
+
+
+def measure_guards(session: Session) -> int:
+    """Measure each guard of a live session's entries, on fresh tensors of the recorded shapes; the records then have what each costs.
+
+    Returns how many entries were measured; those whose arguments are gone are left out.
+    """
+    measured = 0
+    for compilation in session.compilations:
+        found = observed(session, compilation.frame)
+        dispatch = None if found is None else found.dispatch()
+        call = next((c for c in found.calls if c.entry == compilation.id), None) if found else None
+        entry = next((e for e in dispatch.entries if e.id == compilation.id), None) if dispatch else None
+        if dispatch is None or call is None or entry is None or compilation.guards is None:
+            continue
+        try:
+            arguments = {n: made(resolved(v)) for n, v in call.arguments.items()}
+        except Gone:
+            continue
+        costs = dispatch.compiler.guard_costs(entry, dispatch.function.__closure__ or (), arguments)
+        session.amend(compilation.id, _with_costs(costs))
+        measured += 1
+    return measured
+
+
+def _with_costs(costs: tuple[float | None, ...]) -> Callable[[CompilationRecord], CompilationRecord]:
+    def change(compilation: CompilationRecord) -> CompilationRecord:
+        assert compilation.guards is not None
+        told = tuple(replace(g, cost_ns=c) for g, c in zip(compilation.guards.guards, costs, strict=True))
+        return replace(compilation, guards=replace(compilation.guards, guards=told))
+
+    return change
+
+
+def _live(session: Session, frame: str) -> tuple[Dispatch, ObservedFrame]:
+    found = observed(session, frame)
+    dispatch = None if found is None else found.dispatch()
+    if found is None or dispatch is None or found.last is None:
+        raise BadArgument(NOT_LIVE)
+    return dispatch, found
+
+
+def _inputs(path: str, value: Any) -> Iterator[Input]:
+    if isinstance(value, TensorSpec):
+        yield Input(
+            path,
+            {
+                "shape": _numbers(value.shape),
+                "stride": _numbers(value.strides),
+                "dtype": str(value.dtype).removeprefix("torch."),
+                "device": str(value.device),
+                "requires_grad": str(value.requires_grad),
+            },
+        )
+    elif type(value) in NUMBERS:
+        yield Input(path, {"value": repr(value)})
+    elif type(value) in (list, tuple):
+        for index, item in enumerate(value):
+            yield from _inputs(f"{path}[{index}]", item)
+    elif type(value) is dict:
+        for key, item in value.items():
+            yield from _inputs(f"{path}[{key!r}]", item)
+
+
+def _numbers(values: Any) -> str:
+    return ", ".join(map(str, values))
+
+
+def _edited(path: str, value: Any, edits: Mapping[str, Mapping[str, str]]) -> Any:
+    if type(value) in (list, tuple):
+        return type(value)(_edited(f"{path}[{i}]", v, edits) for i, v in enumerate(value))
+    if type(value) is dict:
+        return {k: _edited(f"{path}[{k!r}]", v, edits) for k, v in value.items()}
+    edit = edits.get(path)
+    if not edit or isinstance(value, (Kept, Lost)):
+        return value
+    if not isinstance(value, TensorSpec):
+        return _literal(path, edit.get("value", repr(value)))
+    return _other(path, value, edit)
+
+
+def _other(path: str, spec: TensorSpec, edit: Mapping[str, str]) -> TensorSpec:
+    shape = _sizes(path, edit["shape"]) if "shape" in edit else tuple(spec.shape)
+    given = edit.get("stride", "").strip()
+    stride = _sizes(path, given) if given else (spec.strides if "shape" not in edit else None)
+    dtype = getattr(torch, edit["dtype"].strip().removeprefix("torch."), None) if "dtype" in edit else spec.dtype
+    if not isinstance(dtype, torch.dtype):
+        raise BadArgument(f"{path}: there is no dtype {edit['dtype']!r}.")
+    grad = edit["requires_grad"] == "True" if "requires_grad" in edit else spec.requires_grad
+    try:
+        device = torch.device(edit["device"].strip()) if "device" in edit else spec.device
+        return TensorSpec(shape, dtype, stride, device, grad, parameter=spec.is_parameter)
+    except (ValueError, RuntimeError) as error:
+        raise BadArgument(f"{path}: {str(error).splitlines()[0]}") from error
+
+
+def _sizes(path: str, text: str) -> tuple[int, ...]:
+    try:
+        return tuple(int(part) for part in text.strip(" ()[]").split(",") if part.strip())
+    except ValueError:
+        raise BadArgument(f"{path}: sizes are numbers parted by commas, not {text!r}.") from None
+
+
+def _literal(path: str, text: str) -> Any:
+    try:
+        return ast.literal_eval(text.strip())
+    except (ValueError, SyntaxError, MemoryError, RecursionError):
+        raise BadArgument(f"{path}: {text!r} is no Python number, string, True, False or None.") from None
