@@ -159,15 +159,13 @@ def _run(dispatch: Dispatch, calls: Sequence[ObservedCall], code: str, compiler:
 
 def _count(dispatch: Dispatch, arguments: Sequence[Mapping[str, Any]], code: str, compiler: MakeCompiler) -> Outcome:
     """In the forked process: how often the frame is compiled for these calls."""
-    import engine
-
     private = compiler(True if code == DYNAMIC else None)
     function = dispatch.function
     compiled = dispatcher(function, private)
     for given in arguments:
         values = {n: made(v) for n, v in given.items()}
         if code and code != DYNAMIC:
-            space = {"engine": engine, "torch": torch, **values}
+            space = {"engine": sys.modules["engine"], "torch": torch, **values}
             try:
                 exec(code, space)
             except Exception as error:

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from engine import api, errors
-from engine.records.guards import CallExplanation, GuardsRecord
+from engine.records.guards import CallExplanation, Fix, GuardsRecord
 from engine.records.session import CompilationRecord, FrameRecord, Session
 from notebook_ext.views.kernels import kernels
 from notebook_ext.views.recompiles import recompiles
@@ -71,7 +71,14 @@ def _call_lines(told: CallExplanation) -> Iterator[str]:
         yield f"This call would compile anew: none of {plural(len(told.entries), 'entry')} serves it."
     for rejection in told.rejections:
         yield f"  entry {rejection.entry}: {clean(rejection.sentence) or f'{rejection.origin} {rejection.kind}: expected {rejection.expected}, found {rejection.actual}'}"
-        yield from (f"    {fix.text}{f': {fix.code}' if fix.code else ''}" for fix in rejection.fixes)
+        yield from (f"    {_fix_text(fix)}" for fix in rejection.fixes)
+        if rejection.lesson:
+            yield f"    {rejection.lesson}"
+
+
+def _fix_text(fix: Fix) -> str:
+    found = fix.verified or fix.tried
+    return f"{fix.text}{f': {fix.code}' if fix.code else ''}{f' ({found})' if found else ''}"
 
 
 def recompiles_text(session: Session, value: Any) -> str:
@@ -86,6 +93,8 @@ def recompiles_text(session: Session, value: Any) -> str:
             if column["outcome"] != "hit":
                 why = [r["sentence"] or r["short"] for r in column["rejections"]]
                 lines += [f"  call {column['first']} {column['outcome']}: {'; '.join(why) or 'first call'}"]
+                fixes = [f for r in column["rejections"][:1] for f in r["fixes"]]
+                lines += [f"    {_fix_text(Fix(**f))}" for f in fixes]
     return "\n".join(lines) or f"{name_of(value)} was not called in the last recorded cell."
 
 

@@ -28,7 +28,7 @@ containers =
 layers =
     api
     expectation : pipeline : observe
-    afterwards : remedies
+    afterwards : (remedies)
     {" | ".join(f"({stage})" for stage in STAGES)}
     (bytecode) : (graph)
     ir

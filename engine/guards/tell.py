@@ -6,9 +6,14 @@ from collections.abc import Sequence
 
 from engine.guards.compile import condition_texts
 from engine.guards.explain import guard_id
-from engine.ir.guard import Guard
+from engine.ir.files import is_library_file
+from engine.ir.guard import Cause, Guard
 from engine.ir.origin import Origin
+from engine.records.bytecode import Span
 from engine.records.guards import GuardRecord, GuardsRecord
+
+MAX_CALLERS = 6
+"""Calls kept for one guard."""
 
 
 def guards_record(ordered: Sequence[Guard], text: str) -> GuardsRecord:
@@ -30,4 +35,10 @@ def _record(index: int, guard: Guard, code: str, paths: dict[Origin, tuple[str, 
         code,
         guard.cause.why,
         guard.cause.span,
+        stack=_callers(guard.cause),
     )
+
+
+def _callers(cause: Cause) -> tuple[Span, ...]:
+    """The innermost of the user's own calls that led to the guard's line."""
+    return tuple(s for s in cause.stack if s != cause.span and not is_library_file(s.file))[-MAX_CALLERS:]

@@ -733,12 +733,21 @@ class ShapeRelation(Guard):
 
     @property
     def origins(self) -> tuple[Origin, ...]:
-        return (self.origin, *dict.fromkeys(o for _, o, _ in self.symbols if o != self.origin))
+        return (self.origin, *dict.fromkeys(o for _, o, _ in self._used if o != self.origin))
+
+    @property
+    def _used(self) -> tuple[tuple[sympy.Symbol, Origin, int], ...]:
+        """The symbols that the relation speaks of."""
+        free = self.relation.free_symbols
+        return tuple(place for place in self.symbols if place[0] in free)
 
     def condition(self, expr: str, const: ConstName, others: tuple[str, ...] = (), known: Known = None) -> str:
         texts = dict(zip(self.origins, (expr, *others), strict=True))
         size = const(_size_at, "size_at")
-        reads = {s: f"{size}({texts[o]}, {d})" for s, o, d in self.symbols}
+        reads = {s: f"{size}({texts[o]}, {d})" for s, o, d in self._used}
+        if self.relation.has(sympy.Or, sympy.Not, sympy.ITE, sympy.Piecewise):
+            # What holds without reading all of its sizes must not admit a value that has no such size.
+            return f"{const(_evaluator(self.relation, tuple(reads)), 'relation')}({', '.join(reads.values())})"
         return relation_text(self.relation, reads, const)
 
     def test(self, value: Any, others: tuple[Any, ...] = ()) -> bool:
@@ -747,7 +756,7 @@ class ShapeRelation(Guard):
 
     def _sizes(self, value: Any, others: tuple[Any, ...]) -> dict[sympy.Symbol, int | float]:
         values = dict(zip(self.origins, (value, *others), strict=True))
-        return {s: _size_at(values[o], d) for s, o, d in self.symbols}
+        return {s: _size_at(values[o], d) for s, o, d in self._used}
 
     def expected_text(self) -> str:
         return relation_words(self.relation)
@@ -757,11 +766,10 @@ class ShapeRelation(Guard):
             sizes = self._sizes(value, others)
         except (TypeError, IndexError, RuntimeError):
             return exact.describe(value)
-        used = [f"{s.name} = {v}" for s, v in sizes.items() if s in self.relation.free_symbols]
-        return ", ".join(used)
+        return ", ".join(f"{s.name} = {v}" for s, v in sizes.items())
 
     def sentence(self, actual: str) -> str:
-        where = ", ".join(f"{s.name} is {_place(o, d)}" for s, o, d in self.symbols if s in self.relation.free_symbols)
+        where = ", ".join(f"{s.name} is {_place(o, d)}" for s, o, d in self._used)
         return f"The compiled code holds where {self.expected_text()} ({where}); here {actual}."
 
     def fixes(self, value: Any, others: tuple[Any, ...] = ()) -> tuple[Fix, ...]:

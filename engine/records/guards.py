@@ -28,6 +28,8 @@ class GuardRecord(Record):
     span: Span | None = None
     cost_ns: float | None = None
     """Measured on demand, else None."""
+    stack: tuple[Span, ...] = ()
+    """The user's calls that led to ``span``, outermost first, where there were any."""
 
 
 @dataclass(frozen=True, slots=True)

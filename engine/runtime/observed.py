@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import types
 import weakref
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -55,9 +56,12 @@ class ObservedCall:
 
 @dataclass
 class ObservedFrame:
-    """The calls of one frame that are remembered, oldest first, and where they were dispatched."""
+    """The calls of one frame that are remembered, oldest first, and where they were dispatched.
 
-    dispatch: weakref.ref[Dispatch]
+    A resumed frame's cells hold what was live at the break, so that its dispatcher is held weakly; any other may outlive what a cell compiled.
+    """
+
+    dispatch: Callable[[], Dispatch | None]
     calls: list[ObservedCall] = field(default_factory=list)
     last: ObservedCall | None = None
 
@@ -72,15 +76,18 @@ def observe(
     frames = _frames.setdefault(session, {})
     frame = frames.get(dispatch.cache.frame.id)
     if frame is None or frame.dispatch() is None:
-        frame = frames[dispatch.cache.frame.id] = ObservedFrame(
-            weakref.ref(dispatch), [] if frame is None else frame.calls
-        )
+        held = weakref.ref(dispatch) if dispatch.cache.frame.role == "resume" else partial(_itself, dispatch)
+        frame = frames[dispatch.cache.frame.id] = ObservedFrame(held, [] if frame is None else frame.calls)
     if not keep and frame.last is not None and frame.last.entry == entry:
         return
     call = ObservedCall(index, entry, {name: stand_in(value) for name, value in arguments.items()})
     frame.last = call
     if keep and len(frame.calls) < CALLS:
         frame.calls.append(call)
+
+
+def _itself(dispatch: Dispatch) -> Dispatch:
+    return dispatch
 
 
 def observed(session: Session, frame: str) -> ObservedFrame | None:

@@ -34,7 +34,8 @@ export class Frame {
     this.parts = new Map(Object.entries(model.get("parts") || {}));
     /** @type {Set<string>} */
     this.asked = new Set();
-    this.views = [new LinkedView(this), new GuardsView(this), new RecompilesView(this), new BreaksView(this), new GraphView(this), new KernelsView(this), new TimingsView(this), new TracerView(this), new OnionView(this), new ContentsView(this)];
+    this.guards = new GuardsView(this);
+    this.views = [new LinkedView(this), this.guards, new RecompilesView(this), new BreaksView(this), new GraphView(this), new KernelsView(this), new TimingsView(this), new TracerView(this), new OnionView(this), new ContentsView(this)];
     /** @type {any} */
     this.view = this.views[0];
     this.summary = h("div", { class: "sum", role: "group", "aria-label": "Summary" });
@@ -80,6 +81,7 @@ export class Frame {
       this.parts.set(message.key, message.data);
       if (this.isReady) this.view.draw();
     } else if (message.type === "say") this.say(message.text);
+    else if (message.type === "what-if") this.guards.told(message.entry, message.data);
   }
 
   /** The session changed: show the new summary; parts in use are sent again by the kernel, others are asked for when needed. */
@@ -140,7 +142,8 @@ export class Frame {
 
   /** @param {string} action */
   act(action) {
-    this.say(action === "verify" ? "Checking: the same kernels run in Triton's interpreter, in a process of their own, and are compared with ATen …" : action);
+    const words = { verify: "Checking: the same kernels run in Triton's interpreter, in a process of their own, and are compared with ATen …", try: "Trying: the calls at issue run again, with each fix, in a process of their own …", measure: "Measuring each guard by itself …" };
+    this.say(words[/** @type {keyof typeof words} */ (action)] || action);
     this.model.send({ type: action });
   }
 

@@ -21,19 +21,107 @@ export function verdictMark(verdict) {
 /** Suggested changes as a list. @param {any[]} fixes */
 export function fixList(fixes) {
   if (!fixes.length) return h("p", { class: "mut" }, "No safe change is known: accept another entry, or keep this input as it was.");
-  const unverified = fixes.some((f) => !f.verified);
+  const untried = fixes.some((f) => !f.verified && !f.tried);
   return h(
     "div",
     {},
-    h("ol", { class: "fixes" }, fixes.map((f) => h("li", {}, sentence(f.text), f.code ? h("pre", { class: "code" }, f.code) : null, f.verified ? h("span", { class: "ok" }, "✓ " + f.verified) : null))),
-    unverified ? h("p", { class: "mut" }, "Not re-run, so not verified.") : null,
+    h("ol", { class: "fixes" }, fixes.map((f) => h("li", {}, sentence(f.text), f.code ? h("pre", { class: "code" }, f.code) : null, f.verified ? h("p", { class: "ok" }, "✓ verified: " + f.verified) : f.tried ? h("p", { class: "mut" }, sentence(f.tried)) : null))),
+    untried ? h("p", { class: "mut" }, "What says nothing was not re-run, so it is not verified.") : null,
   );
+}
+
+/** What there is to learn from a failure. @param {string} text */
+export function lesson(text) {
+  return text ? h("details", { class: "lesson" }, h("summary", {}, "What to learn from it"), h("p", {}, text)) : null;
 }
 
 /** A line of the user's code. @param {string} source */
 export function sourceLine(source) {
   return h("pre", { class: "code" }, tokens(source, "python").map(([kind, text]) => (kind ? h("span", { class: kind }, text) : text)));
 }
+
+/** One symbol: where it is read, which values it may have, and the lines that assumed something of it. @param {any} s */
+function symbolStory(s) {
+  const line = (/** @type {any} */ r) => h("li", {}, h("code", {}, r.text), r.line ? [" because of ", r.ordinal ? badge(r.ordinal) : null, " " + r.place, sourceLine(r.source)] : null);
+  return h(
+    "div",
+    { class: "sym" },
+    h("p", {}, h("b", {}, s.name), " is ", s.places.map((/** @type {string} */ p, /** @type {number} */ i) => [i ? " and " : "", h("code", {}, p)]), `: ${s.hint} when it was traced; serves `, h("b", {}, s.range), "."),
+    h("p", { class: "mut" }, sentence(s.why)),
+    s.settled ? h("ul", {}, line({ ...s.settled, text: `had to be ${s.became}` })) : null,
+    s.relations.length && !s.became ? h("ul", {}, s.relations.map(line)) : null,
+  );
+}
+
+/** A row of fields for each input of the last call: changing one asks the live cache which entry would serve the call. */
+class WhatIf {
+  /** @param {Frame} frame @param {() => string} entry @param {(found: any) => void} show */
+  constructor(frame, entry, show) {
+    this.frame = frame;
+    this.entry = entry;
+    this.show = show;
+    /** @type {Record<string, Record<string, string>>} */
+    this.edits = {};
+    this.inputs = h("div", { class: "wi-in" });
+    this.answer = h("div", { class: "wi-out", "aria-live": "polite" });
+    this.el = h("div", { class: "whatif", role: "group", "aria-label": "What if", hidden: true }, this.inputs, this.answer);
+  }
+
+  toggle() {
+    this.el.hidden = !this.el.hidden;
+    if (this.el.hidden) return this.show(null);
+    put(this.answer, h("span", { class: "mut" }, "Asking the kernel that recorded this …"));
+    this.ask();
+  }
+
+  /** Another entry is shown: forget the fields. */
+  reset() {
+    this.edits = {};
+    put(this.inputs);
+    if (!this.el.hidden) this.ask();
+  }
+
+  ask() {
+    this.frame.model.send({ type: "what-if", entry: this.entry(), edits: this.edits });
+  }
+
+  /** @param {any} data */
+  told(data) {
+    if (!this.inputs.childElementCount) put(this.inputs, Object.entries(data.inputs).map(([path, fields]) => this.row(path, fields)));
+    const changed = Object.keys(this.edits).length > 0;
+    if (data.problem || !data.told) {
+      put(this.answer, h("span", { class: "bad" }, data.problem || "No answer."));
+      return;
+    }
+    const { told } = data;
+    put(
+      this.answer,
+      h("p", {}, h("span", { class: told.hit ? "ok" : "new" }, (told.hit ? "● " : "◆ ") + told.text), changed ? null : h("span", { class: "mut" }, " This is the last recorded call as it was: change a field. No tensor is made.")),
+      told.rejections.map((/** @type {any} */ r) => h("p", {}, h("b", {}, "e" + r.entry), h("span", { class: "bad" }, " ✗ "), r.sentence)),
+      changed ? button("As it was", "", () => this.reset()) : null,
+    );
+    this.show(changed ? told.case && { ...told.case, call: 0 } : null);
+    this.frame.say(h("b", {}, "What if: "), told.text);
+  }
+
+  /** @param {string} path @param {any} fields */
+  row(path, fields) {
+    const edit = (/** @type {string} */ name, /** @type {string} */ value) => {
+      const of = (this.edits[path] = this.edits[path] || {});
+      if (value === fields[name]) delete of[name];
+      else of[name] = value;
+      if (!Object.keys(of).length) delete this.edits[path];
+      this.ask();
+    };
+    const label = (/** @type {string} */ name) => `${name} of ${path}`;
+    const text = (/** @type {string} */ name, /** @type {number} */ size) => h("input", { type: "text", value: fields[name], size, "aria-label": label(name), spellcheck: "false", onchange: (/** @type {Event} */ e) => edit(name, /** @type {HTMLInputElement} */ (e.target).value) });
+    const pick = (/** @type {string} */ name, /** @type {string[]} */ from) => choice(label(name), [...new Set([fields[name], ...from])].map((v) => [v, name === "requires_grad" ? `requires_grad ${v}` : v]), fields[name], (v) => edit(name, v));
+    if ("value" in fields) return h("div", { class: "wi" }, h("code", {}, path), text("value", 10));
+    return h("div", { class: "wi" }, h("code", {}, path), "[", text("shape", 10), "]", pick("dtype", DTYPES), pick("device", ["cpu", "cuda:0"]), pick("requires_grad", ["False", "True"]), h("label", {}, h("span", { class: "mut" }, "strides "), text("stride", 10)));
+  }
+}
+
+const DTYPES = ["float32", "float64", "float16", "bfloat16", "int64", "int32", "bool", "complex64"];
 
 export class GuardsView {
   /** @param {Frame} frame */
@@ -52,11 +140,12 @@ export class GuardsView {
     /** @type {number[]} */
     this.shown = [];
     this.context = h("div", { class: "ctx" });
+    this.whatIf = new WhatIf(frame, () => this.entry, (found) => this.suppose(found));
     this.rows = new Rows((i) => this.#row(i), { role: "rowgroup", class: "tree" }, TREE_ROW);
     this.head = h("div", { class: "tr th", role: "row" }, ["#", "Value and guard", "Expected", "Verdict", "Cost", "Line"].map((t) => h("span", { role: "columnheader" }, t)));
     this.side = h("div", { class: "side", tabindex: "0", "aria-label": "The guard in hand" });
     this.search = /** @type {HTMLInputElement} */ (h("input", { type: "search", placeholder: "Search  /", "aria-label": "Search guards", oninput: () => { this.filter = this.search.value.toLowerCase(); this.reset(); } }));
-    this.el = h("div", { class: "guards" }, this.context, h("div", { class: "two" }, h("div", { class: "treebox", role: "treegrid", "aria-label": "Guards by value" }, this.head, this.rows.el), this.side));
+    this.el = h("div", { class: "guards" }, this.context, this.whatIf.el, h("div", { class: "two" }, h("div", { class: "treebox", role: "treegrid", "aria-label": "Guards by value" }, this.head, this.rows.el), this.side));
     this.keys = [
       key("n p", "next or previous guard in the order in which they are checked", (k) => this.step(k === "n" ? 1 : -1)),
       key("F", "first failure", () => this.failure()),
@@ -64,8 +153,37 @@ export class GuardsView {
       key("ArrowDown ArrowUp", "next or previous row of the tree", (k) => this.move(k === "ArrowDown" ? 1 : -1)),
       key("ArrowLeft ArrowRight", "close or open a value", (k) => this.fold(k === "ArrowLeft")),
       key("Enter", "show the line in the linked view", () => this.link()),
+      key("w", "what if the call's inputs were others", () => this.whatIf.toggle()),
+      key("c", "measure what each guard costs", () => this.frame.act("measure")),
+      key("s", "the story of each symbol", () => this.story()),
       key("/", "search", () => this.search.focus()),
     ];
+  }
+
+  /** The kernel's answer to a what-if question. @param {string} entry @param {any} data */
+  told(entry, data) {
+    if (entry === this.entry) this.whatIf.told(data);
+  }
+
+  /** Show what a supposed call meets, in place of a recorded one. @param {any} found a case, or null where this entry serves the call */
+  suppose(found) {
+    if (!this.part) return;
+    this.part.cases = this.part.cases.filter((/** @type {any} */ c) => c.call !== 0);
+    if (found) this.part.cases.push(found);
+    this.case = found ? this.part.cases.length - 1 : Math.min(this.case, this.part.cases.length - 1);
+    this.at = found ? found.failed : this.at;
+    this.drawContext();
+    this.reset();
+  }
+
+  /** The story of each symbol, beside the tree. */
+  story() {
+    if (!this.part) return;
+    if (!this.part.symbols.length) return this.frame.say("No size and no number is a symbol in this entry: it serves exactly the sizes and numbers that it was made for.");
+    this.at = -1;
+    this.rows.redraw();
+    put(this.side, h("h4", {}, plural(this.part.symbols.length, "symbol")), this.part.symbols.map(symbolStory));
+    this.frame.say("Symbols: ", this.part.symbols.map((/** @type {any} */ s) => `${s.name} is ${s.places[0]}, ${s.range}. `));
   }
 
   /** @param {string} [entry] @param {string} [what] "call=3" */
@@ -120,15 +238,18 @@ export class GuardsView {
     const failed = found ? found.failed : -1;
     put(
       this.context,
-      choice("Function and cache entry", entries.map((/** @type {any} */ e) => [e.id, `${e.name} entry ${e.entry}${e.inputs ? ": " + e.inputs : ""}`]), this.entry, (v) => { this.part = null; this.entry = v; this.draw(); }),
+      choice("Function and cache entry", entries.map((/** @type {any} */ e) => [e.id, `${e.name} entry ${e.entry}${e.inputs ? ": " + e.inputs : ""}`]), this.entry, (v) => { this.part = null; this.entry = v; this.whatIf.reset(); this.draw(); }),
       this.part.cases.length
-        ? choice("Call", this.part.cases.map((/** @type {any} */ c, /** @type {number} */ i) => [String(i), `against ${c.title}`]), String(this.case), (v) => { this.case = +v; this.at = this.chosen.failed; this.draw(); })
+        ? choice("Call", this.part.cases.map((/** @type {any} */ c, /** @type {number} */ i) => [String(i), c.call ? `against ${c.title}` : "against the what-if call"]), String(this.case), (v) => { this.case = +v; this.at = this.chosen.failed; this.draw(); })
         : h("span", { class: "mut" }, "no call was rejected by this entry"),
       failed >= 0 ? h("span", { class: "bad" }, `✗ fails at ${failed + 1} of ${this.part.guards.length}`) : null,
       h("span", { class: "sp" }),
       button("◂ p", "p", () => this.step(-1)),
       button("n ▸", "n", () => this.step(1)),
       button("First failure", "F", () => this.failure(), { disabled: failed < 0 }),
+      button("What if", "w", () => this.whatIf.toggle(), { "aria-pressed": String(!this.whatIf.el.hidden) }),
+      this.part.symbols.length ? button(plural(this.part.symbols.length, "symbol"), "s", () => this.story()) : null,
+      this.part.guards.some((/** @type {any} */ g) => g.cost != null) ? null : button("Measure", "c", () => this.frame.act("measure")),
       button("Evaluate the rest", "e", () => this.toggleRest(), { "aria-pressed": String(this.isOpenEnded), disabled: failed < 0 }),
       this.search,
     );
@@ -257,9 +378,10 @@ export class GuardsView {
       h("p", {}, h("code", {}, g.origin), " · ", g.kind, " ", verdict ? verdictMark(verdict) : null),
       g.path.length > 1 ? h("p", { class: "mut" }, "reached through ", h("code", {}, g.path.join(" "))) : null,
       h("dl", { class: "kv" }, h("dt", {}, "expected"), h("dd", {}, h("code", {}, g.expected)), actual || verdict.endsWith("fail") ? [h("dt", {}, "actual"), h("dd", {}, h("code", { class: other }, actual || "not told"))] : null, g.code ? [h("dt", {}, "check"), h("dd", {}, h("code", {}, g.code))] : null),
-      g.line ? [h("h4", {}, "Because of ", g.ordinal ? badge(g.ordinal) : null, " " + g.place), sourceLine(g.source), button("Show in linked view", "Enter", () => this.link())] : null,
+      g.line ? [h("h4", {}, "Because of ", g.ordinal ? badge(g.ordinal) : null, " " + g.place), sourceLine(g.source), g.callers.length ? h("p", { class: "mut" }, "called from " + g.callers.join(", from ")) : null, button("Show in linked view", "Enter", () => this.link())] : null,
       g.why ? [h("h4", {}, "Why it exists"), h("p", {}, sentence(g.why))] : null,
-      failed ? [h("h4", {}, "What to do, best first"), fixList(found.fixes)] : null,
+      g.cost != null ? h("p", { class: "mut" }, `${Math.round(g.cost)} ns by itself, reading included`) : null,
+      failed ? [h("h4", {}, "What to do, best first"), fixList(found.fixes), lesson(found.lesson), found.call && found.fixes.some((/** @type {any} */ f) => f.code && !f.verified && !f.tried) ? button("Try the fixes", "", () => this.frame.act("try")) : null] : null,
     );
     const told = verdict === "fail" ? `fails: expected ${g.expected}, got ${actual || "another value"}.` : verdict === "pass" ? `passes: ${g.expected}.` : verdict ? `${verdict}: expected ${g.expected}.` : `expects ${g.expected}.`;
     this.frame.say(`Guard ${this.at + 1}: `, h("code", {}, g.origin), ` ${g.kind} ${told} `, failed && found.sentence ? h("span", { class: "mut" }, found.sentence) : null, verdict.startsWith("would") ? h("span", { class: "hyp" }, "Hypothetical: the check had stopped before.") : null);

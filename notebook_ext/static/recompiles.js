@@ -2,7 +2,7 @@
 
 import { button, h, plural, put } from "./shared/dom.js";
 import { key } from "./shared/keys.js";
-import { fixList, sourceLine } from "./guards.js";
+import { fixList, lesson, sourceLine } from "./guards.js";
 
 /** @typedef {import("./explorer.js").Frame} Frame */
 
@@ -33,6 +33,7 @@ export class RecompilesView {
       key("ArrowDown ArrowUp", "next or previous function", (k) => this.go(this.lane + (k === "ArrowDown" ? 1 : -1), this.column)),
       key("j k", "next or previous miss", (k) => this.miss(k === "j" ? 1 : -1)),
       key("Enter", "show the guard that refused", () => this.guard()),
+      key("t", "try the suggested fixes in a process of their own", () => this.frame.act("try")),
     ];
   }
 
@@ -56,6 +57,7 @@ export class RecompilesView {
       h("b", {}, plural(part.lanes.length, "code object")), h("span", { class: "mut" }, `${plural(calls, "call")} ·`),
       h("span", {}, Object.values(CELLS).flatMap(([sign, kind, text]) => [h("span", { class: kind }, sign), ` ${text}  `]), "· not asked"),
       h("span", { class: "sp" }), button("◂ miss", "k", () => this.miss(-1)), button("miss ▸", "j", () => this.miss(1)),
+      part.lanes.some((/** @type {any} */ l) => l.columns.some((/** @type {any} */ c) => c.rejections.some((/** @type {any} */ r) => r.fixes.some((/** @type {any} */ f) => f.code && !f.verified && !f.tried)))) ? button("Try the fixes", "t", () => this.frame.act("try")) : null,
     );
     if (this.column < 0) this.column = this.firstMiss(this.lane);
     this.update();
@@ -118,6 +120,7 @@ export class RecompilesView {
         h("div", { class: "rej" }, h("b", {}, this.entryName(r.entry)), h("span", { class: "bad" }, " ✗ rejected: "), h("code", {}, r.short), h("p", {}, r.sentence)),
         r.place ? [h("p", { class: "mut" }, "Because of " + r.place), sourceLine(r.source)] : null,
         r.fixes.length ? fixList(r.fixes) : null,
+        lesson(r.lesson),
         button("Show the guard", "Enter", () => this.frame.open("guards", this.fullId(r.entry), "call=" + column.first)),
       ]),
     );
@@ -146,7 +149,7 @@ export class RecompilesView {
     return h(
       "section",
       { class: "lane" },
-      h("h4", {}, lane.name, h("span", { class: "mut" }, lane.role === "resume" ? "resumed after " + lane.line : lane.line), h("span", { class: "sp mut" }, `entries ${lane.entries.length} of ${lane.limit} · ${plural(lane.hits, "hit")} · compiled in ${ms(lane.seconds)}`)),
+      h("h4", {}, lane.name, h("span", { class: "mut" }, lane.role === "resume" ? "resumed after " + lane.line : lane.line), h("span", { class: "sp mut" }, `entries ${lane.entries.length} of ${lane.limit} · ${plural(lane.hits, "hit")}, ${`${lane.misses} ${lane.misses === 1 ? "miss" : "misses"}`}${lane.python ? `, ${lane.python} as Python` : ""} · guards ${ms(lane.guard_seconds)} · compiled in ${ms(lane.seconds)}`)),
       h(
         "div",
         { class: "mx", role: "grid", "aria-label": lane.name + ": entries by calls", style: `--columns:${columns.length}` },

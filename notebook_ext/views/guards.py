@@ -5,8 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
-from engine.records.guards import GuardRecord, Rejection
+from engine.records.guards import CallExplanation, GuardRecord, Rejection
 from engine.records.session import CompilationRecord, Session
+from engine.records.trace import Assumption, SymbolRecord
 from notebook_ext.views import places
 from notebook_ext.views.text import clean, one_line, plural
 
@@ -45,7 +46,76 @@ def guards(session: Session, compilation: str) -> dict[str, Any]:
             if is_entry(r.entry, record)
         ],
         "check": clean(record.guards.check_text) if record.guards else "",
+        "symbols": symbols(session, record),
         "empty": "" if told else _why_empty(record),
+    }
+
+
+def symbols(session: Session, record: CompilationRecord) -> list[dict[str, Any]]:
+    """The story of each size and number that was made a symbol, as rows of text."""
+    ordinals = places.ordinals(session, record)
+    return [_symbol(session, ordinals, s) for s in (record.trace.symbols if record.trace else ())]
+
+
+def _symbol(session: Session, ordinals: places.Ordinals, symbol: SymbolRecord) -> dict[str, Any]:
+    return {
+        "name": clean(symbol.name),
+        "places": [clean(p) for p in symbol.places],
+        "hint": clean(symbol.hint),
+        "why": clean(symbol.why),
+        "range": symbol_range(symbol),
+        "became": clean(symbol.became),
+        "settled": None if symbol.settled is None else _assumption(session, ordinals, symbol.settled),
+        "relations": [_assumption(session, ordinals, r) for r in symbol.relations],
+    }
+
+
+def symbol_range(symbol: SymbolRecord) -> str:
+    """The values that the compiled code serves: ``2 to 64``, ``2 or more``, ``any``."""
+    if symbol.became:
+        return f"only {clean(symbol.became)}"
+    if symbol.low is None:
+        return "any" if symbol.high is None else f"at most {symbol.high}"
+    return f"{symbol.low} or more" if symbol.high is None else f"{symbol.low} to {symbol.high}"
+
+
+def _assumption(session: Session, ordinals: places.Ordinals, told: Assumption) -> dict[str, Any]:
+    return {
+        "text": clean(told.text),
+        "why": clean(told.why),
+        "line": told.span.line if told.span else 0,
+        "place": places.place_name(session, told.span),
+        "source": clean(places.source_line(session, told.span)),
+        "ordinal": ordinals.of(told.span),
+    }
+
+
+def fix_rows(rejection: Rejection) -> list[dict[str, str]]:
+    """Suggested changes, best first, with what was found when they were tried."""
+    return [
+        {"text": clean(f.text), "code": clean(f.code), "verified": clean(f.verified), "tried": clean(f.tried)}
+        for f in rejection.fixes
+    ]
+
+
+def what_if(session: Session, told: CallExplanation, compilation: str) -> dict[str, Any]:
+    """What a supposed call would meet: the entry that it would hit, why the others would not serve it, and verdicts for one entry's guards."""
+    record = session.compilation(compilation)
+    guards_told = record.guards.guards if record.guards else ()
+    name = told.hit.rpartition("/")[2] if told.hit else ""
+    rejection = next((r for r in told.rejections if is_entry(r.entry, record)), None)
+    case = None
+    if rejection is not None:
+        case = _case(session, -1, None, {}, rejection, guards_told) | {"title": "what if"}
+    return {
+        "hit": told.hit or "",
+        "text": f"This call would use entry {name}."
+        if told.hit
+        else "No entry serves this call: it would compile anew.",
+        "rejections": [
+            {"entry": r.entry.rpartition("/")[2], "sentence": one_line(r.sentence, 300)} for r in told.rejections
+        ],
+        "case": case,
     }
 
 
@@ -76,6 +146,7 @@ def _guard(session: Session, ordinals: places.Ordinals, guard: GuardRecord) -> d
         "place": places.place_name(session, guard.span),
         "source": clean(places.source_line(session, guard.span)),
         "ordinal": ordinals.of(guard.span),
+        "callers": [places.place_name(session, s) for s in reversed(guard.stack)],
     }
 
 
@@ -149,7 +220,6 @@ def _case(
         "sentence": one_line(rejection.sentence, 300),
         "expected": clean(rejection.expected),
         "actual": clean(rejection.actual),
-        "fixes": [
-            {"text": clean(f.text), "code": clean(f.code), "verified": clean(f.verified)} for f in rejection.fixes
-        ],
+        "fixes": fix_rows(rejection),
+        "lesson": clean(rejection.lesson),
     }

@@ -9,6 +9,7 @@ from engine.records.guards import Rejection
 from engine.records.runtime import CallRecord
 from engine.records.session import CompilationRecord, FrameRecord, Session
 from notebook_ext.views import places
+from notebook_ext.views.guards import fix_rows
 from notebook_ext.views.summary import inputs_of, reason_words
 from notebook_ext.views.text import clean, one_line
 
@@ -44,6 +45,9 @@ def _lane(session: Session, frame: FrameRecord) -> dict[str, Any]:
         "cut": max(0, len(columns) - MAX_COLUMNS),
         "calls": len(calls),
         "hits": sum(c.outcome == "hit" for c in calls),
+        "misses": sum(c.outcome == "compiled" for c in calls),
+        "python": sum(c.outcome == "python" for c in calls),
+        "guard_seconds": sum(c.guard_seconds for c in calls),
         "seconds": sum(compile_seconds(e) for e in entries),
     }
 
@@ -106,7 +110,6 @@ def _rejection(session: Session, rejection: Rejection) -> dict[str, Any]:
         "sentence": one_line(rejection.sentence, 300),
         "place": places.place_name(session, rejection.span),
         "source": clean(places.source_line(session, rejection.span)),
-        "fixes": [
-            {"text": clean(f.text), "code": clean(f.code), "verified": clean(f.verified)} for f in rejection.fixes
-        ],
+        "fixes": fix_rows(rejection),
+        "lesson": clean(rejection.lesson),
     }

@@ -15,6 +15,8 @@ import traitlets
 
 from engine.records.session import CompilationRecord, Session
 from notebook_ext.views.explorer import first_parts, overview, part
+from notebook_ext.views.guards import what_if
+from notebook_ext.views.text import plural
 from notebook_ext.widgets.assets import module_text, style_text
 
 log = logging.getLogger(__name__)
@@ -66,6 +68,12 @@ class Explorer(anywidget.AnyWidget):
             self._send_part(str(content.get("key")))
         elif content.get("type") == "verify":
             self._verify()
+        elif content.get("type") == "what-if":
+            self._what_if(str(content.get("entry")), content.get("edits"))
+        elif content.get("type") == "measure":
+            self._measure()
+        elif content.get("type") == "try":
+            self._try()
 
     def refresh(self) -> None:
         """Send what has changed since it was last sent. Safe from any thread."""
@@ -121,6 +129,51 @@ class Explorer(anywidget.AnyWidget):
             self._on_verify()
         except Exception as error:
             self.send({"type": "say", "text": f"The check failed: {type(error).__name__}: {error}"})
+
+    # Questions that only a live session answers. The engine is imported when asked: a saved session opens where torch is not installed.
+
+    def _what_if(self, entry: str, edits: Any) -> None:
+        from engine import api
+        from engine.errors import EngineError
+
+        given = edits if isinstance(edits, dict) else {}
+        answer: dict[str, Any] = {"inputs": {}, "told": None, "problem": ""}
+        try:
+            frame = self.session.compilation(entry).frame
+            answer["inputs"] = api.what_if_inputs(self.session, frame)
+            answer["told"] = what_if(self.session, api.what_if(self.session, frame, _texts(given)), entry)
+        except (EngineError, KeyError, TypeError) as error:
+            answer["problem"] = str(error)
+        self.send({"type": "what-if", "entry": entry, "data": answer})
+
+    def _measure(self) -> None:
+        from engine import api
+
+        count = api.measure_guards(self.session)
+        found = f"Measured the guards of {plural(count, 'entry')}, each by itself; the check asks many at once and costs less than the sum."
+        self._say(
+            found
+            if count
+            else "Nothing could be measured: the session was loaded, or its functions and arguments are gone."
+        )
+
+    def _try(self) -> None:
+        from engine import api
+
+        count = api.try_fixes(self.session)
+        self._say(
+            f"{plural(count, 'fix')} verified; each one that was tried says what was found."
+            if count
+            else "No fix could be verified; each one that was tried says why."
+        )
+
+    def _say(self, text: str) -> None:
+        self.send({"type": "say", "text": text})
+
+
+def _texts(edits: dict[Any, Any]) -> dict[str, dict[str, str]]:
+    """A message's edits, everything as text."""
+    return {str(p): {str(k): str(v) for k, v in e.items()} for p, e in edits.items() if isinstance(e, dict)}
 
 
 def _receive(widget: Explorer, content: dict[str, Any], _buffers: object) -> None:

@@ -33,7 +33,7 @@ const model = {
   off() {},
   tell(told) { for (const listener of this.listeners) listener(told); },
   send(message) {
-    if (message.type !== "part") this.tell({ type: "say", text: "This page has no kernel: run the notebook to check the kernels." });
+    if (message.type !== "part") this.tell({ type: "say", text: "This page has no kernel: run the notebook for that." });
     else if (message.key in places) unpack(places[message.key]).then((found) => this.tell({ type: "part", key: message.key, data: found }));
   },
 };

@@ -39,7 +39,7 @@ const model = {
   on(event, callback) { if (event === "msg:custom") this.listeners.push(callback); },
   off() {},
   send(message) {
-    const told = message.type === "part" ? { type: "part", key: message.key, data: data.parts[message.key] } : { type: "say", text: "This page has no kernel: run the notebook to check the kernels." };
+    const told = message.type === "part" ? { type: "part", key: message.key, data: data.parts[message.key] } : { type: "say", text: "This page has no kernel: run the notebook for that." };
     if (message.type !== "part" || told.data !== undefined) for (const listener of this.listeners) listener(told);
   },
 };
