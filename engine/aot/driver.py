@@ -15,7 +15,7 @@ from engine.aot.functionalize import Functional, as_computed, functionalize
 from engine.aot.joint import Joint, trace_joint
 from engine.aot.partition import Method, partition
 from engine.aot.views import NotFunctional
-from engine.aot.wrappers import aliases, autocast, autograd, bases, duplicates, errors, mutations
+from engine.aot.wrappers import aliases, autocast, autograd, bases, duplicates, errors, mutations, subclasses
 from engine.aot.wrappers.layer import Layer, LayerWrapper, weave
 from engine.aot.wrappers.wrapper import Call, Onion, Wrapper, peel
 from engine.graph.tell import graph_record
@@ -28,7 +28,7 @@ from engine.records.aot import AotRecord, WrapperRecord
 from engine.records.graph import GraphRecord
 
 Run = Callable[..., Any]
-WRAPPERS: tuple[Wrapper, ...] = (errors, duplicates, bases)
+WRAPPERS: tuple[Wrapper, ...] = (errors, subclasses, duplicates, bases)
 """Around the traced call, outermost first: they change what is compiled. Functions in functions."""
 
 LAYERS: tuple[LayerWrapper, ...] = (aliases, mutations, autocast)

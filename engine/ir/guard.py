@@ -490,6 +490,33 @@ class TensorMatch(Guard):
 
 
 @dataclass(frozen=True)
+class WrapperIs(Guard):
+    """A tensor subclass around others comes apart into the same names and the same context (``__tensor_flatten__``)."""
+
+    kind: ClassVar[str] = "tensor subclass"
+    rank: ClassVar[int] = 58
+
+    names: tuple[str, ...]
+    context: Any = field(hash=False)
+
+    def condition(self, expr: str, const: ConstName, others: tuple[str, ...] = (), known: Known = None) -> str:
+        return f"{const(self.test, 'comes_apart')}({expr})"
+
+    def test(self, value: Any, others: tuple[Any, ...] = ()) -> bool:
+        names, context = value.__tensor_flatten__()
+        return tuple(names) == self.names and bool(context == self.context)
+
+    def expected_text(self) -> str:
+        return f"{', '.join(self.names)} and {self.context!r}"
+
+    def actual_text(self, value: Any, others: tuple[Any, ...] = ()) -> str:
+        if not hasattr(value, "__tensor_flatten__"):
+            return exact.describe(value)
+        names, context = value.__tensor_flatten__()
+        return f"{', '.join(names)} and {context!r}"
+
+
+@dataclass(frozen=True)
 class SameObject(Guard):
     """Two origins reach the same object (``same``), or must not."""
 

@@ -9,18 +9,18 @@ import torch.fx
 
 from engine.aot.analyse import output_args
 
-Place = Callable[[torch.fx.Graph, torch.fx.Node], torch.fx.Node]
-
 
 def rewritten(
     graph: torch.fx.GraphModule,
     place: Callable[[torch.fx.Graph, int, torch.fx.Node, dict[torch.fx.Node, Any]], Any],
     outputs: Sequence[int] | None = None,
     before: Callable[[torch.fx.Graph], None] | None = None,
+    returned: Callable[[torch.fx.Graph, list[Any]], list[Any]] | None = None,
 ) -> torch.fx.GraphModule:
     """A copy of ``graph`` in which ``place(copy, position, placeholder, known)`` says what stands for each input.
 
-    ``outputs`` are the positions of the outputs that the copy returns (all when None); ``before`` may add placeholders first.
+    ``outputs`` are the positions of the outputs that the copy returns (all when None); ``before`` may add placeholders first,
+    ``returned`` say what is returned instead.
     """
     copied = torch.fx.Graph()
     if before is not None:
@@ -33,7 +33,8 @@ def rewritten(
             position += 1
         elif node.op != "output":
             known[node] = copied.node_copy(node, known.__getitem__)
-    returned = output_args(graph.graph)
-    kept = returned if outputs is None else [returned[n] for n in outputs]
-    copied.output(torch.fx.node.map_arg(tuple(kept), known.__getitem__))
+    last = output_args(graph.graph)
+    kept = last if outputs is None else [last[n] for n in outputs]
+    values = [torch.fx.node.map_arg(v, known.__getitem__) for v in kept]
+    copied.output(tuple(values if returned is None else returned(copied, values)))
     return torch.fx.GraphModule(graph, copied)

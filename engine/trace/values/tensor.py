@@ -8,8 +8,10 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.fx
+from torch._subclasses.fake_tensor import FakeTensor
+from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
-from engine.ir.guard import HasAttribute, TensorMatch
+from engine.ir.guard import HasAttribute, TensorMatch, WrapperIs
 from engine.ir.origin import Attr, Origin
 from engine.trace.graph_builder import emit, evaluate
 from engine.trace.signals import Unsupported
@@ -67,7 +69,17 @@ class TensorValue(Value):
         return self._node
 
     def type(self) -> type:
-        return type(self.held) if self.held is not None else torch.Tensor
+        if self.held is not None:
+            return type(self.held)
+        return type(self.fake) if is_subclass(self.fake) else torch.Tensor
+
+    def _check_own(self, name: str) -> None:
+        """Leave what a wrapper subclass adds to a tensor, or does otherwise, to Python."""
+        if not is_subclass(self.fake):
+            return
+        owner = next((c for c in type(self.fake).__mro__ if name in vars(c)), None)
+        if owner is None or (owner is not torch.Tensor and issubclass(owner, torch.Tensor)):
+            raise Unsupported("unsupported-operation", f"{self.type().__name__}.{name}, of a tensor subclass")
 
     def describe(self) -> str:
         sizes = ", ".join(str(s) for s in self.fake.shape)
@@ -150,6 +162,7 @@ class TensorValue(Value):
             return self.shape(tx)
         if name in self.written:
             return self.written[name]
+        self._check_own(name)
         if name in _AS_NODE:
             return emit(tx, "call_function", getattr, [self, Const(name)])
         if name == "grad":
@@ -193,6 +206,7 @@ class TensorValue(Value):
     def call_method(self, tx: Tracer, name: str, args: list[Value], kwargs: dict[str, Value]) -> Value:
         if name in self.written or (self.held is not None and name in getattr(self.held, "__dict__", {})):
             return super().call_method(tx, name, args, kwargs)
+        self._check_own(name)
         if name == "requires_grad_" and self._has_requires_grad(tx, args, kwargs):
             return self
         if name == "numpy" and not args and not kwargs:
@@ -306,10 +320,12 @@ def _is_tensor(real: Any) -> bool:
 def _tensor(tx: Tracer, real: torch.Tensor, origin: Origin) -> Value:
     from engine.trace.state import fake_of
 
-    plain = type(real) in (torch.Tensor, torch.nn.Parameter, torch.nn.Buffer)
+    plain = type(real) in (torch.Tensor, torch.nn.Parameter, torch.nn.Buffer) or _is_wrapper(real)
     if not plain and type(real).__torch_function__ is not torch._C._disabled_torch_function_impl:
         raise Unsupported("unsupported-operation", f"a tensor of the subclass {type(real).__name__}")
-    if not plain or type(real).__torch_dispatch__ is not torch._C._disabled_torch_dispatch_impl:
+    if not plain or (
+        not _is_wrapper(real) and type(real).__torch_dispatch__ is not torch._C._disabled_torch_dispatch_impl
+    ):
         raise Unsupported("unsupported-operation", f"a tensor of the subclass {type(real).__name__}")
     if real.layout is not torch.strided or real.is_quantized or real.is_nested or torch._is_functional_tensor(real):
         raise Unsupported("unsupported-operation", f"a tensor of layout {real.layout}")
@@ -317,10 +333,35 @@ def _tensor(tx: Tracer, real: torch.Tensor, origin: Origin) -> Value:
         raise Unsupported("unsupported-operation", "a tensor inside a functorch transformation")
     fake = fake_of(tx, real, origin)
     tx.tensors_seen = True
-    tx.guard(_match(tx, real, fake, origin))
+    _guard(tx, real, fake, origin)
     value = TensorValue(None, fake, origin, real)
     tx.input_tensors.append((value, fake._version if not fake.is_inference() else 0))
     return value
+
+
+def is_subclass(value: Any) -> bool:
+    """Whether a value is of a subclass around other tensors that says how it is taken apart."""
+    return type(value) is not FakeTensor and bool(is_traceable_wrapper_subclass(value))
+
+
+def _is_wrapper(real: Any) -> bool:
+    """Whether it computes through the tensors inside it and does nothing else of its own."""
+    if not is_subclass(real):
+        return False
+    own = type(real).__torch_function__
+    plain: Any = torch.Tensor.__torch_function__
+    return own is torch._C._disabled_torch_function_impl or getattr(own, "__func__", None) is plain.__func__
+
+
+def _guard(tx: Tracer, real: torch.Tensor, fake: torch.Tensor, origin: Origin) -> None:
+    tx.guard(_match(tx, real, fake, origin))
+    if not _is_wrapper(real):
+        return
+    inside: Any = real
+    names, context = inside.__tensor_flatten__()
+    tx.guard(WrapperIs(origin, tuple(names), context, cause=tx.cause("the tensor subclass was taken apart")))
+    for name in names:
+        _guard(tx, getattr(real, name), getattr(fake, name), Attr(origin, name))
 
 
 def _match(tx: Tracer, real: torch.Tensor, fake: torch.Tensor, origin: Origin) -> TensorMatch:
