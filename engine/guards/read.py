@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from engine.ir import exact
-from engine.ir.origin import Attr, CellOf, Item, Member, Origin, Scope, TypeOf
+from engine.ir.origin import Attr, CellOf, Item, Member, Origin, Scope, Stored, TypeOf
 
 
 @dataclass(frozen=True)
@@ -102,6 +102,12 @@ def _item(origin: Item, base: Any) -> Any:
     return base[origin.key]
 
 
+def _stored(origin: Stored, base: Any) -> Any:
+    if type(origin.key) not in (int, str, bool, bytes, float, type(None)):
+        raise Unsafe("not read: comparing keys may run code")
+    return origin.read(base)
+
+
 def _member(origin: Member, base: Any) -> Any:
     table = exact.instance_dict(base)[origin.table]
     if not isinstance(table, dict):
@@ -123,6 +129,7 @@ _STATIC: dict[type, Callable[[Any, Any], Any]] = {
     Attr: _attr,
     Item: _item,
     Member: _member,
+    Stored: _stored,
     CellOf: _cell,
     TypeOf: _type,
 }

@@ -558,7 +558,7 @@ class SameObject(Guard):
 
 @dataclass(frozen=True)
 class NoOverlap(Guard):
-    """None of these tensors share storage with another one of them (needed only where a mutation could be seen through both)."""
+    """This tensor shares its storage with none of the others (needed only where a mutation of it could be seen through one of them)."""
 
     kind: ClassVar[str] = "no overlap"
     rank: ClassVar[int] = 80
@@ -581,9 +581,7 @@ class NoOverlap(Guard):
     def actual_text(self, value: Any, others: tuple[Any, ...] = ()) -> str:
         names = [spoken(o) for o in self.origins]
         storages = [_storage(t) for t in (value, *others)]
-        shared = [
-            f"{names[i]} and {names[j]}" for j in range(len(names)) for i in range(j) if storages[i] == storages[j]
-        ]
+        shared = [f"{names[0]} and {names[n]}" for n in range(1, len(names)) if storages[n] == storages[0]]
         return f"shared by {shared[0]}" if shared else "no storage shared"
 
     def sentence(self, actual: str) -> str:
@@ -605,9 +603,10 @@ def _storage(tensor: Any) -> int:
         return int(torch.Tensor.untyped_storage(tensor)._cdata)
 
 
-def storages_differ(*tensors: Any) -> bool:
-    """Whether no two of these tensors share a storage."""
-    return len({_storage(t) for t in tensors}) == len(tensors)
+def storages_differ(tensor: Any, *others: Any) -> bool:
+    """Whether a tensor shares its storage with none of the others."""
+    own = _storage(tensor)
+    return all(_storage(t) != own for t in others)
 
 
 @dataclass(frozen=True)

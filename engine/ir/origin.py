@@ -398,6 +398,36 @@ class Entry(Origin):
         return base.get(self.key, MISSING)
 
 
+def stored_item(container: Any, key: Any) -> Any:
+    """An item of a dict or list past any ``__getitem__`` of its class."""
+    return dict.__getitem__(container, key) if isinstance(container, dict) else list.__getitem__(container, key)
+
+
+@dataclass(frozen=True)
+class Stored(Origin):
+    """An item of a dict or list whose class has a ``__getitem__`` of its own: what is stored, not what that makes of it."""
+
+    base: Origin
+    key: Any
+
+    @property
+    def expr(self) -> str:
+        return f"{self.base.expr}.<stored>[{self.key!r}]"
+
+    def code(self, base: str, const: ConstName) -> str:
+        return f"{const(stored_item, 'stored_item')}({base}, {const(self.key, 'key')})"
+
+    def read(self, base: Any) -> Any:
+        return stored_item(base, self.key)
+
+
+def item_origin(container: Any, base: Origin, key: Any) -> Origin:
+    """How an item of a real container is reached."""
+    kind: Any = type(container)
+    own = isinstance(container, (dict, list)) and kind.__getitem__ not in (dict.__getitem__, list.__getitem__)
+    return Stored(base, key) if own else Item(base, key)
+
+
 @dataclass(frozen=True)
 class Referent(Origin):
     """What a weak reference refers to, None where that is gone."""

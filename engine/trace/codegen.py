@@ -33,7 +33,9 @@ from engine.ir.origin import (
     Namespace,
     Origin,
     Referent,
+    Stored,
     TypeOf,
+    stored_item,
     tensor_of_array,
 )
 from engine.trace.signals import Unsupported
@@ -390,16 +392,20 @@ class Codegen:
                 self._head_call(tensor_of_array)
             case Referent():
                 self._head_call(operator.call)
+            case Stored(_, key):
+                self._head_call(stored_item, key)
             case _:
                 raise Unsupported("side-effect", f"loading {origin.expr} again")
 
-    def _head_call(self, function: Any) -> None:
+    def _head_call(self, function: Any, *constants: Any) -> None:
         out, self.out = self.out, self.head
         try:
             self.helper(function, 1)
         finally:
             self.out = out
-        self.head.call(1)
+        for constant in constants:
+            self.head.const(self.embed(constant))
+        self.head.call(1 + len(constants))
 
     def _assemble(self) -> CodeType:
         code = self.source

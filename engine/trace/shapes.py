@@ -3,20 +3,36 @@
 from __future__ import annotations
 
 import sys
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import sympy
+from torch.utils._sympy.functions import FloorDiv, Mod
 
 from engine.ir.guard import NO_CAUSE, Cause, Equals, ShapeRelation, spoken
 from engine.ir.origin import Origin, Stride
 from engine.ir.relation import relation_words
 from engine.records.trace import Assumption, SymbolRecord
 from engine.trace.shape_env import NotingShapeEnv
+from engine.trace.signals import Skip
 
 if TYPE_CHECKING:
     from engine.trace.state import Tracer
 
 Place = tuple[Origin, int]
+
+
+@dataclass(frozen=True)
+class _Reading:
+    """How a symbol's value is found: the size or number that ``symbol`` names, divided without rest by ``factor``."""
+
+    symbol: sympy.Symbol
+    place: Place
+    factor: int = 1
+
+    @property
+    def expression(self) -> sympy.Expr:
+        return self.symbol if self.factor == 1 else FloorDiv(self.symbol, self.factor)
 
 
 def shape_guards(tx: Tracer) -> None:
@@ -25,11 +41,12 @@ def shape_guards(tx: Tracer) -> None:
     if not env.var_to_sources:
         return
     places = _places(tx)
-    first = {symbol: found[0] for symbol, found in places.items() if found}
+    first = {symbol: _Reading(symbol, found[0]) for symbol, found in places.items() if found}
+    _composed(tx, first)
     why = "a size is a symbol, and tracing took this relation for granted"
     for guard in env.guards:
         _relation(tx, guard.expr, first, env.assumed.get(guard.expr) or tx.cause(why))
-    for symbol in first:
+    for symbol in list(first):
         low, high = bounds_of(env, symbol)
         for bound in [
             *([] if low is None else [sympy.Ge(symbol, low)]),
@@ -64,14 +81,55 @@ UNBOUNDED = sys.maxsize - 1
 """ShapeEnv's upper bound for sizes of which nothing is known."""
 
 
-def _relation(tx: Tracer, relation: Any, first: dict[sympy.Symbol, Place], cause: Cause) -> None:
+def _relation(tx: Tracer, relation: Any, first: dict[sympy.Symbol, _Reading], cause: Cause) -> None:
     # Two symbols found equal have become one since: only that one has a place to be read from.
     relation = tx.shape_env.replace(relation)
     if relation in (sympy.true, True):
         return
-    symbols = tuple((s, *first[s]) for s in sorted(relation.free_symbols, key=lambda s: s.name) if s in first)
+    relation, symbols = _read(relation, first)
     if symbols:
         tx.guard(ShapeRelation(symbols[0][1], relation, symbols, cause=cause))
+
+
+def _read(
+    relation: Any, first: dict[sympy.Symbol, _Reading]
+) -> tuple[Any, tuple[tuple[sympy.Symbol, Origin, int], ...]]:
+    """A relation over what can be read at a call, and where that is read.
+
+    Raises:
+        Skip: a symbol of it can be read nowhere.
+    """
+    free = sorted(relation.free_symbols, key=lambda s: s.name)
+    unread = [s for s in free if s not in first]
+    if unread:
+        raise Skip(
+            "internal", f"no input has the size {unread[0]}, of which {relation_words(relation)} is taken for granted"
+        )
+    readings = [first[s] for s in free]
+    changed = relation.xreplace({s: r.expression for s, r in zip(free, readings, strict=True) if r.factor != 1})
+    return changed, tuple((r.symbol, *r.place) for r in readings)
+
+
+def _composed(tx: Tracer, first: dict[sympy.Symbol, _Reading]) -> None:
+    """Guard input sizes that are expressions; a symbol that is read nowhere else is read from one that is a multiple of it."""
+    composed = [
+        (value.origin, dim, size.node.expr)
+        for value, _ in tx.input_tensors
+        for dim, size in enumerate(value.fake.shape)
+        if not isinstance(size, int) and not isinstance(size.node.expr, sympy.Symbol) and not size.node.expr.is_number
+    ]
+    for n, (origin, dim, expression) in enumerate(composed):
+        own = sympy.Symbol(f"size_{n}_{dim}", integer=True)
+        factor, rest = expression.as_coeff_Mul()
+        place = (own, origin, dim)
+        if isinstance(rest, sympy.Symbol) and rest not in first and factor.is_integer and factor > 0:
+            first[rest] = _Reading(own, (origin, dim), int(factor))
+            cause = tx.cause("this size was taken to be a multiple of a number")
+            tx.guard(ShapeRelation(origin, sympy.Eq(Mod(own, int(factor)), 0), (place,), cause=cause))
+            continue
+        relation, symbols = _read(expression, first)
+        cause = tx.cause("this size was taken to follow from others")
+        tx.guard(ShapeRelation(origin, sympy.Eq(own, relation), (place, *symbols), cause=cause))
 
 
 def _places(tx: Tracer) -> dict[sympy.Symbol, list[Place]]:
@@ -102,15 +160,14 @@ def _places(tx: Tracer) -> dict[sympy.Symbol, list[Place]]:
     return found
 
 
-def _strides(tx: Tracer, first: dict[sympy.Symbol, Place]) -> None:
+def _strides(tx: Tracer, first: dict[sympy.Symbol, _Reading]) -> None:
     why = "memory layout was taken to follow from the sizes"
     for value, _ in tx.input_tensors:
         for dim, stride in enumerate(value.fake.stride()):
             if isinstance(stride, int):
                 continue
             own = sympy.Symbol(f"stride_{dim}", integer=True)
-            expression = stride.node.expr
-            symbols = tuple((s, *first[s]) for s in sorted(expression.free_symbols, key=lambda s: s.name) if s in first)
+            expression, symbols = _read(stride.node.expr, first)
             place = (own, Stride(value.origin, dim), -1)
             tx.guard(ShapeRelation(value.origin, sympy.Eq(own, expression), (place, *symbols), cause=tx.cause(why)))
 

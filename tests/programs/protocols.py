@@ -300,3 +300,26 @@ def setattr_delattr(x):
     value = getattr(thing, "extra")
     delattr(thing, "extra")
     return value + 1, hasattr(thing, "extra"), sorted(vars(thing))
+
+
+class Maker(dict):
+    """Makes an instance of the class that is stored, at each reading."""
+
+    def __getitem__(self, key):
+        return super().__getitem__(key)()
+
+
+class Negate:
+    """Called with a tensor."""
+
+    def __call__(self, x):
+        return -x
+
+
+MAKERS = Maker(negate=Negate, same=dict)
+
+
+@program(lambda: (torch.randn(3),), lambda: (torch.randn(3),))
+def dict_that_makes_what_it_gives(x):
+    """A dict whose ``__getitem__`` computes from what is stored."""
+    return MAKERS["negate"](x) + len(MAKERS["same"])

@@ -168,3 +168,21 @@ def as_python_values(x):
         x.layout,
         x.is_cuda,
     )
+
+
+@program(
+    lambda: (torch.randn(4, 3), torch.randn(8)),
+    lambda: (torch.randn(8, 5), torch.randn(16)),
+    lambda: (torch.randn(12, 5), torch.randn(24)),
+    lambda: (torch.randn(7, 5), torch.randn(14)),
+    lambda: (torch.randn(12, 6), torch.randn(25)),
+    lambda: (torch.randn(16, 2), torch.randn(32)),
+)
+def multiples_of_sizes(x, y):
+    """Branches on whether a size is a multiple of four and whether one is twice another, over sizes that change."""
+    n = x.shape[0]
+    if n % 4 == 0:
+        x = x.view(n // 4, 4, -1)
+    if y.shape[0] == 2 * n:
+        y = y.view(2, n)
+    return x * 2, y + n, y.sum()

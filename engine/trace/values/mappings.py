@@ -8,7 +8,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from engine.ir.guard import DictKeys, LengthIs
-from engine.ir.origin import Attr, Item, Key, Origin
+from engine.ir.origin import Attr, Key, Origin, item_origin
 from engine.trace.values.base import NONE, Const, Value, force
 from engine.trace.values.sequences import TupleValue, sequence_items
 from engine.trace.values.wrap import is_literal, makes, wraps
@@ -542,7 +542,7 @@ def dict_value(tx: Tracer, real: dict[Any, Any], origin: Origin) -> DictValue:
     entries: dict[Any, Entry] = {}
     for n, (key, item) in enumerate(real.items()):
         key_value = _key_value(tx, real, key, n, origin)
-        entries[key_value.key(tx)] = (key_value, tx.lazy(item, Item(origin, key)))
+        entries[key_value.key(tx)] = (key_value, tx.lazy(item, item_origin(real, origin, key)))
     factory = None
     if isinstance(real, collections.defaultdict):
         factory = tx.wrap(real.default_factory, Attr(origin, "default_factory"))

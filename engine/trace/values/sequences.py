@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from engine.ir.guard import Equals, LengthIs
-from engine.ir.origin import Attr, Item, Origin
+from engine.ir.origin import Attr, Origin, item_origin
 from engine.trace.values.base import NONE, Const, NotConstant, Value, force
 from engine.trace.values.wrap import makes, wraps, wraps_if
 
@@ -520,7 +520,7 @@ def items_of(tx: Tracer, real: Any, origin: Origin) -> list[Value]:
     why = "it was unpacked, indexed or iterated"
     tx.guard_type(real, origin, why)
     tx.guard(LengthIs(origin, len(real), cause=tx.cause(why)))
-    return [tx.lazy(item, Item(origin, n)) for n, item in enumerate(real)]
+    return [tx.lazy(item, item_origin(real, origin, n)) for n, item in enumerate(real)]
 
 
 @wraps(list)

@@ -14,7 +14,7 @@ from engine.trace.signals import Unsupported
 from engine.trace.values.base import NONE, Const, Value, force
 from engine.trace.values.functions import special
 from engine.trace.values.modules import ModuleValue
-from engine.trace.values.sequences import TupleValue
+from engine.trace.values.sequences import ListValue, TupleValue
 from engine.trace.values.tensor import TensorValue
 from engine.trace.values.torch_functions import guard_state
 
@@ -92,6 +92,11 @@ def _functional_call(tx: Tracer, args: list[Value], kwargs: dict[str, Value]) ->
 
     module = force(tx, given["module"])
     table = force(tx, given["parameter_and_buffer_dicts"])
+    if isinstance(table, (TupleValue, ListValue)):
+        merged = DictValue({})
+        for part in table.items:
+            merged.update(tx, part)
+        table = merged
     if (
         not isinstance(module, ModuleValue)
         or not isinstance(table, DictValue)

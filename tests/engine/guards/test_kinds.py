@@ -199,11 +199,13 @@ def test_same_object_and_not() -> None:
 
 
 def test_tensors_of_one_storage_are_refused() -> None:
-    """Views of one storage overlap, whatever their sizes; the sentence names the two."""
+    """Views of one storage overlap, whatever their sizes; the sentence names the two. What the others share among them is no matter."""
     x = torch.zeros(4)
     guard = NoOverlap(X, (Y, Local("z")))
     assert admits(guard, x=x, y=torch.zeros(4), z=torch.zeros(4))
     assert "x and z" in refused(guard, x=x, y=torch.zeros(4), z=x[2:]).sentence
+    other = torch.zeros(4)
+    assert admits(guard, x=x, y=other, z=other[2:])
 
 
 def test_tensors_are_refused_where_they_see_shared_memory_otherwise() -> None:
