@@ -31,11 +31,16 @@ class BadArgument(EngineError, ValueError):
 
 
 class GraphBreak(EngineError):
-    """Under ``fullgraph=True`` something could not be traced: the break's text, with the user's line under a caret."""
+    """Under ``fullgraph=True`` something could not be traced: the break's text, the user's line over a caret, and what to do.
+
+    ``record`` is the break with the user's stack, outermost call first.
+    """
 
     def __init__(self, record: BreakRecord, pointed: str) -> None:
         self.record = record
-        super().__init__(f"{record.title}: {record.what}\n{pointed}\n{record.why}".rstrip())
+        remedies = "".join(f"\n  - {remedy}" for remedy in record.remedies)
+        what_to_do = f"\nWhat to do:{remedies}" if remedies else ""
+        super().__init__(f"{record.title}: {record.what}\n{pointed}\n{record.why}{what_to_do}")
 
 
 class BackendError(EngineError):

@@ -26,6 +26,9 @@ class BreakRecord(Record):
     skipped: bool = False
     times: int = 1
     """How many times this same break was met."""
+    before: str = ""
+    """The shortest function with a break of this kind, and ``after`` the same without it; both empty where there is no example."""
+    after: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from engine.ir.files import innermost_of_user
 from engine.records.bytecode import Span
 from engine.records.trace import BreakRecord
+from engine.trace.examples import EXAMPLES, Example
 
 
 @dataclass(frozen=True)
@@ -82,7 +84,6 @@ CATALOGUE: dict[str, Reason] = {
         "Loops are unrolled while tracing; a budget keeps compile time finite, see engine.config.instruction_budget.",
         ("Compile the body of the loop instead of the loop.",),
     ),
-    "recursion": Reason("The function calls itself", "Recursion is left to Python after the first level."),
     "raises": Reason(
         "The function raises an exception here",
         "The frame is left to Python so that the exception appears exactly as Python raises it.",
@@ -90,22 +91,10 @@ CATALOGUE: dict[str, Reason] = {
     "side-effect": Reason(
         "A side effect that cannot be replayed", "What the code changes could not be put back in place after the graph."
     ),
-    "mutated-dict": Reason(
-        "A container changes in a way that cannot be replayed", "Its later state could not be rebuilt."
-    ),
-    "not-resumable": Reason(
-        "The rest of the function cannot be continued from here",
-        "Inside try or with blocks, or with an iterator half-way, Python's own state cannot be handed to a new function.",
-        ("Move the line that breaks out of the block.",),
-    ),
     "still-running": Reason(
         "A generator is half-way when the graph breaks later",
         "Where a generator stands, or a context manager made from one, cannot be handed to new code: Python runs it from its start.",
         ("Move the line that breaks out of the block or loop.", "Write the context manager as a class."),
-    ),
-    "nothing-to-compile": Reason(
-        "There is nothing to compile in this function",
-        "It met a break before any tensor operation, and none of its arguments holds a tensor or a module.",
     ),
     "global-state": Reason(
         "The function runs under a transformation of torch's",
@@ -120,7 +109,22 @@ CATALOGUE: dict[str, Reason] = {
 
 
 def break_record(kind: str, what: str, stack: tuple[Span, ...], *, skipped: bool) -> BreakRecord:
-    """A catalogue entry applied to one case. ``stack`` is the user's, outermost first."""
+    """A catalogue entry applied to one case, at the user's innermost line. ``stack`` is the user's, outermost first."""
     reason = CATALOGUE[kind]
-    span = stack[-1] if stack else None
-    return BreakRecord(kind, reason.title, what, reason.why, reason.remedies, span, stack, skipped)
+    span = innermost_of_user(stack)
+    example = EXAMPLES.get(kind, _NO_EXAMPLE)
+    return BreakRecord(
+        kind,
+        reason.title,
+        what,
+        reason.why,
+        reason.remedies,
+        span,
+        stack,
+        skipped,
+        before=example.before,
+        after=example.after,
+    )
+
+
+_NO_EXAMPLE = Example("", "")

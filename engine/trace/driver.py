@@ -25,7 +25,7 @@ from engine.ir.context import current_session
 from engine.ir.frame import FrameRequest, TracedFrame
 from engine.ir.guard import GlobalState, Guard
 from engine.ir.origin import Closure, Fixed, Local, Namespace
-from engine.options import Options
+from engine.options import Options, config
 from engine.records.bytecode import Span
 from engine.records.trace import BreakRecord, TraceRecord
 from engine.trace.breaks import break_record
@@ -162,6 +162,7 @@ class _Attempt:
             before = (self.tx.graph.operations, self.tx.changes)
             self.executed += 1
             self.tx.root_executed = self.executed
+            begun = self.tx.executed
             if self.restart is not None and self.executed == self.restart.executed:
                 op = frame.decoded.ops[frame.index]
                 frame.op = op
@@ -171,6 +172,9 @@ class _Attempt:
             except Unsupported as reason:
                 reason.stack = reason.stack or self.tx.spans()
                 self._unwind(frame)
+                if reason.kind == "budget" and self.tx.executed - begun < config.instruction_budget // 2:
+                    # Its own loops are long, not one call's: what follows a break here would meet the budget again.
+                    raise self._skip(reason, reason.stack, "its own loops are too long to unroll") from reason
                 if before != (self.tx.graph.operations, self.tx.changes):
                     raise Restart(self.executed, reason) from reason
                 frame.kw_names = kw_names
@@ -300,8 +304,6 @@ class _Attempt:
             if 0 < error.born < self.executed:
                 what = f"{error.what.removeprefix('rebuilding ').removesuffix(' after the graph')} is half-way at a later break: {reason.what}"
                 raise Restart(error.born, Unsupported("still-running", what)) from error
-            raise self._skip(reason, spans, error.what) from error
-        except Skip as error:
             raise self._skip(reason, spans, error.what) from error
         record = break_record(reason.kind, reason.what, spans, skipped=False)
         return self._finish(frame, cg, tuple(told), (record,), tuple(resumption.slots))

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from engine.bytecode.opcodes import reason
 from engine.bytecode.resume import InstructionOffset
 from engine.options import config
-from engine.trace.signals import Unsupported, UserException
+from engine.trace.signals import Skip, Unsupported, UserException
 from engine.trace.table import HANDLERS
 from engine.trace.values.base import Const, NotConstant, Value
 
@@ -44,8 +44,13 @@ def execute(tx: Tracer, frame: Frame, op: Op) -> Any:
         raise Unsupported("unsupported-opcode", reason(op.opname))
     try:
         return handler(tx, frame, op)
+    except (Unsupported, Skip) as refused:
+        refused.stack = refused.stack or tx.spans()  # here all frames of the call stand
+        raise
     except NotConstant:
-        raise Unsupported("unsupported-operation", "a value is needed that is not known while tracing") from None
+        unknown = Unsupported("unsupported-operation", "a value is needed that is not known while tracing")
+        unknown.stack = tx.spans()
+        raise unknown from None
     except UserException as error:
         if error.is_new:
             error.is_new = False

@@ -18,7 +18,7 @@ from engine.bytecode.resume import HANDLED, VALUE, InstructionOffset, Point, fre
 from engine.bytecode.resume import NULL as NULL_KIND
 from engine.bytecode.spans import span_of
 from engine.ir.frame import CALLEE, ResumeSlot, Slot
-from engine.trace.signals import Skip
+from engine.trace.signals import Unsupported
 from engine.trace.support import TailCall, finish, leave_with
 from engine.trace.values.base import NULL, Const, Value
 from engine.trace.values.exceptions import Handling
@@ -137,10 +137,10 @@ class Resumption:
         """Emit everything after the graph; ``replay`` emits the side effects.
 
         Raises:
-            Skip: this instruction cannot be left to Python by itself.
+            Unsupported: this instruction cannot be left to Python by itself.
         """
         if [v.error for v in self.stack if isinstance(v, Handling)] != self.frame.handled:
-            raise Skip("not-resumable", "an exception is about to leave its handler")
+            raise Unsupported("side-effect", "an exception is about to leave its handler")
         self._store_cells()
         if self.op.opname in _JUMPS:
             self._jump(replay)
@@ -333,7 +333,7 @@ class Resumption:
     def _simple(self, replay: Callable[[], None]) -> None:
         counts = operands(self.op)
         if counts is None:
-            raise Skip("not-resumable", f"the instruction {self.op.opname} cannot be left to Python by itself")
+            raise Unsupported("side-effect", f"the instruction {self.op.opname} cannot be left to Python by itself")
         takes, leaves = counts
         split = len(self.stack) - takes
         below, taken = self.stack[:split], self.stack[split:]
@@ -398,9 +398,9 @@ class Resumption:
         out = self.cg.out
         names = tuple(sorted(n for n in self.live[outcome.index] if n in self.frame.locals))
         if any(not n.isidentifier() for n in names):
-            raise Skip("not-resumable", "the rest of a comprehension")
+            raise Unsupported("side-effect", "the rest of a comprehension")
         if any(isinstance(v, CellValue) for v in outcome.stack):
-            raise Skip("not-resumable", "a comprehension whose variable a function closes over")
+            raise Unsupported("side-effect", "a comprehension whose variable a function closes over")
         kinds = tuple(self._kind(v) for v in outcome.stack)
         point = Point(outcome.index, kinds, names)
         code = resume_code(self.code, point)

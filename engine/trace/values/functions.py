@@ -175,7 +175,7 @@ class RealFunction(FunctionValue):
         return self.held
 
     def describe(self) -> str:
-        return f"{self.held.__module__}.{self.held.__qualname__}"
+        return f"{self.held.__module__}.{self.held.__qualname__}" if self.held.__module__ else self.held.__qualname__
 
     def python(self, tx: Tracer) -> Any:
         if self.is_trusted:

@@ -2,16 +2,26 @@
 
 from __future__ import annotations
 
+import contextlib
+import inspect
+import io
+import linecache
+import pathlib
+import re
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 import torch
 
-from engine import errors
+import engine
+from engine import errors, trace
 from engine.ir.marks import disable, graph_break
-from engine.options import Options
+from engine.options import Options, config
+from engine.runtime.cache import all_caches
 from engine.trace.breaks import CATALOGUE
+from engine.trace.driver import trace_frame
+from engine.trace.examples import EXAMPLES
 from tests.engine.trace.harness import Traced, compare, request_for
 
 X = torch.arange(12.0).reshape(3, 4) / 7 - 0.5
@@ -159,8 +169,6 @@ def test_generators_are_left_to_python() -> None:
 
 def test_fullgraph_points_at_the_line() -> None:
     """Under fullgraph the break is an error with the user's line under a caret."""
-    from engine.trace.driver import trace_frame
-
     with pytest.raises(errors.GraphBreak) as caught:
         trace_frame(request_for(prints, (X,), {}), Options(fullgraph=True))  # type: ignore[arg-type]
     assert 'print("sum", y.shape)' in str(caught.value)
@@ -222,11 +230,78 @@ def test_steps_tell_locals_so_that_any_moment_can_be_rebuilt() -> None:
 
 
 def test_reasons_are_whole() -> None:
-    """Every entry of the catalogue has a title and an explanation."""
+    """Every entry of the catalogue has a title, an explanation and, unless the fault is ours, an example; no source raises a kind that it lacks."""
     for kind, reason in CATALOGUE.items():
         assert kind == kind.lower()
         assert reason.title
         assert reason.why.endswith(".")
+    assert set(CATALOGUE) - set(EXAMPLES) == {"internal"}
+    assert set(EXAMPLES) <= set(CATALOGUE)
+    raised = re.compile(r"\b(?:Unsupported|Skip)\(\s*\"([a-z-]+)\"")
+    for file in pathlib.Path(trace.__path__[0]).rglob("*.py"):
+        assert set(raised.findall(file.read_text(encoding="utf-8"))) <= set(CATALOGUE), file
+
+
+def kinds_met(text: str) -> set[str]:
+    """Kinds of all breaks met in calling an example."""
+    space: dict[str, Any] = {"torch": torch, "engine": engine, "__name__": "example"}
+    exec(text, space)
+    x = torch.arange(4.0)
+    if space["f"].__code__.co_flags & (inspect.CO_GENERATOR | inspect.CO_COROUTINE):
+        return {b.kind for b in trace_frame(request_for(space["f"], (x,), {}), Options()).record.breaks}
+    engine.reset()
+    with engine.record() as session, contextlib.redirect_stdout(io.StringIO()), contextlib.suppress(ValueError):
+        engine.compile(space["f"], backend="eager")(x)
+    return {b.kind for c in session.compilations if c.trace is not None for b in c.trace.breaks}
+
+
+@pytest.mark.parametrize("kind", EXAMPLES)
+def test_examples_break_before_and_not_after(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each example has its break; what the catalogue shows as the remedy has none."""
+    monkeypatch.setattr(config, "inline_depth", 60)
+    monkeypatch.setattr(config, "instruction_budget", 20_000)
+    assert kind in kinds_met(EXAMPLES[kind].before)
+    assert kinds_met(EXAMPLES[kind].after) == set()
+
+
+def test_explain_leaves_every_cache_as_it_was() -> None:
+    """Explaining a compiled function, one that breaks and calls others, changes no entry, no limit, and compiles nothing anew afterwards."""
+
+    def helper(x: Any) -> Any:
+        print("helper")
+        return x + 1
+
+    def calls(x: Any) -> Any:
+        return helper(x * 2) * 3
+
+    compiled = engine.compile(calls, backend="eager")
+    with contextlib.redirect_stdout(io.StringIO()):
+        compiled(X)
+        before = [(id(c), c.entries, c.made, c.version) for c in all_caches()]
+        found = engine.explain(compiled, X[:, :2])
+        assert found.breaks
+        known = {id(c): (c.entries, c.made, c.version) for c in all_caches()}
+        assert all(known[key] == tuple(rest) for key, *rest in before)
+        with engine.record() as session:
+            compiled(X)
+    assert not session.compilations
+
+
+def test_errors_carry_the_users_stack() -> None:
+    """GraphBreak names every call on the way to the line, outermost first, and its traceback starts at the user's call."""
+
+    def inner(x: Any) -> Any:
+        return x.sum().item()
+
+    def outer(x: Any) -> Any:
+        return inner(x + 1)
+
+    with pytest.raises(errors.GraphBreak) as caught:
+        engine.compile(outer, backend="eager", fullgraph=True)(X)
+    lines = [linecache.getline(s.file, s.line).strip() for s in caught.value.record.stack]
+    assert lines == ["return inner(x + 1)", "return x.sum().item()"]
+    assert "What to do:" in str(caught.value)
+    assert "^" in str(caught.value)
 
 
 def test_grad_mode_survives_an_error_in_the_graph() -> None:

@@ -1,0 +1,306 @@
+"""For each kind of break the shortest function that has it, and the same function without it."""
+
+from __future__ import annotations
+
+import textwrap
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Example:
+    """Two texts that define ``f(x)``, x being a tensor; ``torch`` and ``engine`` are imported. ``before`` has the break, ``after`` has none."""
+
+    before: str
+    after: str
+
+
+def _example(before: str, after: str) -> Example:
+    return Example(textwrap.dedent(before).strip(), textwrap.dedent(after).strip())
+
+
+EXAMPLES: dict[str, Example] = {
+    "tensor-jump": _example(
+        """
+        def f(x):
+            if x.sum() > 0:
+                return x + 1
+            return x - 1
+        """,
+        """
+        def f(x):
+            return torch.where(x.sum() > 0, x + 1, x - 1)
+        """,
+    ),
+    "data-dependent": _example(
+        """
+        def f(x):
+            return x / x.max().item()
+        """,
+        """
+        def f(x):
+            return x / x.max()
+        """,
+    ),
+    "dynamic-output": _example(
+        """
+        def f(x):
+            return x[x > 1].sum()
+        """,
+        """
+        def f(x):
+            return torch.where(x > 1, x, 0).sum()
+        """,
+    ),
+    "print": _example(
+        """
+        def f(x):
+            y = x * 2
+            print(y)
+            return y + 1
+        """,
+        """
+        def f(x):
+            y = x * 2
+            return y + 1, y  # printed by the caller
+        """,
+    ),
+    "unknown-call": _example(
+        """
+        def f(x):
+            scale = eval("2 + 1")
+            return x * scale
+        """,
+        """
+        SCALE = eval("2 + 1")
+
+        def f(x):
+            return x * SCALE
+        """,
+    ),
+    "outside-iterator": _example(
+        """
+        scales = iter([1, 2, 3])
+
+        def f(x):
+            for scale in scales:
+                x = x * scale
+            return x
+        """,
+        """
+        scales = [1, 2, 3]
+
+        def f(x):
+            for scale in scales:
+                x = x * scale
+            return x
+        """,
+    ),
+    "disabled": _example(
+        """
+        @engine.disable
+        def shift(y):
+            return y + 1
+
+        def f(x):
+            return shift(x * 2)
+        """,
+        """
+        def shift(y):
+            return y + 1
+
+        def f(x):
+            return shift(x * 2)
+        """,
+    ),
+    "asked": _example(
+        """
+        def f(x):
+            y = x * 2
+            engine.graph_break()
+            return y + 1
+        """,
+        """
+        def f(x):
+            y = x * 2
+            return y + 1
+        """,
+    ),
+    "unsupported-operation": _example(
+        """
+        def f(x):
+            scales = [2, 3, 5, 7]
+            return x * scales[x.argmax()]
+        """,
+        """
+        def f(x):
+            scales = torch.tensor([2, 3, 5, 7])
+            return x * scales.take(x.argmax())
+        """,
+    ),
+    "unsupported-opcode": _example(
+        """
+        def f(x):
+            y = x * 2
+            try:
+                y = y + 1
+                raise ExceptionGroup("two", [ValueError(), KeyError()])
+            except* ValueError:
+                y = y - 1
+            except* KeyError:
+                y = y * 3
+            return y
+        """,
+        """
+        def f(x):
+            y = x * 2
+            try:
+                y = y + 1
+                raise ValueError
+            except (ValueError, KeyError):
+                y = y - 1
+            return y * 3
+        """,
+    ),
+    "unsupported-argument": _example(
+        """
+        class Box:
+            def __init__(self, value):
+                self.value = value
+
+            def __torch_function__(self, fn, kinds, args=(), words=None):
+                return fn(*(a.value if isinstance(a, Box) else a for a in args))
+
+        def f(x):
+            return torch.add(x, Box(x))
+        """,
+        """
+        def f(x):
+            return torch.add(x, x)
+        """,
+    ),
+    "generator-frame": _example(
+        """
+        def f(x):
+            for scale in (1, 2):
+                yield x * scale
+        """,
+        """
+        def f(x):
+            return [x * scale for scale in (1, 2)]
+        """,
+    ),
+    "async-frame": _example(
+        """
+        async def f(x):
+            return x * 2
+        """,
+        """
+        def f(x):  # called by the coroutine
+            return x * 2
+        """,
+    ),
+    "depth": _example(
+        """
+        def grow(x, times):
+            return x if times == 0 else grow(x + 1, times - 1)
+
+        def f(x):  # engine.config.inline_depth is 60
+            return grow(x, 100)
+        """,
+        """
+        def f(x):
+            for _ in range(50):
+                x = x + 1
+            return x
+        """,
+    ),
+    "budget": _example(
+        """
+        def f(x):
+            total = 0
+            for n in range(10_000_000):
+                total += n
+            return x + total
+        """,
+        """
+        def f(x):
+            return x + sum(range(1000))
+        """,
+    ),
+    "raises": _example(
+        """
+        def f(x):
+            if x.dim() != 2:
+                raise ValueError(f"x has {x.dim()} dimensions")
+            return x * 2
+        """,
+        """
+        def f(x):
+            return x.reshape(-1, 2) * 2
+        """,
+    ),
+    "side-effect": _example(
+        """
+        def f(x):
+            try:
+                x.add_(1)
+                return torch.embedding(x[:, None], torch.tensor([9]))
+            except IndexError:
+                return x
+        """,
+        """
+        def f(x):
+            x = x + 1
+            try:
+                return torch.embedding(x[:, None], torch.tensor([9]))
+            except IndexError:
+                return x
+        """,
+    ),
+    "still-running": _example(
+        """
+        def rows(x):
+            for n in range(3):
+                yield x * n
+
+        def f(x):
+            total = x * 0
+            for row in rows(x):
+                total = total + row
+                print(total.shape)
+            return total
+        """,
+        """
+        def rows(x):
+            return [x * n for n in range(3)]
+
+        def f(x):
+            total = x * 0
+            for row in rows(x):
+                total = total + row
+            return total
+        """,
+    ),
+    "global-state": _example(
+        """
+        @engine.compile(backend="eager")
+        def twice(row):
+            return row * 2
+
+        @engine.disable
+        def rows(x):
+            return torch.vmap(twice)(x)
+
+        def f(x):
+            return rows(x)
+        """,
+        """
+        def twice(row):
+            return row * 2
+
+        def f(x):
+            return torch.vmap(twice)(x)
+        """,
+    ),
+}
+"""Kinds without an example: ``internal``, a defect of ours."""
