@@ -276,7 +276,7 @@ class Pipeline:
             if on_gpu and program is not None:
                 from engine.runtime.program import executable
 
-                return executable(program)
+                return executable(program, is_boxed=graph.is_boxed)
         return reference(graph)
 
     def _program(self, graph: AotGraph, slot: GraphSlot, work: _Work) -> Program | None:

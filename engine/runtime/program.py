@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any
@@ -22,21 +22,24 @@ BUILDERS = 4
 """Threads that load kernels for one program."""
 
 
-def executable(program: Program, bind: Bind = on_gpu) -> Run:
+def executable(program: Program, bind: Bind = on_gpu, *, is_boxed: bool = False) -> Run:
     """``run(*inputs) -> tuple`` on the device of the inputs. Kernels are compiled here, for the current GPU, so that failures show now.
+
+    ``is_boxed``: ``run([inputs])``, which empties the list, so that each input can go as soon as it was read for the last time.
 
     Raises:
         Exception: whatever compiling a kernel raises.
     """
-    return Executable(program, bind)
+    return Executable(program, bind, is_boxed=is_boxed)
 
 
 class Executable:
     """A program bound to a device. ``text`` is the Python that runs, once there was a first call."""
 
-    def __init__(self, program: Program, bind: Bind) -> None:
+    def __init__(self, program: Program, bind: Bind, *, is_boxed: bool = False) -> None:
         self._program = program
         self._bind = bind
+        self._is_boxed = is_boxed
         self._launchers: dict[frozenset[str], dict[str, Launcher]] = {}
         self._run: Run | None = None
         self.text = ""
@@ -44,7 +47,10 @@ class Executable:
 
     def __call__(self, *inputs: Any) -> tuple[Any, ...]:
         """The program's outputs for these inputs."""
-        return (self._run or self._prepare(inputs))(*inputs)
+        return (self._run or self._prepare(self._given(inputs)))(*inputs)
+
+    def _given(self, inputs: tuple[Any, ...]) -> Sequence[Any]:
+        return inputs[0] if self._is_boxed else inputs
 
     def _launchers_for(self, misaligned: frozenset[str]) -> dict[str, Launcher]:
         """Launchers by kernel key, for inputs of which ``misaligned`` are not at a multiple of 16 bytes."""
@@ -81,7 +87,7 @@ class Executable:
         with ThreadPoolExecutor(BUILDERS, thread_name_prefix="engine-build") as pool:
             return list(pool.map(bind_there, kernels))
 
-    def _prepare(self, inputs: tuple[Any, ...]) -> Run:
+    def _prepare(self, inputs: Sequence[Any]) -> Run:
         """Write the Python for the devices that these inputs are on (guards keep them so), and load it."""
         gpu = next((x.device for x in inputs if isinstance(x, torch.Tensor) and x.is_cuda), None)
         device = gpu or torch.device("cuda" if self._bind is on_gpu else "cpu")
@@ -92,7 +98,7 @@ class Executable:
             for name, x in zip(self._program.inputs, inputs, strict=True)
             if isinstance(x, torch.Tensor) and x.device.type == "cpu" != device.type
         )
-        writer = _Writer(self._program, device, scalars)
+        writer = _Writer(self._program, device, scalars, self._is_boxed)
         self.text = writer.text()
         if device.type != "cuda":
             self._run = self._loaded(writer, self._launchers_for(frozenset()))
@@ -128,7 +134,7 @@ class Executable:
         def run(*inputs: Any) -> tuple[Any, ...]:
             odd = frozenset(
                 name
-                for name, x in zip(self._program.inputs, inputs, strict=True)
+                for name, x in zip(self._program.inputs, self._given(inputs), strict=True)
                 if isinstance(x, torch.Tensor) and x.data_ptr() % ALIGNMENT
             )
             if odd not in loaded:
@@ -147,6 +153,7 @@ class _Writer:
     program: Program
     device: torch.device
     scalars: frozenset[str]
+    is_boxed: bool = False
     constants: dict[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -175,8 +182,13 @@ class _Writer:
     def text(self, *, checks: bool = True) -> str:
         """The whole function. Without ``checks`` inputs may be misaligned."""
         lines = [*self._symbol_lines(), *self._input_lines(checks)]
-        lines.append(f"stream = raw_stream({self.device.index})" if self.device.type == "cuda" else "stream = 0")
         deaths = self._deaths()
+        if self.is_boxed:
+            names = "".join(f"{self._names[name]}, " for name in self.program.inputs)
+            unread = [self._names[name] for name in deaths.get(-1, ())]
+            lines = [f"{names}= given"] * bool(names) + lines + ["given.clear()"]
+            lines += [f"del {', '.join(unread)}"] * bool(unread)
+        lines.append(f"stream = raw_stream({self.device.index})" if self.device.type == "cuda" else "stream = 0")
         written = set(self.program.inputs)
         for number, step in enumerate(self.program.steps):
             lines += self._launch(number, step, written) if isinstance(step, Launch) else self._extern(number, step)
@@ -184,8 +196,10 @@ class _Writer:
                 lines.append(f"del {', '.join(self._names[name] for name in dead)}")
         outputs = "".join(f"{self._value(out)}, " for out in self.program.outputs)
         lines.append(f"return ({outputs})")
-        parameters = ", ".join(self._names[name] for name in self.program.inputs)
-        return f"def run({parameters}):\n" + "".join(f"    {line}\n" for line in lines)
+        return f"def run({self._parameters()}):\n" + "".join(f"    {line}\n" for line in lines)
+
+    def _parameters(self) -> str:
+        return "given" if self.is_boxed else ", ".join(self._names[name] for name in self.program.inputs)
 
     def _symbol_lines(self) -> Iterator[str]:
         for symbol, (index, dimension) in self.program.symbols.items():
@@ -197,9 +211,8 @@ class _Writer:
         tensors = [n for n in dict.fromkeys(self.program.inputs) if n in read and n in self.program.buffers]
         near = [f"{self._names[n]}.data_ptr()" for n in tensors if n not in self.scalars]
         if checks and near and self.device.type == "cuda":
-            parameters = ", ".join(self._names[name] for name in self.program.inputs)
             yield f"if ({' | '.join(near)}) & {ALIGNMENT - 1}:"
-            yield f"    return misaligned_run({parameters})"
+            yield f"    return misaligned_run({self._parameters()})"
         for name in tensors:
             if name in self.scalars:
                 yield f"{self._names[name]} = {self._names[name]}.to(device)"
@@ -308,12 +321,19 @@ class _Writer:
         return name
 
     def _deaths(self) -> dict[int, list[str]]:
-        """Intermediates whose last reader each step is. Inputs belong to the caller, outputs are returned."""
+        """Intermediates whose last reader each step is. Inputs belong to the caller unless they came in a box, outputs are returned.
+
+        Step -1 stands for inputs that nothing reads.
+        """
         last: dict[str, int] = {}
         for number, step in enumerate(self.program.steps):
             for name in _touched(step):
                 last[name] = number
-        kept = {*self.program.inputs, *(ref.buffer for ref in _refs(self.program.outputs))}
+        kept = {ref.buffer for ref in _refs(self.program.outputs)}
+        if self.is_boxed:
+            last = dict.fromkeys(self.program.inputs, -1) | last
+        else:
+            kept.update(self.program.inputs)
         deaths: dict[int, list[str]] = {}
         for name, number in last.items():
             if name not in kept and name in self.program.buffers:

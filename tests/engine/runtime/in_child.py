@@ -19,6 +19,13 @@ def run(program: Program, *calls: tuple[Any, ...]) -> tuple[list[tuple[Any, ...]
     return [executable(*inputs) for inputs in calls], executable.text
 
 
+def run_boxed(program: Program, inputs: list[Any]) -> tuple[tuple[Any, ...], str, list[Any]]:
+    """Outputs of a call with one list of inputs, the text that ran, and what is left in the list."""
+    steps = tuple(replace(s, target=_named(s.target)) if isinstance(s, Extern) else s for s in program.steps)
+    executable = Executable(replace(program, steps=steps), in_interpreter, is_boxed=True)
+    return executable(inputs), executable.text, inputs
+
+
 def _named(path: str) -> Any:
     module, _, rest = path.partition(".")
     return reduce(getattr, rest.split("."), importlib.import_module(module))

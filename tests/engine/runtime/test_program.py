@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -48,9 +49,9 @@ def buffers(*made: Buffer) -> dict[str, Buffer]:
     return {b.name: b for b in made}
 
 
-def test_kernels_and_library_calls_run_in_order(child: Pool) -> None:
-    """gelu(x @ w), then softmax: an extern between placeholders and kernels, intermediates freed after their last reader."""
-    program = Program(
+def gelu_and_softmax() -> Program:
+    """gelu(a @ w), then softmax."""
+    return Program(
         "cuda:90",
         ("a", "w"),
         buffers(
@@ -64,10 +65,29 @@ def test_kernels_and_library_calls_run_in_order(child: Pool) -> None:
         ),
         (Ref("out"),),
     )  # fmt: skip
+
+
+def test_kernels_and_library_calls_run_in_order(child: Pool) -> None:
+    """An extern between placeholders and kernels, intermediates freed after their last reader."""
     a, w = torch.randn(4, 8), torch.randn(8, 100)
-    ((out,),), text = run(child, program, (a, w))
+    ((out,),), text = run(child, gelu_and_softmax(), (a, w))
     torch.testing.assert_close(out, functional.softmax(functional.gelu(a @ w), -1))
     assert text.count("del ") == 3  # the extern's result tuple, mm and x
+
+
+def test_inputs_in_a_box_go_after_their_last_reader(child: Pool) -> None:
+    """The list is emptied, and the program lets go of each input as it does of intermediates; one that nothing reads goes at once."""
+    program = replace(gelu_and_softmax(), inputs=("a", "idle", "w"))
+    program = replace(program, buffers={**program.buffers, "idle": buffer("idle", 2, kind="input")})
+    a, w = torch.randn(4, 8), torch.randn(8, 100)
+    call = "tests.engine.runtime.in_child:run_boxed"
+    (out,), text, left = child.call(call, (program, [a, torch.ones(2), w]))
+    torch.testing.assert_close(out, functional.softmax(functional.gelu(a @ w), -1))
+    assert left == []
+    dropped = [
+        name for line in text.splitlines() if line.strip().startswith("del ") for name in line.strip()[4:].split(", ")
+    ]
+    assert [name.partition("_")[2] for name in dropped if name != "r"] == ["idle", "a", "w", "mm", "x"]
 
 
 def test_symbolic_sizes_are_read_from_the_inputs(child: Pool) -> None:

@@ -1,0 +1,68 @@
+"""Training on the card: the compiled forward and backward give the losses and gradients that eager gives."""
+
+from __future__ import annotations
+
+import copy
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional
+
+import engine
+
+pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+
+
+class Classifier(nn.Module):
+    """Tokens, attention, a gated block and a loss over classes."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.table = nn.Embedding(101, 64)
+        self.norm = nn.LayerNorm(64)
+        self.mixed = nn.Linear(64, 192)
+        self.wide = nn.Linear(64, 256)
+        self.narrow = nn.Linear(256, 64)
+        self.out = nn.Linear(64, 101, bias=False)
+
+    def forward(self, tokens: torch.Tensor, wanted: torch.Tensor) -> torch.Tensor:
+        """The mean loss."""
+        x = self.table(tokens)
+        b, t, c = x.shape
+        q, k, v = (y.view(b, t, 4, -1).transpose(1, 2) for y in self.mixed(self.norm(x)).split(c, 2))
+        x = x + functional.scaled_dot_product_attention(q, k, v, is_causal=True).transpose(1, 2).reshape(b, t, c)
+        x = x + self.narrow(functional.gelu(self.wide(x)))
+        return functional.cross_entropy(self.out(x).flatten(0, 1), wanted.flatten())
+
+
+@pytest.mark.parametrize("autocast", [False, True])
+def test_ten_steps_are_eagers(autocast: bool) -> None:
+    """Losses of ten steps agree; one compilation serves them all, and nothing of it falls back."""
+    torch.manual_seed(0)
+    plain = Classifier().cuda()
+    twin = copy.deepcopy(plain)
+    tokens, wanted = torch.randint(0, 101, (2, 4, 33), device="cuda")
+    with engine.record() as session:
+        losses = [
+            _train(plain, plain, tokens, wanted, autocast),
+            _train(engine.compile(twin), twin, tokens, wanted, autocast),
+        ]
+    torch.testing.assert_close(losses[1], losses[0], rtol=2e-2 if autocast else 1e-4, atol=1e-3)
+    assert [c.failures for c in session.compilations] == [()]
+    assert not session.failures
+
+
+def _train(
+    call: nn.Module, model: nn.Module, tokens: torch.Tensor, wanted: torch.Tensor, autocast: bool
+) -> torch.Tensor:
+    steps = torch.optim.SGD(model.parameters(), lr=0.1)
+    losses = []
+    for _ in range(10):
+        steps.zero_grad()
+        with torch.autocast("cuda", torch.bfloat16, enabled=autocast):
+            loss = call(tokens, wanted)
+        loss.backward()
+        steps.step()
+        losses.append(loss.detach())
+    return torch.stack(losses)
