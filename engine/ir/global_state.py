@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -55,6 +56,16 @@ def _default_device() -> torch.device | None:
     return torch.utils._device.CURRENT_DEVICE
 
 
+def _warnings_raise() -> bool:
+    """Whether some warning would be raised: a filter says so before one that takes all of them."""
+    for action, message, category, module, line in warnings.filters:
+        if action == "error":
+            return True
+        if message is None and module is None and not line and category is Warning:
+            return False
+    return False
+
+
 def _is_handling() -> bool:
     return sys.exc_info()[1] is not None
 
@@ -79,6 +90,7 @@ GLOBAL_STATES: Mapping[str, State] = {
         State(
             "deterministic_warn_only", "deterministic, warn only", torch.is_deterministic_algorithms_warn_only_enabled
         ),
+        State("warnings_raise", "warnings as errors", _warnings_raise),
         State("handling", "exception being handled", _is_handling),
     )
 }

@@ -38,6 +38,7 @@ from engine.trace.signals import Restart, Skip, TraceSignal, Unsupported, UserEx
 from engine.trace.state import Frame, Tracer
 from engine.trace.steps import StepLog
 from engine.trace.values.base import Value
+from engine.trace.values.classes import WRITTEN
 from engine.trace.values.contexts import leave_in_graph
 from engine.trace.values.functions import CellValue
 from engine.trace.values.torch_functions import guard_state
@@ -123,6 +124,7 @@ def _refuse(code: types.CodeType) -> Skip | None:
 @contextlib.contextmanager
 def _environment(tx: Tracer) -> Iterator[None]:
     """torch's state while tracing: what traced code switches is switched back, whatever happens."""
+    WRITTEN.clear()
     grad = torch.is_grad_enabled()
     was_disabled, _FAKE_LOG.disabled = _FAKE_LOG.disabled, True
     limit = sys.getrecursionlimit()
@@ -131,6 +133,7 @@ def _environment(tx: Tracer) -> Iterator[None]:
         with tracing(TracingContext(tx.fake_mode)):
             yield
     finally:
+        WRITTEN.clear()
         sys.setrecursionlimit(limit)
         _FAKE_LOG.disabled = was_disabled
         for context in reversed(tx.undo_at_end):

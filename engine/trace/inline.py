@@ -31,6 +31,8 @@ def inline_call(tx: Tracer, function: FunctionValue, args: list[Value], kwargs: 
     from engine.trace.values.functions import GeneratorValue
 
     code = function.code
+    if len(tx.frames) > tx.room():
+        tx.raise_error(RecursionError, "maximum recursion depth exceeded")
     if len(tx.frames) > config.inline_depth:
         raise Unsupported("depth", f"{function.describe()} would be call number {len(tx.frames)} on the stack")
     if code.co_flags & (inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR):

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from engine.trace.graph_builder import emit
 from engine.trace.signals import Unsupported
 from engine.trace.values.base import Const, NotConstant, Value, force
+from engine.trace.values.shown import shown
 
 if TYPE_CHECKING:
     from engine.trace.state import Tracer
@@ -75,6 +76,9 @@ def binary(tx: Tracer, symbol: str, left: Value, right: Value) -> Value:
     left, right = force(tx, left), force(tx, right)
     in_place = symbol in INPLACE
     function, name = INPLACE[symbol] if in_place else BINARY[symbol]
+    if symbol in ("%", "%=") and isinstance(left, Const) and isinstance(left.value, str):
+        text = left.value
+        return tx.fold(lambda: text % shown(tx, right))
     left, right = _settled(tx, symbol, left, right)
     if _for_graph(left, right):
         if in_place and not _mutates(left):

@@ -27,7 +27,7 @@ def pending_values(tx: Tracer) -> list[Value]:
     found: list[Value] = [v for v in tx.globals_written.values() if v is not None]
     for value in tx.mutated.values():
         found.extend(value.children())
-    return found
+    return [*found, *(call for call, _ in tx.effects)]
 
 
 def replay(tx: Tracer, cg: Codegen) -> tuple[str, ...]:
@@ -41,6 +41,11 @@ def replay(tx: Tracer, cg: Codegen) -> tuple[str, ...]:
     for (namespace, name), written in tx.globals_written.items():
         _write_global(tx, cg, namespace, name, written)
         told.append(f"the global {name} is {'deleted' if written is None else 'set'}")
+    cg.flush()
+    for call, words in tx.effects:
+        cg.load(call)
+        cg.out.emit("POP_TOP")
+        told.append(words)
     cg.flush()
     return tuple(told)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import builtins
 import enum
+import sys
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 from types import CodeType, MethodType
@@ -203,6 +204,10 @@ class Tracer:
         self.journal: list[Callable[[], None]] = []
         """Undoes mutations, latest last; kept only while speculating."""
         self.speculating = 0
+        self.effects: list[tuple[Value, str]] = []
+        """Calls that have no result but happen, in order, after the graph: how to make them, and in words."""
+        self.quiet: list[bool] = [False]
+        """For each ``catch_warnings`` entered, outermost first: whether a filter set inside takes every warning without raising."""
         self.input_ints: list[Any] = []
         """Ints read from origins that are symbols."""
         self.symbols_why: dict[Any, str] = {}
@@ -234,7 +239,19 @@ class Tracer:
         self.is_handling_outside: bool = GLOBAL_STATES["handling"].read()
         """Whether the frame was called while an exception was being handled."""
 
+        self._recursion_limit = sys.getrecursionlimit()
+        self._room = 0
+
     # Where we are.
+
+    def room(self) -> int:
+        """How many calls deep the traced code may go before Python would raise RecursionError."""
+        if not self._room:
+            used, frame = 0, sys._getframe()
+            while frame.f_back is not None:
+                used, frame = used + 1, frame.f_back
+            self._room = max(self._recursion_limit - used, 50)
+        return self._room
 
     @property
     def frame(self) -> Frame:
@@ -414,6 +431,13 @@ class Tracer:
             self.mutated[id(value)] = value
             if self.speculating:
                 self.journal.append(lambda: _forget(self.mutated, id(value)))
+
+    def happens(self, call: Value, words: str) -> None:
+        """Something that generated code does after the graph, in the order in which it is told here."""
+        self.changes += 1
+        if self.speculating:
+            self.journal.append(lambda: self.effects.pop() and None)
+        self.effects.append((call, words))
 
     def checkpoint(self) -> int:
         """A mark that ``rollback`` returns to; mutations are journalled from here on."""

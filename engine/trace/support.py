@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import pathlib
 import sys
 import threading
 import types
+import warnings
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator
 from itertools import islice
@@ -175,6 +177,32 @@ def build_class(name: str, bases: tuple[Any, ...], namespace: dict[str, Any], /,
     if resolved is not bases:
         prepared["__orig_bases__"] = bases
     return metaclass(name, resolved, prepared, **rest)
+
+
+def warn_at(message: Any, category: type[Warning], file: str, line: int, namespace: dict[str, Any]) -> None:
+    """``warnings.warn`` as if a line of a file had called it."""
+    registry = namespace.setdefault("__warningregistry__", {})
+    warnings.warn_explicit(message, category, file, line, namespace.get("__name__") or "<sys>", registry)
+
+
+def warn_outside(message: Any, category: type[Warning], above: int) -> None:
+    """``warnings.warn`` as if the caller so many frames of the user's above the compiled one had called it."""
+    frame: types.FrameType | None = sys._getframe(1)
+    while frame is not None and above:
+        frame = frame.f_back
+        if frame is not None and not _is_ours(frame.f_code.co_filename):
+            above -= 1
+    if frame is None:
+        warnings.warn_explicit(message, category, "sys", 1, "sys", {})
+        return
+    warn_at(message, category, frame.f_code.co_filename, frame.f_lineno, frame.f_globals)
+
+
+_PACKAGE = str(pathlib.Path(__file__).parents[1])
+
+
+def _is_ours(file: str) -> bool:
+    return file.startswith(("<engine", _PACKAGE))
 
 
 def new_object(cls: type) -> Any:

@@ -31,9 +31,26 @@ _ABSTRACT = 1 << 20
 def find_in_class(cls: builtins.type, name: str) -> tuple[builtins.type, Any] | None:
     """Which class of the MRO defines ``name``, and the raw entry."""
     for base in cls.__mro__:
-        if name in base.__dict__:
+        if WRITTEN and (base, name) in WRITTEN:
+            written = WRITTEN[base, name]
+            if written is not None:
+                return base, written
+        elif name in base.__dict__:
             return base, base.__dict__[name]
     return None
+
+
+class Written:
+    """Stands among a class's entries for the value that the traced code wrote there."""
+
+    __slots__ = ("value",)
+
+    def __init__(self, value: Value) -> None:
+        self.value = value
+
+
+WRITTEN: dict[tuple[builtins.type, str], Written | None] = {}
+"""What the frame being traced wrote to classes that exist; None for what it deleted. One frame is traced at a time."""
 
 
 def is_data_descriptor(found: Any) -> bool:
@@ -55,7 +72,11 @@ def class_attribute(
     """
     mro = cls.__mro__ if start is None else cls.__mro__[cls.__mro__.index(start) + 1 :]
     for base in mro:
-        if name in base.__dict__:
+        if WRITTEN and (base, name) in WRITTEN:
+            written = WRITTEN[base, name]
+            if written is not None:
+                return bind_attribute(tx, cls, base, name, written, instance)
+        elif name in base.__dict__:
             return bind_attribute(tx, cls, base, name, base.__dict__[name], instance)
     return None
 
@@ -65,6 +86,8 @@ def bind_attribute(
 ) -> Value:
     """What a class's raw entry gives when read through an instance, or through the class (``instance`` None)."""
     origin = Attr(class_origin(base), name)
+    if isinstance(found, Written):
+        return _bind_written(tx, name, force(tx, found.value), instance)
     if isinstance(found, types.FunctionType):
         function = tx.wrap(found, origin)
         return function if instance is None else BoundMethod(instance, function, name=name)
@@ -86,6 +109,16 @@ def bind_attribute(
     if hasattr(type(found), "__get__") and not isinstance(found, (types.BuiltinFunctionType, type)):
         return _descriptor(tx, cls, found, instance, name, origin)
     return tx.wrap(found, origin)
+
+
+def _bind_written(tx: Tracer, name: str, value: Value, instance: Value | None) -> Value:
+    from engine.trace.values.functions import FunctionValue
+
+    if isinstance(value, FunctionValue) and instance is not None:
+        return BoundMethod(instance, value, name=name)
+    if find_in_class(value.type(), "__get__") is not None and not isinstance(value, (FunctionValue, BuiltinValue)):
+        raise Unsupported("unsupported-operation", f"a descriptor that the traced code set on a class as {name!r}")
+    return value
 
 
 def _slot(tx: Tracer, name: str, instance: Value) -> Value:
@@ -182,6 +215,47 @@ class ClassValue(Value):
             found = getattr(self.held, name)
             return tx.fixed(found) if callable(found) else tx.wrap(found, Attr(class_origin(self.held), name))
         return tx.raise_error(AttributeError, f"type object '{self.held.__name__}' has no attribute '{name}'")  # type: ignore[no-any-return]
+
+    def set_attr(self, tx: Tracer, name: str, value: Value) -> None:
+        self._write(tx, name, value)
+
+    def del_attr(self, tx: Tracer, name: str) -> None:
+        found = find_in_class(self.held, name)
+        if found is None or found[0] is not self.held:
+            tx.raise_error(AttributeError, name)
+        self._write(tx, name, None)
+
+    def _write(self, tx: Tracer, name: str, value: Value | None) -> None:
+        """Set or delete an attribute of a class that exists: seen from here on, done after the graph."""
+        from engine.trace.state import is_trusted
+        from engine.trace.values.iteration import CallOf
+
+        held = self.held
+        if not held.__flags__ & _HEAP:
+            tx.raise_type_error(f"cannot set {name!r} attribute of immutable type '{held.__name__}'")
+        plain = type(held).__setattr__ is type.__setattr__ and type(held).__delattr__ is type.__delattr__
+        found = find_in_class(type(held), name)
+        if (
+            not plain
+            or is_trusted(held.__module__)
+            or name.startswith("__")
+            or (found and is_data_descriptor(found[1]))
+        ):
+            raise self.refuse(f"setting the attribute {name!r}")
+        key = (held, name)
+        had, before = key in WRITTEN, WRITTEN.get(key)
+
+        def undo() -> None:
+            if had:
+                WRITTEN[key] = before
+            else:
+                WRITTEN.pop(key, None)
+
+        if tx.speculating:
+            tx.journal.append(undo)
+        WRITTEN[key] = None if value is None else Written(value)
+        done = CallOf(delattr, [self, Const(name)]) if value is None else CallOf(setattr, [self, Const(name), value])
+        tx.happens(done, f"{held.__name__}.{name} is {'deleted' if value is None else 'set'}")
 
     def call_method(self, tx: Tracer, name: str, args: list[Value], kwargs: dict[str, Value]) -> Value:
         return force(tx, self.get_attr(tx, name)).call(tx, args, kwargs)

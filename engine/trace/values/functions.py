@@ -15,6 +15,7 @@ from engine.trace.signals import Unsupported
 from engine.trace.values.arity import check_arity, check_method_arity
 from engine.trace.values.base import NONE, Attributed, Const, NotConstant, Value, force, is_none
 from engine.trace.values.iterators import IteratorValue
+from engine.trace.values.shown import shown
 from engine.trace.values.wrap import wraps, wraps_if
 
 if TYPE_CHECKING:
@@ -551,6 +552,9 @@ class ConstMethod(Value):
             from engine.trace.values.sequences import sequence_items
 
             return tx.fold(self.of.value.join, tx.constants(sequence_items(tx, args[0])))
+        if isinstance(self.of.value, str) and self.name in ("format", "format_map"):
+            words = {name: shown(tx, value) for name, value in kwargs.items()}
+            return tx.fold(getattr(self.of.value, self.name), *(shown(tx, a) for a in args), **words)
         return fold_call(
             tx, getattr(self.of.value, self.name), args, kwargs, f"{self.describe()} with values that are not constant"
         )

@@ -227,5 +227,6 @@ for _family in (
     "patterns",
     "random_numbers",
     "references",
+    "reports",
 ):
     importlib.import_module(f"engine.trace.values.{_family}")  # each fills in its part of the tables

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import abc
 import builtins
+import collections
 import dataclasses
 import enum
 import functools
@@ -200,6 +201,9 @@ class MadeClass(ClassValue):
             raise tx.user_exception(error) from error
         self.later.append((name, value))
 
+    def del_attr(self, tx: Tracer, name: str) -> None:
+        raise self.refuse(f"deleting the attribute {name!r}")
+
     def children(self) -> list[Value]:
         return [self.recipe, *(value for _, value in self.later)]
 
@@ -360,3 +364,19 @@ def decorated(function: Any) -> Callable[[Tracer, Args, Words], Value]:
 
 special(dataclasses.dataclass)(decorated(dataclasses.dataclass))
 special(functools.total_ordering)(decorated(functools.total_ordering))
+
+
+_NAMED_TUPLE: Any = vars(collections)["namedtuple"]
+
+
+@special(_NAMED_TUPLE)
+def _named_tuple(tx: Tracer, args: Args, kwargs: Words) -> Value:
+    constants = tx.constants(args)
+    words = dict(zip(kwargs, tx.constants(kwargs.values()), strict=True))
+    words.setdefault("module", tx.frames[-1].globals.name)
+    try:
+        held = _NAMED_TUPLE(*constants, **words)
+    except (TypeError, ValueError) as error:
+        raise tx.user_exception(error) from error
+    recipe = CallOf(_NAMED_TUPLE, list(args), {**kwargs, "module": Const(words["module"])})
+    return _register(tx, MadeClass(held, recipe, None))

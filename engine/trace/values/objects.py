@@ -195,10 +195,12 @@ class ObjectValue(Value):
         """``object.__setattr__`` (or with None ``object.__delattr__``)."""
         found = find_in_class(self.cls, name)
         if found is not None and isinstance(found[1], property):
-            if found[1].fset is None or value is None:
-                tx.raise_error(AttributeError, f"property '{name}' of '{self.cls.__name__}' object has no setter")
-            assert value is not None
-            tx.wrap(found[1].fset, Attr(Attr(class_origin(found[0]), name), "fset")).call(tx, [self, value], {})
+            which, word = ("fdel", "deleter") if value is None else ("fset", "setter")
+            function = getattr(found[1], which)
+            if function is None:
+                tx.raise_error(AttributeError, f"property '{name}' of '{self.cls.__name__}' object has no {word}")
+            rest = [] if value is None else [value]
+            tx.wrap(function, Attr(Attr(class_origin(found[0]), name), which)).call(tx, [self, *rest], {})
             return
         if found is not None and value is not None:
             setter = find_in_class(type(found[1]), "__set__")
@@ -222,7 +224,19 @@ class ObjectValue(Value):
     def del_attr(self, tx: Tracer, name: str) -> None:
         custom = find_in_class(self.cls, "__delattr__")
         if custom is not None and custom[0] is not object:
-            raise self.refuse(f"deleting the attribute {name!r}")
+            if not isinstance(custom[1], types.FunctionType):
+                raise self.refuse(f"deleting the attribute {name!r}")
+            tx.wrap(custom[1], Attr(class_origin(custom[0]), "__delattr__")).call(tx, [self, Const(name)], {})
+            return
+        found = find_in_class(self.cls, name)
+        if found is not None and isinstance(found[1], property):
+            self.set_plainly(tx, name, None)
+            return
+        deleter = None if found is None else find_in_class(type(found[1]), "__delete__")
+        if found is not None and deleter is not None and isinstance(deleter[1], types.FunctionType):
+            descriptor = tx.wrap(found[1], Attr(class_origin(found[0]), name))
+            force(tx, descriptor).call_method(tx, "__delete__", [self], {})
+            return
         if self.own_attr(tx, name) is None:
             tx.raise_error(AttributeError, name)
         self.set_plainly(tx, name, None)
