@@ -30,7 +30,8 @@ class Lowered:
 class _Beside:
     """What a live session has that a saved one has not."""
 
-    lowered: dict[str, Lowered] = field(default_factory=dict)
+    lowered: dict[str, tuple[Lowered, ...]] = field(default_factory=dict)
+    """By compilation: the graph of the call, and the backward once it was lowered."""
     jobs: list[Job] = field(default_factory=list)
     lock: threading.Lock = field(default_factory=threading.Lock)
 
@@ -44,21 +45,25 @@ def _of(session: Session) -> _Beside:
 
 def keep(session: Session, compilation: str, lowered: Lowered, *, target: str) -> None:
     """Remember a lowered graph and start compiling its kernels for ``target`` in the background."""
-    _of(session).lowered[compilation] = lowered
-    compile_for(session, compilation, target)
+    known = _of(session).lowered
+    known[compilation] = (*known.get(compilation, ()), lowered) if lowered.graph.stage == "backward" else (lowered,)
+    compile_for(session, compilation, target, only=lowered)
 
 
-def lowered_of(session: Session) -> dict[str, Lowered]:
+def lowered_of(session: Session) -> dict[str, tuple[Lowered, ...]]:
     """Lowered graphs of a live session by compilation id; empty for a loaded one."""
     return _of(session).lowered
 
 
-def compile_for(session: Session, compilation: str, target: str) -> Job | None:
-    """Compile the kernels of one compilation for one target in the background; they appear in the session one by one."""
-    lowered = lowered_of(session).get(compilation)
-    if lowered is None or not lowered.program.kernels:
+def compile_for(session: Session, compilation: str, target: str, *, only: Lowered | None = None) -> Job | None:
+    """Compile the kernels of one compilation for one target in the background; they appear in the session one by one.
+
+    ``only`` one of its graphs, where given.
+    """
+    graphs = lowered_of(session).get(compilation, ()) if only is None else (only,)
+    kernels = unique([k for lowered in graphs for k in lowered.program.kernels])
+    if not kernels:
         return None
-    kernels = unique(lowered.program.kernels)
     alive = weakref.ref(session)
 
     def on_done(kernel: str, record: TargetRecord) -> None:
@@ -113,13 +118,15 @@ def verify(session: Session) -> dict[str, VerifyRecord]:
         if not compilation.kernels:
             continue
         lowered = live.get(compilation.id)
-        if lowered is None:
+        if not lowered:
             gone = VerifyRecord("not verifiable", "", note="not verifiable: a loaded session has no inputs to run with")
             found = {k.id: gone for k in compilation.kernels}
         else:
             with _of(session).lock:
                 session.set_stage(f"verify {compilation.id}")
-                found = verify_program(lowered.program, lowered.graph, lowered.inputs)
+                found = {}
+                for one in lowered:
+                    found |= verify_program(one.program, one.graph, one.inputs)
         session.amend(compilation.id, functools.partial(_with_verify, found=found))
         results.update({f"{compilation.id} {k}": v for k, v in found.items()})
     session.set_stage("")

@@ -50,6 +50,10 @@ BACKENDS: dict[str, Callable[..., Any] | None] = {"eager": None, "aot_eager": No
 """Backends by name. None: built in; else a callable ``(graph_module, example_inputs) -> callable``."""
 
 
+KEPT = 1 << 27
+"""Bytes of saved values and tangents up to which a session keeps those of a first backward."""
+
+
 class _Timings:
     """Stage times of one compilation, nested as they were entered."""
 
@@ -270,6 +274,8 @@ class Pipeline:
 
     def _lower(self, graph: AotGraph, slot: GraphSlot, work: _Work) -> Run:
         """What runs one functional graph: kernels on a GPU, the ATen executor elsewhere (kernels are then made to be looked at)."""
+        if graph.stage == "backward":
+            return self._lower_backward(graph, slot, work)
         on_gpu = any(isinstance(i.real, torch.Tensor) and i.real.is_cuda for i in slot.inputs)
         if self.options.backend == "triton" and (on_gpu or work.session is not None):
             program = self._program(graph, slot, work)
@@ -279,16 +285,37 @@ class Pipeline:
                 return executable(program, is_boxed=graph.is_boxed)
         return reference(graph)
 
+    def _lower_backward(self, graph: AotGraph, slot: GraphSlot, work: _Work) -> Run:
+        """The same for a backward, when it is first needed: the compilation is over by then, and its record is amended."""
+        on_gpu = any(isinstance(i.real, torch.Tensor) and i.real.is_cuda for i in slot.inputs)
+        if self.options.backend != "triton" or not (on_gpu or work.session is not None):
+            return reference(graph)
+        try:
+            program = self._lowered(graph)
+            run = _on_gpu(program) if on_gpu else reference(graph)
+        except Exception as error:
+            work.fail("lowering of the backward", error, "gradients come from ATen")
+            if work.session is not None:
+                failures = tuple(work.failures)
+                work.session.amend(work.compilation, lambda c: replace(c, failures=failures))
+            return reference(graph)
+        return run if work.session is None else _telling(run, program, graph, work.session, work.compilation)
+
+    def _lowered(self, graph: AotGraph) -> Program:
+        from engine.kernels.targets import default_target
+        from engine.kernels.triton import emit
+        from engine.lowering.driver import lower
+
+        return lower(graph, self.options.target or default_target(), emit)
+
     def _program(self, graph: AotGraph, slot: GraphSlot, work: _Work) -> Program | None:
         from engine.kernels.targets import default_target
         from engine.kernels.tell import kernel_records
-        from engine.kernels.triton import emit
-        from engine.lowering.driver import lower
 
         target = self.options.target or default_target()
         try:
             with work.timings.stage("lowering"):
-                program = lower(graph, target, emit)
+                program = self._lowered(graph)
         except Exception as error:
             work.fail("lowering", error, "results come from ATen")
             work.tell(lowering=LoweringRecord(target, error=work.failures[-1].sentence))
@@ -298,6 +325,35 @@ class Pipeline:
         if work.session is not None:
             work.tell(lowering=program.record, kernels=kernel_records(program.kernels))
         return program
+
+
+def _on_gpu(program: Program) -> Run:
+    from engine.runtime.program import boxed, executable
+
+    return boxed(executable(program))
+
+
+def _telling(run: Run, program: Program, graph: AotGraph, session: Session, compilation: str) -> Run:
+    """Add a backward's kernels to its compilation's record, and keep the values of its first run, to verify the kernels with."""
+    from engine.kernels.tell import kernel_records
+
+    def told(record: CompilationRecord) -> CompilationRecord:
+        if record.backward is not None:  # a backward for other tangents
+            return record
+        kernels = (*record.kernels, *kernel_records(program.kernels))
+        return replace(record, backward=program.record, kernels=kernels)
+
+    session.amend(compilation, told)
+    waiting = [True]
+
+    def first(values: list[Any]) -> Any:
+        if waiting and waiting.pop():
+            kept = tuple(v.detach() if isinstance(v, torch.Tensor) else v for v in values)
+            if sum(v.nbytes for v in kept if isinstance(v, torch.Tensor)) <= KEPT:
+                afterwards.keep(session, compilation, afterwards.Lowered(program, graph, kept), target=program.target)
+        return run(values)
+
+    return first
 
 
 @dataclass(frozen=True)

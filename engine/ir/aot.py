@@ -12,7 +12,7 @@ import torch.fx
 class AotGraph:
     """A functional graph of ATen operators, its fake inputs in placeholder order, and the id of its compilation ("0/0").
 
-    ``stage`` is what the graph is called in ids of nodes: "aten", or "forward" and "backward" of a training call.
+    ``stage`` is "aten", or "forward" and "backward" of a training call.
     """
 
     module: torch.fx.GraphModule
@@ -21,3 +21,13 @@ class AotGraph:
     stage: str = "aten"
     is_boxed: bool = False
     """It is called with one list of inputs, which it empties, so that each input can go as soon as it was read for the last time."""
+
+    @property
+    def prefix(self) -> str:
+        """What ids of its nodes begin with: "backward", or "aten" for whatever runs when the user's code is called."""
+        return prefix_of(self.stage)
+
+
+def prefix_of(stage: str) -> str:
+    """What ids of the nodes of a graph of this stage begin with."""
+    return "aten" if stage == "forward" else stage

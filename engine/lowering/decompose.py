@@ -120,7 +120,7 @@ def decompose(graph: AotGraph) -> torch.fx.GraphModule:
         if node.op == "placeholder":
             node.meta.setdefault("val", next(inputs, None))
         origin = origin_of(node)
-        here = NodeOrigin((node_id("aten", graph.compilation, node),), origin.span, origin.stack, origin.module)
+        here = NodeOrigin((node_id(graph.prefix, graph.compilation, node),), origin.span, origin.stack, origin.module)
         if node.op == "get_attr":
             setattr(root, node.target.replace(".", "_"), _attribute(old, node.target))
             made[node] = new.create_node("get_attr", node.target.replace(".", "_"), name=node.name)

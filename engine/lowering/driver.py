@@ -48,7 +48,7 @@ def lower(graph: AotGraph, target: str, emit: Emit) -> Program:
     """
     try:
         decomposed = decompose(graph)
-        walk = Walk(graph.compilation, decomposed)
+        walk = Walk(graph.compilation, decomposed, graph.stage)
         walk.run()
         schedule = fuse(walk.low.defs, walk.low.externs, walk.kept())
         return layout(walk, schedule, target, emit)
@@ -63,7 +63,8 @@ def lower(graph: AotGraph, target: str, emit: Emit) -> Program:
 class Walk:
     """Goes through a decomposed graph node by node and gives each a meaning in ``values``."""
 
-    def __init__(self, compilation: str, module: torch.fx.GraphModule) -> None:
+    def __init__(self, compilation: str, module: torch.fx.GraphModule, stage: str = "aten") -> None:
+        self.stage = stage
         self.module = module
         self.low = Lowering(compilation)
         self.low.names.update({n.name: 1 for n in module.graph.nodes})

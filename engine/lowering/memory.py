@@ -29,7 +29,7 @@ def layout(walk: Walk, schedule: Schedule, target: str, emit: Emit) -> Program:
     """The program of one schedule."""
     buffers = _buffers(walk, schedule)
     steps: list[Step] = []
-    printed = Printed(emit, target)
+    printed = Printed(emit, target, "b" if walk.stage == "backward" else "k")
     for step in schedule.steps:
         if isinstance(step, ExternNode):
             steps.append(_extern(step))

@@ -16,7 +16,8 @@ Emit = Callable[[LoopKernel, str], KernelSource]
 class Printed:
     """The distinct kernels of one program, printed once each."""
 
-    def __init__(self, emit: Emit, target: str) -> None:
+    def __init__(self, emit: Emit, target: str, letter: str = "k") -> None:
+        self._letter = letter
         self._emit = emit
         self._target = target
         self._known: dict[Hashable, tuple[KernelSource, tuple[str, ...]]] = {}
@@ -25,7 +26,7 @@ class Printed:
     @property
     def next_id(self) -> str:
         """The id of the next kernel that has no equal."""
-        return f"k{len(self._known)}"
+        return f"{self._letter}{len(self._known)}"
 
     def source(self, kernel: LoopKernel) -> KernelSource:
         """The kernel as it is launched here: its text is that of the first kernel with equal loops."""

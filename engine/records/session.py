@@ -55,6 +55,8 @@ class CompilationRecord(Record):
     failures: tuple[Failure, ...] = ()
     timings: tuple[Timing, ...] = ()
     backend: str = ""
+    backward: LoweringRecord | None = None
+    """How the backward graph was lowered, once a backward has run; its kernels stand among ``kernels``, their ids begin with "b"."""
     subject: str = "engine"
     """"engine", or "torch" where stock torch.compile was observed."""
     restarts: tuple[str, ...] = ()

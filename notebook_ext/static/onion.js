@@ -97,6 +97,7 @@ export class OnionView {
       part.idle.length ? h("p", { class: "idle" }, h("b", {}, "Had nothing to do: "), h("span", { class: "mut" }, part.idle.join(" · "))) : null,
       part.rings.length || part.idle.length ? null : h("p", { class: "mut" }, part.mode === "inference" ? "No layer was needed." : "No layer was put around this graph."),
       this.#facts(),
+      part.partition ? this.#partition() : null,
     );
     this.tell();
   }
@@ -144,6 +145,12 @@ export class OnionView {
     const { inputs, outputs } = this.part, rows = [...inputs, ...outputs];
     return h("table", { class: "t" }, h("thead", {}, h("tr", {}, ["Value", "Role", "Type", "What the analysis found"].map((t) => h("th", {}, t)))),
       h("tbody", {}, rows.map((v) => h("tr", {}, h("td", {}, h("code", {}, v.name)), h("td", {}, v.role), h("td", {}, h("code", {}, v.type)), h("td", { class: v.facts.length ? "" : "mut" }, v.facts.join(", ") || "nothing special")))));
+  }
+
+  #partition() {
+    const { text, rows } = this.part.partition;
+    return [h("p", { class: "note" }, text), h("table", { class: "t" }, h("thead", {}, h("tr", {}, ["Between forward and backward", "Fate", "Bytes", "Why"].map((t) => h("th", {}, t)))),
+      h("tbody", {}, rows.map((/** @type {any} */ v) => h("tr", {}, h("td", {}, h("code", {}, v.name)), h("td", {}, v.action), h("td", {}, v.bytes), h("td", { class: "mut" }, v.reason)))))];
   }
 
   tell() {

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from engine.records.aot import AotRecord, ValueFacts, WrapperAction
+from engine.records.aot import AotRecord, PartitionRecord, ValueFacts, WrapperAction
 from engine.records.graph import GraphRecord
 from engine.records.session import CompilationRecord, Session
 from notebook_ext.views import places
-from notebook_ext.views.text import clean, one_line, plural, tensor_type
+from notebook_ext.views.text import clean, one_line, plural, size, tensor_type
 
 
 def onion(session: Session, compilation: str) -> dict[str, Any]:
@@ -60,6 +60,27 @@ def _told(session: Session, record: CompilationRecord, aot: AotRecord) -> dict[s
             "outputs": _returned(graph),
         },
         "steps": _steps(rings),
+        "partition": None if aot.partition is None else _partition(aot.partition),
+    }
+
+
+def _partition(found: PartitionRecord) -> dict[str, Any]:
+    """What lies between forward and backward, largest first, and its sums in bytes."""
+    rows = sorted(found.values, key=lambda v: (v.action != "saved", -v.bytes))
+    return {
+        "text": (
+            f"{size(found.saved_bytes)} of activations saved between forward and backward ({found.method}); "
+            f"{size(found.default_bytes)} with nothing computed again. Inputs kept alive: {size(found.kept_bytes)}."
+        ),
+        "rows": [
+            {
+                "name": one_line(v.name, 40),
+                "action": clean(v.action),
+                "bytes": size(v.bytes) if v.bytes else "",
+                "reason": one_line(v.reason, 200),
+            }
+            for v in rows
+        ],
     }
 
 

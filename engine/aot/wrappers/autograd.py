@@ -233,7 +233,8 @@ class Backward:
         with torch.no_grad():
             found = self(ctx, [_detached(v) for v in values], [_detached(t) for t in tangents], layouts)
         tensors = [g.detach().requires_grad_() for g in found if g is not None]
-        guarded = iter(torch._C._functions.DelayedError(TWICE, len(tensors))(*tensors))
+        told: Any = torch._C._functions.DelayedError(TWICE, len(tensors))(*tensors) if tensors else ()
+        guarded = iter((told,) if isinstance(told, torch.Tensor) else told)
         return [None if g is None else next(guarded) for g in found]
 
     def _compiled(self) -> Run:

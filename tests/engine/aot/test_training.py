@@ -1,0 +1,304 @@
+"""Compiled training calls behave under autograd as eager ones: saved values, tangents, hooks, second backwards, threads."""
+
+from __future__ import annotations
+
+import copy
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+import engine
+
+Run = Callable[..., Any]
+
+
+def compiled(fn: Any, **options: Any) -> Any:
+    """``fn`` compiled, its cache empty."""
+    engine.reset()
+    return engine.compile(fn, backend="aot_eager", **options)
+
+
+def leaf(*shape: int) -> torch.Tensor:
+    """A leaf that needs a gradient."""
+    return torch.randn(*shape, requires_grad=True)
+
+
+def gradients(run: Run, inputs: list[torch.Tensor], use: Callable[[Any], torch.Tensor]) -> list[torch.Tensor | None]:
+    """Gradients of ``use(run(*inputs))`` with respect to copies of the inputs."""
+    copies = [i.detach().clone().requires_grad_(i.requires_grad) for i in inputs]
+    use(run(*copies)).backward()
+    return [c.grad for c in copies]
+
+
+def same(a: list[torch.Tensor | None], b: list[torch.Tensor | None]) -> bool:
+    """Whether gradients are equal to the bit, absent ones included."""
+    return all((x is None and y is None) or torch.equal(x, y) for x, y in zip(a, b, strict=True))  # type: ignore[arg-type]
+
+
+def test_a_result_that_no_gradient_comes_back_from_is_absent() -> None:
+    """What only an unused result depends on gets no gradient, and no NaN of its own spoils what others get."""
+
+    def fn(x: torch.Tensor, y: torch.Tensor) -> Any:
+        return x * 2, x.sqrt() + y
+
+    x, y = torch.zeros(3, requires_grad=True), leaf(3)
+    expected = gradients(fn, [x, y], lambda r: r[0].sum())
+    found = gradients(compiled(fn), [x, y], lambda r: r[0].sum())
+    assert expected[1] is None
+    assert same(expected, found)
+
+
+def test_absent_tangents_of_symbolic_sizes_are_absent_too() -> None:
+    """The same for a graph over symbols, whatever the size."""
+
+    def fn(x: torch.Tensor, y: torch.Tensor) -> Any:
+        return torch.cat([x, x]), y.exp() @ x
+
+    run = compiled(fn, dynamic=True)
+    for n in (3, 5):
+        x, y = leaf(n), leaf(n)
+        for use in (lambda r: r[0].sum(), lambda r: r[1] * 3, lambda r: r[0].sum() + r[1]):
+            assert same(gradients(fn, [x, y], use), gradients(run, [x, y], use))
+
+
+def test_tangents_of_any_layout() -> None:
+    """Expanded and transposed tangents are laid out as the backward expects them."""
+
+    def fn(x: torch.Tensor) -> torch.Tensor:
+        return (x * 2).view(-1).view(x.shape)
+
+    run, x = compiled(fn), leaf(3, 4)
+    for tangent in (torch.ones(()).expand(3, 4), torch.randn(4, 3).t()):
+        (expected,) = torch.autograd.grad(fn(x), x, tangent)
+        (found,) = torch.autograd.grad(run(x), x, tangent)
+        assert torch.equal(expected, found)
+
+
+def test_graphs_are_kept_only_when_asked() -> None:
+    """``retain_graph`` allows a second backward; without it the second one raises what eager raises."""
+
+    def fn(x: torch.Tensor) -> torch.Tensor:
+        return (x * x).sin()
+
+    x = leaf(4)
+    y = compiled(fn)(x).sum()
+    y.backward(retain_graph=True)
+    first = x.grad.clone()  # type: ignore[union-attr]
+    y.backward()
+    assert torch.equal(x.grad, first * 2)  # type: ignore[arg-type]
+    with pytest.raises(RuntimeError, match="backward through the graph a second time"):
+        y.backward()
+
+
+def test_second_derivatives_raise_a_clear_error() -> None:
+    """The first gradient is right under ``create_graph``; differentiating it says what is not supported and what to do."""
+    x = leaf(4)
+    (g,) = torch.autograd.grad(compiled(lambda x: x.sin())(x).sum(), x, create_graph=True)
+    assert torch.equal(g, x.cos())
+    with pytest.raises(RuntimeError, match="does not currently support double backward"):
+        g.sum().backward()
+
+
+def test_inputs_written_between_forward_and_backward() -> None:
+    """A saved input that was changed since raises eager's error."""
+    x, y = leaf(4), torch.randn(4)
+    out = compiled(lambda x, y: x * y)(x, y)
+    y.add_(1)
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        out.sum().backward()
+
+
+def test_saved_tensors_go_through_hooks() -> None:
+    """Pack and unpack hooks see what is saved, and what they return is what the backward reads."""
+    x = leaf(4)
+    packed: list[Any] = []
+
+    def pack(t: torch.Tensor) -> Any:
+        packed.append(t)
+        return t.clone()
+
+    run = compiled(lambda x: x.sin().exp())
+    with torch.autograd.graph.saved_tensors_hooks(pack, lambda t: t):
+        out = run(x)
+    out.sum().backward()
+    assert packed
+    assert torch.allclose(x.grad, x.sin().exp() * x.cos())  # type: ignore[arg-type]
+
+
+def test_saved_tensors_are_let_go_of() -> None:
+    """After a backward nothing that was saved is held any more."""
+    run = compiled(lambda x: (x.sin() * x).cos())
+    y = run(leaf(64))
+    node: Any = y.grad_fn
+    assert node.saved_tensors
+    y.sum().backward()
+    with pytest.raises(RuntimeError, match="after they have already been freed"):
+        node.saved_tensors  # noqa: B018
+
+
+def test_results_without_gradients() -> None:
+    """Integer results, detached ones and numbers stand outside of autograd, as they do in eager."""
+
+    def fn(x: torch.Tensor) -> Any:
+        return x.sin(), x.argmax(), x.detach() * 2, x.shape[0], None
+
+    y, index, detached, size, nothing = compiled(fn)(leaf(4))
+    assert (y.requires_grad, index.requires_grad, detached.requires_grad) == (True, False, False)
+    assert (size, nothing) == (4, None)
+
+
+def test_hooks_on_results_run() -> None:
+    """A hook on a result sees its gradient, and may change it."""
+    x = leaf(3)
+    y = compiled(lambda x: x * 3)(x)
+    y.register_hook(lambda g: g * 10)
+    y.sum().backward()
+    assert torch.equal(x.grad, torch.full((3,), 30.0))  # type: ignore[arg-type]
+
+
+def test_backward_on_another_thread() -> None:
+    """A backward may be compiled and run by a thread that never saw the forward."""
+    x = leaf(3)
+    y = compiled(lambda x: x.exp())(x).sum()
+    thread = threading.Thread(target=y.backward)
+    thread.start()
+    thread.join()
+    assert torch.equal(x.grad, x.exp())  # type: ignore[arg-type]
+
+
+def test_dropout_is_the_same_in_forward_and_backward() -> None:
+    """Masks are eager's for a seed, and the backward uses the forward's."""
+
+    def fn(x: torch.Tensor) -> torch.Tensor:
+        return F.dropout(F.gelu(F.dropout(x, 0.5)), 0.25) * x
+
+    run, x = compiled(fn), leaf(32, 8)
+    found = []
+    for one in (fn, run):
+        torch.manual_seed(3)
+        found.append(gradients(one, [x], lambda r: r.sum()))
+    assert same(*found)
+
+
+def test_autocast_is_the_forwards() -> None:
+    """Casts of the forward are in the graph; the backward runs without autocast wherever it is called."""
+    lin = nn.Linear(8, 8)
+
+    def fn(x: torch.Tensor) -> torch.Tensor:
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            return lin(x).relu()
+
+    run, x = compiled(fn), leaf(4, 8)
+    assert same(
+        gradients(fn, [x], lambda r: r.float().pow(2).sum()), gradients(run, [x], lambda r: r.float().pow(2).sum())
+    )
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        y = run(x).float().sum()
+        y.backward()
+    assert x.grad is not None
+    assert x.grad.dtype is torch.float32
+
+
+def test_overwritten_inputs_are_kept_for_the_backward() -> None:
+    """An input that the graph overwrites, and whose old contents the gradient needs, gives eager's gradient."""
+
+    def fn(x: torch.Tensor, buffer: torch.Tensor) -> torch.Tensor:
+        y = x * buffer.clone()
+        with torch.no_grad():
+            buffer.add_(1)
+        return y
+
+    run = compiled(fn)
+    for one in (fn, run):
+        x, buffer = torch.ones(3, requires_grad=True), torch.full((3,), 2.0)
+        one(x, buffer).sum().backward()
+        assert torch.equal(x.grad, torch.full((3,), 2.0))  # type: ignore[arg-type]
+        assert torch.equal(buffer, torch.full((3,), 3.0))
+
+
+class Convolutional(nn.Module):
+    """Convolutions, batch norm with running statistics, pooling and dropout."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.features = nn.Sequential(
+            nn.Conv2d(3, 8, 3, padding=1), nn.BatchNorm2d(8), nn.ReLU(), nn.MaxPool2d(2), nn.Conv2d(8, 8, 3), nn.ReLU()
+        )
+        self.head = nn.Linear(8, 5)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """Logits."""
+        return self.head(F.dropout(self.features(x).mean((2, 3)), 0.1, self.training))
+
+
+def losses(model: nn.Module, run: Any, optimizer: str, *, autocast: bool) -> list[float]:
+    """Losses of 20 training steps."""
+    torch.manual_seed(1)
+    kind = torch.optim.SGD if optimizer == "SGD" else torch.optim.AdamW
+    steps = kind(model.parameters(), lr=1e-2)
+    found = []
+    for _ in range(20):
+        x, labels = torch.randn(4, 3, 12, 12), torch.randint(5, (4,))
+        with torch.autocast("cpu", dtype=torch.bfloat16, enabled=autocast):
+            loss = F.cross_entropy(run(x).float(), labels)
+        steps.zero_grad()
+        loss.backward()
+        steps.step()
+        found.append(loss.item())
+    return found
+
+
+@pytest.mark.parametrize("autocast", [False, True])
+@pytest.mark.parametrize("optimizer", ["SGD", "AdamW"])
+def test_a_convolutional_net_trains_as_in_eager(optimizer: str, autocast: bool) -> None:
+    """20 steps have the same losses, and leave the same running statistics."""
+    torch.manual_seed(0)
+    model = Convolutional()
+    twin = copy.deepcopy(model)
+    expected = losses(model, model, optimizer, autocast=autocast)
+    found = losses(twin, compiled(twin), optimizer, autocast=autocast)
+    assert found == pytest.approx(expected, rel=1e-4 if not autocast else 2e-2)
+    for a, b in zip(model.buffers(), twin.buffers(), strict=True):
+        assert torch.allclose(a.float(), b.float(), rtol=1e-2, atol=1e-3)
+
+
+def test_the_partition_is_told() -> None:
+    """The record names each value between forward and backward, what became of it, and why."""
+    engine.reset()
+    model = nn.Sequential(nn.Linear(8, 16), nn.GELU(), nn.Dropout(0.5), nn.Linear(16, 4))
+    with engine.record() as session:
+        engine.compile(model, backend="aot_eager")(torch.randn(2, 8))
+    (record,) = session.compilations
+    assert record.aot is not None
+    assert record.aot.partition is not None
+    rows = {v.name: v for v in record.aot.partition.values}
+    assert {"saved", "recomputed"} == {v.action for v in rows.values()}
+    assert all(v.reason for v in rows.values())
+    assert any("computed again" not in v.reason and v.bytes for v in rows.values())
+    assert record.aot.partition.saved_bytes <= record.aot.partition.default_bytes
+    backward = next(g for g in record.graphs if g.stage == "backward")
+    computed = [n for n in backward.nodes if n.op == "call_function"]
+    assert computed
+    assert all(n.span is not None for n in computed)
+
+
+def test_kernels_of_a_backward_are_verified() -> None:
+    """With a session, the first backward's kernels appear in the record and agree with ATen in the interpreter."""
+    from engine import afterwards
+
+    engine.reset()
+    model = nn.Sequential(nn.Linear(4, 6), nn.GELU(), nn.LayerNorm(6))
+    with engine.record() as session:
+        engine.compile(model)(torch.randn(3, 4)).pow(2).sum().backward()
+    (record,) = session.compilations
+    kernels = [k for k in record.kernels if k.id.startswith("b")]
+    assert kernels
+    assert record.backward is not None
+    outcomes = afterwards.verify(session)
+    afterwards.cancel(session)
+    assert {outcomes[f"{record.id} {k.id}"].outcome for k in kernels} <= {"equal", "close"}
