@@ -26,6 +26,15 @@ def exception_of(tx: Tracer, value: Value) -> ExceptionValue:
     return value
 
 
+def _cause(tx: Tracer, value: Value) -> Value:
+    """What ``raise ... from value`` names as the cause: any exception, one that came from outside too."""
+    if isinstance(value, ClassValue) and issubclass(value.held, BaseException):
+        value = force(tx, value.call(tx, [], {}))
+    if not is_none(value) and not issubclass(value.type(), BaseException):
+        tx.raise_type_error("exception causes must derive from BaseException")
+    return value
+
+
 @handles("RAISE_VARARGS")
 def _raise(tx: Tracer, frame: Frame, op: Op) -> None:
     if op.arg == 0:
@@ -38,7 +47,7 @@ def _raise(tx: Tracer, frame: Frame, op: Op) -> None:
     cause = force(tx, frame.stack.pop()) if op.arg == 2 else None
     error = exception_of(tx, force(tx, frame.stack.pop()))
     if cause is not None:
-        error.set_attr(tx, "__cause__", cause if is_none(cause) else exception_of(tx, cause))
+        error.set_attr(tx, "__cause__", _cause(tx, cause))
         error.set_attr(tx, "__suppress_context__", Const(True))
     raise UserException(error)
 

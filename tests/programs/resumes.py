@@ -1,0 +1,613 @@
+"""What follows a graph break: blocks are left once, cells and iterators go on, callees and callers each take up where they were."""
+
+import contextlib
+import functools
+import itertools
+from collections import namedtuple
+from dataclasses import dataclass
+
+import torch
+
+import engine
+from tests.programs import program
+
+
+def one():
+    return (torch.randn(3, 4),)
+
+
+@program(one, breaks=1)
+def in_while(x):
+    """A break in a while loop with continue and else."""
+    n = 0
+    while n < 3:
+        n += 1
+        x = x + n
+        engine.graph_break()
+        if n == 2:
+            continue
+        x = x * 2
+    else:
+        x = -x
+    return x, n
+
+
+@program(one, breaks=1)
+def in_nested_loops(x):
+    """A break in the inner of two loops, the outer one with its iterator half-way."""
+    for i, scale in enumerate([1, 2]):
+        x = x * scale
+        for j in range(2):
+            engine.graph_break()
+            x = x + i * j
+    return x
+
+
+@program(one, breaks=1)
+def loop_left_early(x):
+    """A break followed by ``break`` and the loop's else."""
+    for i in (1, 2, 3):
+        engine.graph_break()
+        x = x + i
+        if i == 2:
+            break
+    else:
+        x = x * 100
+    return x
+
+
+@program(one, breaks=1)
+def in_zip(x):
+    """The rows of a tensor zipped with a list, a break in each round."""
+    rows = []
+    for row, name in zip(x, ["a", "b", "c"]):
+        engine.graph_break()
+        rows.append((row * 2, name))
+    return rows
+
+
+@program(one, breaks=1)
+def in_else_of_try(x):
+    """A break in the else of a try, whose finally still runs."""
+    log = []
+    try:
+        y = x * 2
+    except ValueError:
+        y = x
+    else:
+        engine.graph_break()
+        y = y + 1
+    finally:
+        log.append("finally")
+    return y, log
+
+
+@program(one, breaks=1)
+def in_finally(x):
+    """A break in a finally that a return passes through."""
+    log = []
+
+    def inner(y):
+        try:
+            return y * 2
+        finally:
+            engine.graph_break()
+            log.append("left")
+
+    return inner(x) + 1, log
+
+
+@program(one, breaks=1)
+def return_in_finally(x):
+    """A return in finally swallows the exception, after a break there."""
+    try:
+        y = x + 1
+        raise ValueError("lost")
+    finally:
+        engine.graph_break()
+        return y * 2  # noqa: B012
+
+
+@program(one, breaks=1)
+def raised_again(x):
+    """An exception raised again after a break in its handler, seen by the outer handler."""
+    try:
+        try:
+            y = x + 1
+            raise KeyError("k")
+        except KeyError:
+            engine.graph_break()
+            y = y * 2
+            raise
+    except KeyError as error:
+        return y, repr(error)
+
+
+@program(one, breaks=1)
+def from_another(x):
+    """``raise ... from`` after a break keeps cause and context."""
+    try:
+        try:
+            raise ValueError("cause")
+        except ValueError as first:
+            y = x * 2
+            engine.graph_break()
+            raise TypeError("effect") from first
+    except TypeError as error:
+        return y, repr(error.__cause__), error.__context__ is error.__cause__
+
+
+class Entered:
+    def __init__(self, log, swallows=False):
+        self.log, self.swallows = log, swallows
+
+    def __enter__(self):
+        self.log.append("enter")
+        return self
+
+    def __exit__(self, kind, error, traceback):
+        self.log.append(("exit", kind, str(error)))
+        return self.swallows
+
+
+@program(one, breaks=1)
+def in_two_contexts(x):
+    """A break two with blocks deep; both are left, inner first."""
+    log = []
+    with Entered(log) as a:
+        with Entered(log):
+            y = x * 2
+            engine.graph_break()
+            y = y + 1
+    return y, log, a.swallows
+
+
+@program(one, breaks=1)
+def swallowed(x):
+    """An exception after a break is swallowed by the context."""
+    log = []
+    with Entered(log, swallows=True):
+        y = x * 2
+        engine.graph_break()
+        raise ValueError("gone")
+    return y + 1, log
+
+
+@program(one, breaks=1)
+def return_in_with(x):
+    """A return out of a with block after a break."""
+    log = []
+    with Entered(log):
+        engine.graph_break()
+        return x * 2, log
+
+
+@program(one, breaks=1)
+def loop_in_with(x):
+    """Continue and break of a loop inside a with inside a loop."""
+    log = []
+    for i in range(3):
+        with Entered(log):
+            engine.graph_break()
+            if i == 0:
+                continue
+            x = x * 2
+            if i == 1:
+                break
+    return x, log
+
+
+@program(one, breaks=1)
+def with_in_try(x):
+    """A with block inside a try, the exception passing through both."""
+    log = []
+    try:
+        with Entered(log):
+            y = x + 1
+            engine.graph_break()
+            {}["missing"]
+    except KeyError as error:
+        y = y * 2
+        log.append(repr(error))
+    return y, log
+
+
+@program(lambda: (torch.randn(3, 4, requires_grad=True),), breaks=1)
+def in_nested_modes(w):
+    """A break in enable_grad inside no_grad: each mode is put back."""
+    with torch.no_grad():
+        with torch.enable_grad():
+            y = w * 2
+            engine.graph_break()
+            z = y + 1
+        outside = torch.is_grad_enabled()
+        u = z * 2
+    return z.requires_grad, u.requires_grad, outside, torch.is_grad_enabled()
+
+
+@program(one, breaks=1)
+def decorated_by_no_grad(x):
+    """A break in a function under a decorator of grad mode."""
+
+    @torch.no_grad()
+    def inner(y):
+        z = y * 2
+        engine.graph_break()
+        return z + 1
+
+    return inner(x), torch.is_grad_enabled()
+
+
+def keyword_only(x, *, scale, shift=1):
+    y = x * scale
+    engine.graph_break()
+    return y + shift
+
+
+@program(one, breaks=1)
+def in_keyword_only_callee(x):
+    """A callee with keyword-only arguments breaks."""
+    return keyword_only(x, scale=3) + keyword_only(x, shift=2, scale=1)
+
+
+def starred(*args, **kwargs):
+    engine.graph_break()
+    return sum(args) * kwargs["k"]
+
+
+@program(one, breaks=1)
+def in_starred_callee(x):
+    """A callee that takes all arguments breaks."""
+    words = {"k": 2}
+    return starred(x, *[x + 1, x + 2], **words)
+
+
+@program(one, breaks=1)
+def in_closure(x):
+    """A closure that writes the frame's variable breaks, twice."""
+    total = x * 0
+    count = 0
+
+    def add(y, times=1):
+        nonlocal total, count
+        engine.graph_break()
+        total = total + y * times
+        count += 1
+
+    add(x)
+    add(x + 1, times=2)
+    return total, count
+
+
+def level_three(x):
+    y = x * 2
+    engine.graph_break()
+    return y + 3
+
+
+def level_two(x):
+    return level_three(x + 1) * 2
+
+
+def level_one(x):
+    y = level_two(x - 1)
+    return y, level_two(y)
+
+
+@program(one, breaks=1)
+def three_levels_down(x):
+    """Three calls deep, on two ways."""
+    a, b = level_one(x)
+    return a + b
+
+
+@program(one, breaks=1)
+def in_recursion(x):
+    """A function that calls itself breaks at each level."""
+
+    def down(y, n):
+        if n == 0:
+            return y
+        engine.graph_break()
+        return down(y + 1, n - 1) * 2
+
+    return down(x, 3)
+
+
+@program(one, breaks=1)
+def in_lambda_of_map(x):
+    """A function handed to map breaks."""
+
+    def grow(y):
+        engine.graph_break()
+        return y + 1
+
+    return list(map(grow, [x, x * 2]))
+
+
+@program(one, breaks=1)
+def in_key_of_sorted(x):
+    """The key of a sort breaks."""
+
+    def key(n):
+        engine.graph_break()
+        return -n
+
+    order = sorted([1, 3, 2], key=key)
+    return x * order[0], order
+
+
+@program(one, breaks=1)
+def in_partial(x):
+    """A partial of a partial breaks."""
+    f = functools.partial(functools.partial(keyword_only, scale=2), shift=4)
+    return f(x) * 2
+
+
+class Counter(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.linear = torch.nn.Linear(4, 4)
+        self.calls = 0
+
+    def forward(self, x):
+        y = self.linear(x)
+        self.calls += 1
+        engine.graph_break()
+        return y.relu() * self.calls
+
+
+@program(one, one, breaks=1)
+class InSubmodule(torch.nn.Module):
+    """A submodule with a counter breaks; a sequence of them goes on."""
+
+    def __init__(self):
+        super().__init__()
+        self.layers = torch.nn.Sequential(Counter(), Counter())
+
+    def forward(self, x):
+        return self.layers(x).sum() + self.layers[0].calls
+
+
+@program(one, breaks=1)
+class InLoopOverLayers(torch.nn.Module):
+    """A loop over a ModuleList with a value read in each round: the layers are compiled all the same."""
+
+    def __init__(self):
+        super().__init__()
+        self.layers = torch.nn.ModuleList(torch.nn.Linear(4, 4) for _ in range(3))
+
+    def forward(self, x):
+        seen = []
+        for layer in self.layers:
+            x = layer(x)
+            seen.append(x.sum().item())
+        return x, len(seen)
+
+
+@program(one, breaks=1)
+def in_property(x):
+    """A property breaks."""
+
+    class Holder:
+        def __init__(self, value):
+            self.value = value
+
+        @property
+        def doubled(self):
+            engine.graph_break()
+            return self.value * 2
+
+    return Holder(x).doubled + 1
+
+
+@program(one, breaks=1, steady=False)
+def in_operator(x):
+    """An operator method breaks."""
+
+    class Vector:
+        def __init__(self, value):
+            self.value = value
+
+        def __add__(self, other):
+            engine.graph_break()
+            return Vector(self.value + other.value)
+
+    return (Vector(x) + Vector(x * 2)).value
+
+
+@dataclass
+class Pair:
+    left: object
+    right: object = None
+
+    def swap(self):
+        engine.graph_break()
+        self.left, self.right = self.right, self.left
+        return self
+
+
+@program(one, breaks=1)
+def objects_live_on(x):
+    """An object made before a break is the same one after it."""
+    p = Pair(x, x + 1)
+    q = p.swap()
+    q.extra = p.left * 2
+    return p, q is p, p.extra
+
+
+Point = namedtuple("Point", "x y")
+
+
+@program(one, breaks=1)
+def in_match(x):
+    """A break in an arm of match, with captured names."""
+    seen = []
+    for subject in (Point(x, 2), {"k": x + 1, "l": 3}, [x, 1, 2]):
+        match subject:
+            case Point(x=a, y=b):
+                engine.graph_break()
+                seen.append(a * b)
+            case {"k": a, **rest}:
+                seen.append((a, rest))
+            case [a, *others]:
+                seen.append((a, others))
+    return seen
+
+
+@program(one, breaks=1)
+def between_operands(x):
+    """A break while a call, a sum and a list wait on the stack."""
+    return [x + 1, max(1, 2), torch.add(x * 2, torch.tensor(x.sum().item() * 0))], x - 1
+
+
+@program(one, breaks=1)
+def in_condition(x):
+    """A break in the middle of and/or."""
+    flag = x.shape[0] == 3 and (x * x).sum() >= 0 and x.dim() == 2
+    return x * 2 if flag else x
+
+
+@program(one, breaks=1)
+def chained_comparison(x):
+    """A comparison chain whose middle is a tensor."""
+    s = (x * x).sum()
+    return x + 1 if -1 < s < 1e9 else x - 1
+
+
+@program(one, breaks=1)
+def iterator_goes_on(x):
+    """An iterator used before and after a break."""
+    it = iter([1, 2, 3, 4])
+    y = x * next(it)
+    engine.graph_break()
+    y = y * next(it)
+    return y, list(it)
+
+
+@program(one, breaks=1)
+def products_go_on(x):
+    """Iterators of itertools half-way at a break."""
+    pairs = itertools.product((1, 2), (3, 4))
+    count = itertools.count(5)
+    first, n = next(pairs), next(count)
+    engine.graph_break()
+    return x * first[0] + n, list(pairs), next(count)
+
+
+@program(one, breaks=1)
+def deleted_and_unbound(x):
+    """A variable deleted before a break is unbound after it."""
+    y = x + 1
+    z = y * 2
+    del y
+    engine.graph_break()
+    try:
+        y  # noqa: F821
+    except UnboundLocalError as error:
+        z = z + len(type(error).__name__)
+    return z
+
+
+@program(one, breaks=1)
+def views_after_a_break(x):
+    """A view made before a break is still a view of what is changed after it."""
+    y = x.clone()
+    row = y[0]
+    engine.graph_break()
+    y.mul_(2)
+    row.add_(1)
+    return y, row
+
+
+@program(one, breaks=1)
+def argument_changed_on_both_sides(x):
+    """The argument is changed before and after the break."""
+    x.add_(1)
+    engine.graph_break()
+    x.mul_(2)
+    return x[0]
+
+
+@program(one, breaks=1)
+def random_on_both_sides(x):
+    """Random numbers are drawn in Python's order across a break."""
+    a = torch.rand(2)
+    engine.graph_break()
+    b = torch.nn.functional.dropout(x, 0.5)
+    return a, b, torch.rand(1)
+
+
+SEEN = []
+
+
+@program(one, one, breaks=1, steady=False)
+def global_list_grows(x):
+    """A global list is appended to before and after a break, in order."""
+    SEEN.append("before")
+    y = x * 2
+    engine.graph_break()
+    SEEN.append(len(SEEN))
+    return y + len(SEEN)
+
+
+@contextlib.contextmanager
+def marked(log):
+    log.append("in")
+    try:
+        yield len(log)
+    finally:
+        log.append("out")
+
+
+@program(one, breaks=1)
+def around_a_generated_context(x):
+    """A context manager made from a generator, entered and left between two breaks."""
+    log = []
+    y = x + 1
+    engine.graph_break()
+    with marked(log) as n:
+        y = y * n
+    return y, log
+
+
+@program(one, breaks=1)
+def comprehension_after(x):
+    """Comprehensions of every kind after a break, their variables hidden."""
+    i = "kept"
+    engine.graph_break()
+    a = [x * i for i in range(3) if i != 1]
+    b = {i: v.shape[0] for i, v in enumerate(a)}
+    c = {i % 2 for i in range(4)}
+    return a, b, c, i
+
+
+@program(one, breaks=1)
+def closures_of_a_comprehension(x):
+    """Functions made in a comprehension share their variable, not the frame's variable of that name."""
+    i = 7
+    outer = lambda: i  # noqa: E731
+    engine.graph_break()
+    inner = [lambda: i for i in range(3)]
+    return x * inner[0](), outer(), i, [sum(a * b for b in (1, 2)) for a in (3, 4)]
+
+
+@program(one, breaks=1)
+def generator_between(x):
+    """A generator used up before a break, another after it."""
+
+    def rows(n):
+        for k in range(n):
+            yield x * k
+
+    first = sum(rows(3))
+    engine.graph_break()
+    return first, [*rows(2)]
+
+
+@program(one, breaks=1)
+def long_values(x):
+    """A break between the parts of a starred call and an f-string."""
+    y = torch.stack([*x, x[0]])
+    text = f"{y.shape[0]}:{x.sum().item() * 0:.1f}:{y.dim()}"
+    return y, text.replace("-", "")
