@@ -13,6 +13,7 @@ from torch._prims_common import ELEMENTWISE_TYPE_PROMOTION_KIND, elementwise_dty
 
 from engine.ir.index import ZERO, Size, contiguous_strides, is_same, plain
 from engine.ir.loops import Body, Builder, Coordinates, Def, Op, ReductionBody
+from engine.lowering.padding import padded
 
 Lowered = Any
 """A Tensor, a Python value or size, or a tuple of those."""
@@ -186,7 +187,7 @@ class Lowering:
             and len(value.shape) == len(shape)
             and all(is_same(plain(a), b) for a, b in zip(value.shape, shape, strict=True))
         ):
-            return dense_stride(value)
+            return padded(self.node, dense_stride(value)) if self.node is not None else dense_stride(value)
         return contiguous_strides(shape)
 
 

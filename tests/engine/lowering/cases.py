@@ -619,3 +619,10 @@ def variance_of_long_rows(a: torch.Tensor, images: torch.Tensor) -> Any:
 def loss_of_long_rows(a: torch.Tensor, at: torch.Tensor) -> Any:
     at = torch.where(at < 20, -100, at)
     return torch.nn.functional.cross_entropy(a, at), torch.nn.functional.cross_entropy(a[:, :200], at % 200)
+
+
+@case(normal(64, 1030, dtype=BF16), normal(1030, 8, dtype=BF16), dynamic=False)
+def rows_with_room(a: torch.Tensor, b: torch.Tensor) -> Any:
+    scaled = a * 2
+    deep = (a.view(2, 32, 1030) * 3).view(64, 1030)
+    return scaled @ b, scaled.t() @ a[:, :8], deep @ b

@@ -236,3 +236,18 @@ def test_the_record_of_a_shared_kernel_tells_of_every_launch() -> None:
     assert set(shared.fused_nodes) == {n for launch in shared.launches for n in launch.nodes}
     assert {o for op in shared.ops for o in op.origins} == set(shared.fused_nodes)
     assert all(launch.buffers and set(launch.buffers) < set(shared.launch or {}) for launch in shared.launches)
+
+
+def test_rows_that_a_library_multiplies_begin_at_whole_lines() -> None:
+    """A row of 1,030 bfloat16 values gets room for two more, unless the caller sees the tensor."""
+
+    def multiplied(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+        return (a * 2) @ b
+
+    def shown(a: torch.Tensor, b: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        twice = a * 2
+        return twice @ b, twice
+
+    a, b = torch.randn(64, 1030).bfloat16(), torch.randn(1030, 8).bfloat16()
+    assert lowered(multiplied, a, b).buffers["mul"].stride == (1032, 1)
+    assert lowered(shown, a, b).buffers["mul"].stride == (1030, 1)
