@@ -274,6 +274,13 @@ class Comparison:
         if a.layout is torch.strided and a.numel() and a.stride() != b.stride():
             self.differ(where, f"stride {a.stride()} became {b.stride()}")
         self.storages(a, b, where)
+        if hasattr(a, "__tensor_flatten__"):
+            self.values(vars(a), vars(b), where)
+            return
+        if a.is_meta:
+            return
+        if a.layout is not torch.strided or a.is_quantized:
+            a, b = (t.dequantize() if t.is_quantized else t.to_dense() for t in (a, b))
         self.elements(a.detach().as_subclass(torch.Tensor), b.detach().as_subclass(torch.Tensor), where)
         if a.is_leaf and b.is_leaf and (a.grad is not None or b.grad is not None):
             self.values(a.grad, b.grad, f"{where}.grad")
@@ -294,7 +301,7 @@ class Comparison:
 
     def storages(self, a: torch.Tensor, b: torch.Tensor, where: str) -> None:
         """Compare who shares memory with whom, and from where."""
-        if a.layout is not torch.strided or not a.numel():
+        if a.layout is not torch.strided or not a.numel() or a.is_meta or hasattr(a, "__tensor_flatten__"):
             return
         x, y = a.untyped_storage().data_ptr(), b.untyped_storage().data_ptr()
         self._alive += [a, b]

@@ -58,7 +58,9 @@ _COMPILED_BY_TORCH = "_torchdynamo_orig_callable"
 def behind_torch_compile(obj: Any) -> Any:
     """What ``torch.compile`` made a function or a module from; None for all else, also for what ``torch.compiler.disable`` wrapped."""
     if type(obj) is types.FunctionType:
-        return None if obj.__dict__.get("_torchdynamo_disable") else obj.__dict__.get(_COMPILED_BY_TORCH)
+        found = obj.__dict__
+        region = found.get("__marked_compile_region_fn__")
+        return None if found.get("_torchdynamo_disable") else region or found.get(_COMPILED_BY_TORCH)
     if type(obj).__module__ == "torch._dynamo.eval_frame":
         return vars(obj).get("_modules", {}).get("_orig_mod")
     return None

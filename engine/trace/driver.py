@@ -53,9 +53,12 @@ for _family in (
     "values.flexible_attention",
     "values.graph_contexts",
     "values.higher_order",
+    "values.inner_gradients",
     "values.library",
     "values.modules",
+    "values.operators",
     "values.random_state",
+    "values.tensor_subclasses",
     "values.torch_functions",
     "values.torch_state",
     "values.transforms",
@@ -264,6 +267,8 @@ class _Attempt:
                 cg.out.emit("STORE_DEREF", CellVar(name))
 
     def _check_sharing(self) -> None:
+        if self.tx.function_modes or self.tx.protocol_off:
+            raise Skip("side-effect", "a torch-function mode is in force where the graph ends")
         if self.tx.checks and changes_inputs(self.tx):
             executed = self.tx.checks[0][2]
             raise Restart(

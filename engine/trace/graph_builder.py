@@ -19,6 +19,7 @@ from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
 
 from engine.ir.frame import GraphInput, GraphSlot, Slot
 from engine.ir.graph import NodeOrigin, set_origin
+from engine.ir.in_graph import InGraph
 from engine.ir.origin import Origin
 from engine.trace.signals import Skip, Unsupported
 from engine.trace.values.base import Value
@@ -140,6 +141,12 @@ def emit(
     """
     from engine.trace.values.tensor import TensorValue
 
+    if not isinstance(target, InGraph):
+        from engine.trace.values.tensor_subclasses import dispatched
+
+        by_protocol = dispatched(tx, op, target, args, kwargs or {})
+        if by_protocol is not None:
+            return by_protocol
     pairs = [_argument(tx, a) for a in args]
     keyword_pairs = {k: _argument(tx, v) for k, v in (kwargs or {}).items()}
     node = tx.graph.add(
@@ -154,7 +161,8 @@ def emit(
     except BaseException:
         tx.graph.forget(node)
         raise
-    changed = before is None or before != _versions((fakes, keyword_fakes))
+    _note_writes(target, fakes, keyword_fakes)
+    changed = before is None or result is None or before != _versions((fakes, keyword_fakes))
     for value in (*args, *(kwargs or {}).values()):
         # In-place operators return one of their arguments: the same Python object, so the same value.
         if isinstance(value, TensorValue) and value.fake is result and result is not None:
@@ -163,6 +171,26 @@ def emit(
                 tx.graph.forget(node)
             return value
     return wrap_result(tx, node, result, keep=changed)
+
+
+def _note_writes(target: Any, fakes: list[Any], keyword_fakes: dict[str, Any]) -> None:
+    """A custom operator's fake need not change what the operator itself changes: its schema tells."""
+    overload = (
+        target.default
+        if isinstance(target, torch._ops.OpOverloadPacket) and "default" in target.overloads()
+        else target
+    )
+    if (
+        not isinstance(overload, torch._ops.OpOverload)
+        or not overload._schema.is_mutable
+        or overload.namespace == "aten"
+    ):
+        return
+    for n, argument in enumerate(overload._schema.arguments):
+        given = keyword_fakes.get(argument.name, fakes[n] if n < len(fakes) else None)
+        written = argument.alias_info is not None and argument.alias_info.is_write
+        if written and isinstance(given, torch.Tensor) and not given.is_inference():
+            torch.autograd.graph.increment_version(given)
 
 
 def _versions(values: Any) -> list[tuple[int, bool]] | None:

@@ -222,6 +222,10 @@ class Tracer:
         self.made_classes: dict[type, Value] = {}
         """Classes that the traced code made, by their twins."""
         self.tensors_seen = False
+        self.function_modes: list[Value] = []
+        """Torch-function modes that the traced code has entered, innermost last."""
+        self.protocol_off = 0
+        """How often ``__torch_function__`` of subclasses is switched off."""
         self.indexes_by_tensor = False
         """Whether a tensor of one integer is an index like any tensor: in functions that flex_attention maps over positions."""
         self.undo_at_end: list[Any] = []

@@ -103,7 +103,7 @@ def by_hand(params, grads, lr):
             p -= lr * g
 
 
-@program(batch, batch, breaks=1)
+@program(batch, batch)
 def handwritten_step(x, y):
     """Gradients by autograd.grad, parameters changed in place."""
     loss = (HAND_MODEL(x) - y).pow(2).mean()

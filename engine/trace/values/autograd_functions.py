@@ -13,10 +13,12 @@ from engine.trace.signals import Unsupported, UserException
 from engine.trace.values.base import NONE, Const, Value, force
 from engine.trace.values.classes import class_attribute
 from engine.trace.values.functions import MethodOf, special
-from engine.trace.values.nested import nested, twin
+from engine.trace.values.nested import NestedBuilder, nested, twin
 from engine.trace.values.objects import ObjectValue
 from engine.trace.values.sequences import TupleValue
+from engine.trace.values.symbolic import SymValue
 from engine.trace.values.tensor import TensorValue
+from engine.trace.values.trees import flatten, unflatten
 
 if TYPE_CHECKING:
     from engine.trace.state import Tracer
@@ -36,9 +38,9 @@ class FunctionContext(ObjectValue):
                 return TupleValue(list(self.saved))
             case "needs_input_grad":
                 return TupleValue([Const(n) for n in self.needed])
-            case "save_for_backward" | "mark_non_differentiable":
+            case "save_for_backward" | "mark_non_differentiable" | "set_materialize_grads" | "save_for_forward":
                 return MethodOf(self, name)
-            case "set_materialize_grads" | "mark_dirty" | "save_for_forward" | "mark_shared_storage":
+            case "mark_dirty" | "mark_shared_storage":
                 raise Unsupported("unknown-call", f"{name} of an autograd.Function is called")
         return super().get_attr(tx, name)
 
@@ -46,7 +48,7 @@ class FunctionContext(ObjectValue):
         if name == "save_for_backward":
             self.saved = list(args)
             return NONE
-        if name == "mark_non_differentiable":
+        if name in ("mark_non_differentiable", "set_materialize_grads", "save_for_forward"):
             return NONE
         return super().call_method(tx, name, args, kwargs)
 
@@ -55,11 +57,10 @@ class FunctionContext(ObjectValue):
 def _apply(tx: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
     cls: Any = force(tx, args[0]).real()
     given = [force(tx, a) for a in args[1:]]
-    if kwargs or not isinstance(cls, type) or not all(isinstance(a, (TensorValue, Const)) for a in given):
+    if kwargs or not isinstance(cls, type):
         raise Unsupported("unknown-call", "an autograd.Function is applied to more than tensors and constants")
     for value in given:
-        if isinstance(value, TensorValue):
-            value.node(tx)
+        value.graph_arg(tx)
     known = len(tx.input_tensors)
     try:
         _look_into(tx, cls, given)
@@ -78,7 +79,7 @@ def _look_into(tx: Tracer, cls: type, given: list[Value]) -> None:
     with nested(tx) as builder:
         grad = torch.is_grad_enabled()
         torch._C._set_grad_enabled(False)
-        inputs: list[Value] = [twin(tx, builder, a.fake) if isinstance(a, TensorValue) else a for a in given]
+        inputs = [_inside(tx, builder, a) for a in given]
         outputs = _forward(tx, cls, ctx, inputs)
         if grad and any(needed):
             grads: list[Value] = [
@@ -89,6 +90,19 @@ def _look_into(tx: Tracer, cls: type, given: list[Value]) -> None:
         if builder.reads_outside():
             raise Unsupported("unknown-call", f"{cls.__name__} reads a tensor that is not an argument of it")
         builder.discard()
+
+
+def _inside(tx: Tracer, builder: NestedBuilder, value: Value) -> Value:
+    """What a body sees of an argument."""
+    leaves: list[Value] = []
+    tree = flatten(tx, value, leaves)
+    twins: list[Value] = []
+    for leaf in leaves:
+        if isinstance(leaf, TensorValue):
+            twins.append(twin(tx, builder, leaf.fake))
+        elif isinstance(leaf, SymValue):
+            twins.append(SymValue(builder.parameter(leaf.sym), leaf.sym))
+    return unflatten(tx, tree, iter(twins))
 
 
 def _forward(tx: Tracer, cls: type, ctx: FunctionContext, inputs: list[Value]) -> list[Value]:

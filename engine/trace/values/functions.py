@@ -620,6 +620,8 @@ class BuiltinValue(Value):
     def describe(self) -> str:
         module = getattr(self.held, "__module__", None)
         name = getattr(self.held, "__qualname__", None) or getattr(self.held, "__name__", repr(self.held))
+        if str(name).startswith("pybind11"):
+            name = self.held.__name__
         return f"{module}.{name}" if module and module != "builtins" else str(name)
 
     def real(self) -> Any:

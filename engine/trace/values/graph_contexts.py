@@ -186,7 +186,7 @@ class IdleContext(Value):
         cg.out.call(0)
 
 
-@special(torch.profiler.record_function, torch.fx.traceback.annotate)
+@special(torch.profiler.record_function, torch.fx.traceback.annotate, torch._C._DisableTorchDispatch)
 def _idle(tx: Tracer, args: Args, kwargs: Words) -> Value:
     return IdleContext()
 

@@ -63,8 +63,8 @@ class NestedBuilder(GraphBuilder):
                     node.replace_input_with(used, lifted[used])
 
     def reads_outside(self) -> bool:
-        """Whether this graph uses nodes of the outer one."""
-        return bool(self.outside())
+        """Whether this graph uses tensors of the outer one."""
+        return any(isinstance(n.meta.get("example_value"), torch.Tensor) for n in self.outside())
 
     def discard(self) -> None:
         """Take all nodes back, so that outer nodes lose these users."""

@@ -188,6 +188,10 @@ class TensorValue(Value):
         return tx.wrap(self.held.grad, Attr(self.origin, "grad"))
 
     def _metadata(self, tx: Tracer, name: str) -> Value:
+        if name == "grad_fn":
+            from engine.trace.values.inner_gradients import grad_fn
+
+            return grad_fn(tx, self)
         if name in (
             "grad_fn",
             "_base",
@@ -213,6 +217,12 @@ class TensorValue(Value):
             from engine.trace.values.numpy_arrays import array_of_tensor
 
             return array_of_tensor(tx, self)
+        if name in ("requires_grad_", "retain_grad", "register_hook"):
+            from engine.trace.values import inner_gradients
+
+            if name != "register_hook":
+                return inner_gradients.change_in_place(tx, self, name, args, kwargs)
+            return inner_gradients.register_hook(tx, self, force(tx, args[0] if args else kwargs["hook"]))
         if name in _PYTHON_ONLY:
             raise Unsupported(
                 "data-dependent" if name in ("numpy", "tolist") else "unknown-call", f"Tensor.{name} is called"
@@ -223,6 +233,12 @@ class TensorValue(Value):
             known = self._measure(tx, name, [force(tx, a) for a in args])
             if known is not None:
                 return known
+        if name == "as_subclass":
+            from engine.trace.values.functions import special_of
+
+            rule = special_of(torch.Tensor.as_subclass)
+            assert rule is not None
+            return rule(tx, [self, *args], kwargs)
         if name in ("__iter__", "__bool__", "__getitem__", "__setitem__"):
             return self._protocol(tx, name, args)
         return emit(tx, "call_method", name, [self, *args], kwargs)
@@ -320,21 +336,25 @@ def _is_tensor(real: Any) -> bool:
 def _tensor(tx: Tracer, real: torch.Tensor, origin: Origin) -> Value:
     from engine.trace.state import fake_of
 
-    plain = type(real) in (torch.Tensor, torch.nn.Parameter, torch.nn.Buffer) or _is_wrapper(real)
-    if not plain and type(real).__torch_function__ is not torch._C._disabled_torch_function_impl:
-        raise Unsupported("unsupported-operation", f"a tensor of the subclass {type(real).__name__}")
-    if not plain or (
-        not _is_wrapper(real) and type(real).__torch_dispatch__ is not torch._C._disabled_torch_dispatch_impl
-    ):
+    is_wrapper = _is_wrapper(real)
+    plain = type(real) in (torch.Tensor, torch.nn.Parameter, torch.nn.Buffer) or is_wrapper
+    has_protocol = not plain and type(real).__torch_function__ is not torch._C._disabled_torch_function_impl
+    if not is_wrapper and type(real).__torch_dispatch__ is not torch._C._disabled_torch_dispatch_impl:
         raise Unsupported("unsupported-operation", f"a tensor of the subclass {type(real).__name__}")
     if real.layout is not torch.strided or real.is_quantized or real.is_nested or torch._is_functional_tensor(real):
         raise Unsupported("unsupported-operation", f"a tensor of layout {real.layout}")
     if torch._C._functorch.is_functorch_wrapped_tensor(real):
         raise Unsupported("unsupported-operation", "a tensor inside a functorch transformation")
-    fake = fake_of(tx, real, origin)
+    with torch._C.DisableTorchFunctionSubclass():
+        fake = fake_of(tx, real if plain else _without_class(real), origin)
     tx.tensors_seen = True
     _guard(tx, real, fake, origin)
-    value = TensorValue(None, fake, origin, real)
+    if has_protocol:
+        from engine.trace.values.tensor_subclasses import subclass_input
+
+        value = subclass_input(tx, real, fake, origin)
+    else:
+        value = TensorValue(None, fake, origin, real)
     tx.input_tensors.append((value, fake._version if not fake.is_inference() else 0))
     return value
 
@@ -362,6 +382,11 @@ def _guard(tx: Tracer, real: torch.Tensor, fake: torch.Tensor, origin: Origin) -
     tx.guard(WrapperIs(origin, tuple(names), context, cause=tx.cause("the tensor subclass was taken apart")))
     for name in names:
         _guard(tx, getattr(real, name), getattr(fake, name), Attr(origin, name))
+
+
+def _without_class(real: torch.Tensor) -> torch.Tensor:
+    """A plain leaf with the same metadata and memory."""
+    return real.detach().as_subclass(torch.Tensor).requires_grad_(real.requires_grad)
 
 
 def _match(tx: Tracer, real: torch.Tensor, fake: torch.Tensor, origin: Origin) -> TensorMatch:

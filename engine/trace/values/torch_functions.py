@@ -38,7 +38,7 @@ def _collect() -> dict[int, Any]:
     for namespace in (
         torch._C._VariableFunctions,
         torch._C._nn,
-        *(getattr(torch._C, n) for n in ("_linalg", "_fft", "_special")),
+        *(getattr(torch._C, n) for n in ("_linalg", "_fft", "_special", "_sparse")),
     ):
         for name in dir(namespace):
             found = getattr(namespace, name)
@@ -166,9 +166,6 @@ def _is_compiling(tx: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Va
 @special(
     *(vars(torch.jit)[n] for n in ("is_scripting", "is_tracing")),
     torch.compiler.is_exporting,
-    torch.overrides.has_torch_function,
-    torch.overrides.has_torch_function_unary,
-    torch.overrides.has_torch_function_variadic,
     torch._jit_internal.is_scripting,
 )
 def _is_scripting(tx: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:

@@ -1,0 +1,403 @@
+"""``__torch_function__``: tensors of subclasses, objects that act as tensors, and modes. The user's method is looked into, not run.
+
+What torch passes to the method is found out by torch itself: the operation is tried on a recording tensor that notes it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import types
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+import torch
+import torch.fx
+import torch.overrides
+
+from engine.ir.in_graph import InGraph
+from engine.ir.origin import Attr, Origin
+from engine.trace.graph_builder import emit
+from engine.trace.signals import Unsupported
+from engine.trace.support import as_subclass
+from engine.trace.values.base import NONE, Const, NotConstant, Value, force
+from engine.trace.values.classes import ClassValue, bind_attribute, class_attribute, class_origin, find_in_class
+from engine.trace.values.functions import special
+from engine.trace.values.mappings import DictValue
+from engine.trace.values.objects import ObjectValue
+from engine.trace.values.sequences import ListValue, TupleValue, sequence_items
+from engine.trace.values.symbolic import SymValue
+from engine.trace.values.tensor import TensorValue
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from engine.trace.codegen import Codegen
+    from engine.trace.state import Tracer
+
+Args = list[Value]
+Words = dict[str, Value]
+_DEFAULT: Any = vars(torch.Tensor)["__torch_function__"].__func__
+
+
+class SubclassValue(TensorValue):
+    """A tensor of a subclass. Its node is the plain tensor over the same memory; ``cls`` says what it is outside."""
+
+    __slots__ = ("cls",)
+
+    def __init__(
+        self,
+        cls: type,
+        node: torch.fx.Node | None,
+        fake: torch.Tensor,
+        origin: Origin | None = None,
+        held: torch.Tensor | None = None,
+    ) -> None:
+        super().__init__(node, fake, origin, held)
+        self.cls = cls
+
+    def type(self) -> type:
+        return self.cls
+
+    def node(self, tx: Tracer) -> torch.fx.Node:
+        if self._node is None:
+            assert self.origin is not None
+            outer = tx.graph.placeholder(self.origin, self.fake, self.held)
+            node = tx.graph.add("call_function", InGraph("as_plain", _plain), (outer,), {}, tx.node_origin())
+            node.meta["example_value"] = self.fake
+            self._node = node
+        return self._node
+
+    def get_attr(self, tx: Tracer, name: str) -> Value:
+        if name in self.written:
+            return self.written[name]
+        if name == "__class__":
+            return tx.wrap(self.cls, class_origin(self.cls))
+        if self.held is not None and self.origin is not None and name in getattr(self.held, "__dict__", {}):
+            return tx.wrap(self.held.__dict__[name], Attr(self.origin, name))
+        found = find_in_class(self.cls, name)
+        if found is not None and not found[0].__module__.startswith("torch."):
+            return bind_attribute(tx, self.cls, found[0], name, found[1], self)
+        if found is not None and not callable(found[1]) and name not in ("__dict__", "__module__", "__doc__"):
+            by_protocol = dispatched(tx, "get_attr", name, [self], {})
+            if by_protocol is not None:
+                return by_protocol
+        return super().get_attr(tx, name)
+
+    def call_method(self, tx: Tracer, name: str, args: Args, kwargs: Words) -> Value:
+        found = find_in_class(self.cls, name)
+        if name in self.written or (found is not None and not found[0].__module__.startswith("torch.")):
+            return force(tx, self.get_attr(tx, name)).call(tx, args, kwargs)
+        by_protocol = dispatched(tx, "call_method", name, [self, *args], kwargs)
+        return super().call_method(tx, name, args, kwargs) if by_protocol is None else by_protocol
+
+    def set_attr(self, tx: Tracer, name: str, value: Value) -> None:
+        found = find_in_class(self.cls, name)
+        if found is not None and isinstance(found[1], property):
+            raise Unsupported("side-effect", f"the attribute {name!r} of a tensor is set")
+        super().set_attr(tx, name, value)
+
+    def reconstruct(self, cg: Codegen) -> None:
+        cg.helper(as_subclass, 0)
+        cg.graph_output(self.node(cg.tx))
+        cg.const(self.cls)
+        cg.out.call(2)
+        if self.written:
+            cg.remember(self)
+            cg.fill_later(self)
+
+
+def _plain(tensor: torch.Tensor) -> Any:
+    return as_subclass(tensor, torch.Tensor)
+
+
+def subclass_input(tx: Tracer, real: torch.Tensor, fake: torch.Tensor, origin: Origin) -> TensorValue:
+    """The value for an argument of a subclass that has the protocol and no memory other than a plain tensor's."""
+    tx.guard_type(real, origin, "its class decides what operations on it do")
+    return SubclassValue(type(real), None, fake, origin, real)
+
+
+# Dispatch.
+
+
+class _NotedError(Exception):
+    """What torch passed to ``__torch_function__``."""
+
+    def __init__(self, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        super().__init__()
+        self.function = function
+        self.args_given = args
+        self.kwargs_given = kwargs
+
+
+class _Recorder(torch.Tensor):
+    """Notes how an operation on it reaches ``__torch_function__``."""
+
+    @classmethod
+    def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        raise _NotedError(func, args, kwargs or {})
+
+
+def has_protocol(value: Value) -> bool:
+    """Whether operations on a value ask its class."""
+    if isinstance(value, SubclassValue):
+        return True
+    return (
+        isinstance(value, ObjectValue)
+        and hasattr(value.type(), "__torch_function__")
+        and not isinstance(value, TensorValue)
+    )
+
+
+def _inside(tx: Tracer, values: list[Value]) -> Iterator[Value]:
+    for value in values:
+        forced = force(tx, value)
+        yield forced
+        if type(forced) in (TupleValue, ListValue):
+            yield from _inside(tx, forced.items)  # type: ignore[attr-defined]
+
+
+def dispatched(tx: Tracer, op: str, target: Any, args: Args, kwargs: Words) -> Value | None:
+    """What the modes and classes in force make of an operation; None where none of them is asked."""
+    if tx.protocol_off and not tx.function_modes:
+        return None
+    special_args = [] if tx.protocol_off else [v for v in _inside(tx, [*args, *kwargs.values()]) if has_protocol(v)]
+    if not special_args and not tx.function_modes:
+        return None
+    noted, known = _note(tx, op, target, args, kwargs, special_args)
+    if noted is None:
+        return None
+    given = [_value(tx, a, known) for a in noted.args_given]
+    words = {k: _value(tx, v, known) for k, v in noted.kwargs_given.items()}
+    return ask(tx, noted.function, special_args, given, words)
+
+
+def ask(tx: Tracer, function: Any, special_args: list[Value], args: Args, kwargs: Words) -> Value:
+    """Ask the innermost mode, else each class in turn."""
+    kinds: list[Value] = []
+    for value in special_args:
+        if all(value.type() is not k.type() for k in kinds):
+            at = next((n for n, k in enumerate(kinds) if issubclass(value.type(), k.type())), len(kinds))
+            kinds.insert(at, value)
+    classes = TupleValue([tx.wrap(k.type(), class_origin(k.type())) for k in kinds])
+    function_value = tx.fixed(function)
+    words = DictValue.of({k: (Const(k), v) for k, v in kwargs.items()})
+    if tx.function_modes:
+        mode = tx.function_modes.pop()
+        try:
+            found = force(
+                tx, mode.call_method(tx, "__torch_function__", [function_value, classes, TupleValue(args), words], {})
+            )
+        finally:
+            tx.function_modes.append(mode)
+        if not _is_not_implemented(found):
+            return found
+    for kind in kinds:
+        method = class_attribute(tx, kind.type(), "__torch_function__", None)
+        assert method is not None
+        found = force(tx, force(tx, method).call(tx, [function_value, classes, TupleValue(args), words], {}))
+        if not _is_not_implemented(found):
+            return found
+    return tx.raise_type_error(f"no implementation found for {function} on types that implement __torch_function__")  # type: ignore[no-any-return]
+
+
+def _is_not_implemented(value: Value) -> bool:
+    return isinstance(value, Const) and value.value is NotImplemented
+
+
+def _note(
+    tx: Tracer, op: str, target: Any, args: Args, kwargs: Words, special_args: list[Value]
+) -> tuple[_NotedError | None, dict[int, Value]]:
+    """Try the operation on recorders: the call that torch would make of the protocol, and which object stands for which value."""
+    known: dict[int, Value] = {}
+    kept: list[Any] = []
+
+    def stand_in(value: Value) -> Any:
+        value = force(tx, value)
+        if type(value) in (TupleValue, ListValue):
+            items = [stand_in(i) for i in value.items]  # type: ignore[attr-defined]
+            return tuple(items) if isinstance(value, TupleValue) else items
+        made: Any
+        if isinstance(value, TensorValue) or has_protocol(value):
+            made = torch.empty(0).as_subclass(_Recorder)
+        elif isinstance(value, SymValue):
+            made = value.type()(1)
+            made = _Standing(1) if value.type() is int else made
+        else:
+            try:
+                return value.python(tx)
+            except NotConstant:
+                made = torch.empty(0).as_subclass(_Recorder)
+        kept.append(made)
+        known[id(made)] = value
+        return made
+
+    given = [stand_in(a) for a in args]
+    words = {k: stand_in(v) for k, v in kwargs.items()}
+    try:
+        if op == "get_attr":
+            getattr(given[0], target)
+        elif op == "call_method":
+            getattr(given[0], target)(*given[1:], **words)
+        else:
+            target(*given, **words)
+    except _NotedError as noted:
+        noted.__traceback__ = None
+        noted.kept = kept  # type: ignore[attr-defined]
+        return noted, known
+    except Exception as error:
+        raise Unsupported(
+            "unsupported-operation", f"an operation on a subclass raises {type(error).__name__}"
+        ) from error
+    if tx.function_modes and not special_args:
+        return None, known
+    return None, known
+
+
+class _Standing(int):
+    """An int of its own, so that its identity tells it."""
+
+
+def _value(tx: Tracer, real: Any, known: dict[int, Value]) -> Value:
+    found = known.get(id(real))
+    if found is not None:
+        return found
+    if type(real) is tuple:
+        return TupleValue([_value(tx, r, known) for r in real])
+    if type(real) is list:
+        return ListValue([_value(tx, r, known) for r in real])
+    return tx.from_python(real)
+
+
+@contextlib.contextmanager
+def _switched_off(tx: Tracer) -> Iterator[None]:
+    tx.protocol_off += 1
+    try:
+        yield
+    finally:
+        tx.protocol_off -= 1
+
+
+@special(_DEFAULT)
+def _default(tx: Tracer, args: Args, kwargs: Words) -> Value:
+    """``torch.Tensor.__torch_function__``: the operation without the protocol, its tensors made the class's."""
+    given = dict(zip(("cls", "func", "types", "args", "kwargs"), args, strict=False)) | kwargs
+    cls = force(tx, given["cls"]).real()
+    function = force(tx, given["func"])
+    positional = list(sequence_items(tx, given["args"])) if "args" in given else []
+    words = force(tx, given.get("kwargs", NONE))
+    named = {str(k): v for k, (_, v) in words.entries.items()} if isinstance(words, DictValue) else {}
+    with _switched_off(tx):
+        result = force(tx, call_function(tx, function, positional, named))
+    if function.real() in torch.overrides.get_default_nowrap_functions():
+        return result
+    return _converted(tx, result, cls)
+
+
+def call_function(tx: Tracer, function: Value, args: Args, kwargs: Words) -> Value:
+    """Call what the protocol was given: a function, a method of ``torch.Tensor``, or the getter of an attribute."""
+    real = function.real()
+    if isinstance(real, types.MethodWrapperType) and real.__name__ == "__get__":
+        descriptor: Any = real.__self__
+        return force(tx, args[0]).get_attr(tx, descriptor.__name__)
+    return function.call(tx, args, kwargs)
+
+
+def _converted(tx: Tracer, value: Value, cls: Any) -> Value:
+    value = force(tx, value)
+    if cls is torch.Tensor:
+        return value
+    if isinstance(value, TensorValue) and not issubclass(value.type(), cls):
+        return in_subclass(tx, value, cls)
+    if type(value) in (TupleValue, ListValue):
+        items = [_converted(tx, i, cls) for i in value.items]  # type: ignore[attr-defined]
+        return TupleValue(items, value.cls) if isinstance(value, TupleValue) else ListValue(items)
+    return value
+
+
+def in_subclass(tx: Tracer, value: TensorValue, cls: type) -> Value:
+    """``value.as_subclass(cls)``."""
+    if not isinstance(value, SubclassValue) and cls is torch.Tensor:
+        return emit(tx, "call_function", torch.ops.aten.alias.default, [value])
+    if cls.__torch_dispatch__ is not torch._C._disabled_torch_dispatch_impl and "__torch_dispatch__" in dir(cls):  # type: ignore[attr-defined]
+        raise Unsupported("unsupported-operation", f"a tensor of the subclass {cls.__name__}")
+    if cls is torch.Tensor:
+        return TensorValue(value.node(tx), value.fake)
+    return SubclassValue(cls, value.node(tx), value.fake)
+
+
+@special(torch.Tensor.as_subclass)
+def _as_subclass(tx: Tracer, args: Args, kwargs: Words) -> Value:
+    of, cls = force(tx, args[0]), force(tx, args[1] if len(args) > 1 else kwargs["cls"])
+    if not isinstance(of, TensorValue) or not isinstance(cls, ClassValue):
+        raise Unsupported("unknown-call", "as_subclass is called")
+    return in_subclass(tx, of, cls.held)
+
+
+@special(
+    torch.overrides.has_torch_function,
+    torch.overrides.has_torch_function_unary,
+    torch.overrides.has_torch_function_variadic,
+)
+def _has_torch_function(tx: Tracer, args: Args, kwargs: Words) -> Value:
+    if tx.function_modes:
+        return Const(value=True)
+    return Const(not tx.protocol_off and any(has_protocol(v) for v in _inside(tx, args)))
+
+
+@special(torch.overrides.handle_torch_function)
+def _handle(tx: Tracer, args: Args, kwargs: Words) -> Value:
+    function, relevant, *rest = args
+    special_args = [v for v in _inside(tx, list(sequence_items(tx, relevant))) if has_protocol(v)]
+    return ask(tx, force(tx, function).real(), special_args, rest, kwargs)
+
+
+# Modes.
+
+
+@special(torch._C._push_on_torch_function_stack)
+def _push(tx: Tracer, args: Args, kwargs: Words) -> Value:
+    if tx.speculating:
+        raise Unsupported("side-effect", "a torch-function mode is entered while tracing tentatively")
+    tx.changes += 1
+    tx.function_modes.append(force(tx, args[0]))
+    return NONE
+
+
+@special(torch._C._pop_torch_function_stack)
+def _pop(tx: Tracer, args: Args, kwargs: Words) -> Value:
+    if not tx.function_modes:
+        raise Unsupported("unknown-call", "a torch-function mode that was entered outside is left")
+    tx.changes += 1
+    return tx.function_modes.pop()
+
+
+_OFF: Any = torch._C.DisableTorchFunctionSubclass
+
+
+class ProtocolOff(Value):
+    """``torch._C.DisableTorchFunctionSubclass()``."""
+
+    is_mutable = True
+
+    def type(self) -> type:
+        return _OFF  # type: ignore[no-any-return]
+
+    def snapshot(self) -> Callable[[], None]:
+        raise Unsupported("side-effect", "the protocol is switched while tracing tentatively")
+
+    def get_attr(self, tx: Tracer, name: str) -> Value:
+        from engine.trace.values.functions import MethodOf
+
+        return MethodOf(self, name) if name in ("__enter__", "__exit__") else super().get_attr(tx, name)
+
+    def call_method(self, tx: Tracer, name: str, args: Args, kwargs: Words) -> Value:
+        if name not in ("__enter__", "__exit__"):
+            return super().call_method(tx, name, args, kwargs)
+        tx.changes += 1
+        tx.protocol_off += 1 if name == "__enter__" else -1
+        return NONE
+
+
+@special(_OFF)
+def _protocol_off(tx: Tracer, args: Args, kwargs: Words) -> Value:
+    return ProtocolOff()
