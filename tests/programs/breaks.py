@@ -155,7 +155,7 @@ def sorting_by_data(x):
     return sorted([float(v) for v in x])
 
 
-@program(lambda: (torch.randn(3),), breaks=1)
+@program(lambda: (torch.randn(3),))
 def numpy_round_trip(x):
     """Out to numpy and back."""
     array = x.detach().numpy()
