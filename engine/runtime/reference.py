@@ -66,6 +66,11 @@ _KEPT_OVERLOADS = (
 )
 
 
+def _bernoulli(tensor: torch.Tensor, p: float, *, generator: torch.Generator | None = None) -> torch.Tensor:
+    """``tensor.bernoulli_(p)`` of memory without contents: numbers are drawn in its order, which ATen's functional form does not keep."""
+    return torch.empty_like(tensor).bernoulli_(p, generator=generator)
+
+
 def callable_of(target: Any) -> Any:
     """The cheapest callable that does what an operator does, with the same arguments."""
     if not isinstance(target, torch._ops.OpOverload) or target.namespace != "aten":
@@ -74,6 +79,14 @@ def callable_of(target: Any) -> Any:
     if target._overloadname in _KEPT_OVERLOADS and name in _BINDINGS:
         return _BINDINGS[name]
     return target
+
+
+def _callable(node: torch.fx.Node) -> Any:
+    """What computes a node."""
+    filled = node.args[0] if node.target is torch.ops.aten.bernoulli.p else None
+    if isinstance(filled, torch.fx.Node) and filled.target is torch.ops.aten.empty_like.default:
+        return _bernoulli
+    return callable_of(node.target)
 
 
 class _Writer:
@@ -121,7 +134,7 @@ class _Writer:
         if node.target is operator.getitem:
             return f"{self._value(node.args[0])}[{self._value(node.args[1])}]"
         args = [self._value(a) for a in node.args] + [f"{k}={self._value(v)}" for k, v in node.kwargs.items()]
-        return f"{self._name(callable_of(node.target), 'op')}({', '.join(args)})"
+        return f"{self._name(_callable(node), 'op')}({', '.join(args)})"
 
     def _name(self, value: Any, kind: str) -> str:
         if id(value) not in self._names:

@@ -182,3 +182,10 @@ def requires_grad_inside(x):
     w = torch.ones(3).requires_grad_()
     y = (x * w).sum()
     return y, w.requires_grad
+
+
+@program(lambda: (torch.randn(3, 4, 5),))
+def dropout_of_transposed(x):
+    """Random numbers are drawn in the order of the memory, here not that of the indices."""
+    with torch.no_grad():
+        return torch.nn.functional.dropout(x.transpose(0, 1) + 1, 0.4), torch.bernoulli(x.transpose(1, 2), 0.5)
