@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 import torch
 
-from tests.bench import overhead
+from tests.bench import overhead, tracing
 
 COLD_WAYS = ("engine", "%%compile", "torch eager", "torch inductor")
 
@@ -43,13 +43,11 @@ class Row:
 HEADER = f"{'':<52}{'ours':>9}{'torch':>10} {'':<3}{'ratio':>7}{'floor':>7}"
 
 
-def cold(way: str) -> dict[str, float]:
+def cold(way: str, module: str = "tests.bench.cold") -> dict[str, float]:
     """Seconds of one cold compile in a fresh process with empty caches."""
     with tempfile.TemporaryDirectory(prefix="bench-cold-") as folder:
         env = os.environ | {"TORCHINDUCTOR_CACHE_DIR": f"{folder}/inductor", "TRITON_CACHE_DIR": f"{folder}/triton"}
-        ran = subprocess.run(
-            [sys.executable, "-m", "tests.bench.cold", way], env=env, capture_output=True, text=True, check=False
-        )
+        ran = subprocess.run([sys.executable, "-m", module, way], env=env, capture_output=True, text=True, check=False)
     if ran.returncode:
         sys.exit(f"{way} failed:\n{ran.stderr}")
     return dict(json.loads(ran.stdout.strip().splitlines()[-1]))
@@ -78,6 +76,16 @@ def cold_rows(rounds: int) -> list[Row]:
     ]
 
 
+def tracing_rows(rounds: int) -> list[Row]:
+    """Cold tracing of GPT-2, backend "eager"; medians over rounds in which both ran once."""
+    runs: dict[str, list[float]] = {way: [] for way in tracing.WAYS}
+    for _ in range(rounds):
+        for way, found in runs.items():
+            found.append(cold(way, "tests.bench.tracing")["results"])
+    ours, theirs = (statistics.median(runs[way]) for way in tracing.WAYS)
+    return [Row("cold tracing, GPT-2 of 12 layers, backend eager", ours, theirs, "s", 'backend="eager"', 1.0)]
+
+
 def overhead_rows(rounds: int) -> list[Row]:
     """Warm overheads above the plain call."""
     rows = []
@@ -101,16 +109,18 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rounds", type=int, default=41, help="rounds of warm calls")
     parser.add_argument("--cold-rounds", type=int, default=3, help="rounds of cold compiles")
-    parser.add_argument("--only", choices=("overhead", "cold"))
+    parser.add_argument("--only", choices=("overhead", "cold", "tracing"))
     options = parser.parse_args()
     print(
         f"torch {torch.__version__}, Python {platform.python_version()}, {os.cpu_count()} cores, {torch.get_num_threads()} threads"
     )
     rows: list[Row] = []
-    if options.only != "cold":
+    if options.only in (None, "overhead"):
         rows += overhead_rows(options.rounds)
-    if options.only != "overhead":
+    if options.only in (None, "cold"):
         rows += cold_rows(options.cold_rounds)
+    if options.only in (None, "tracing"):
+        rows += tracing_rows(options.cold_rounds)
     print(f"\n{HEADER}")
     for row in rows:
         print(row)
