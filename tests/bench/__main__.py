@@ -90,8 +90,7 @@ def overhead_rows(rounds: int) -> list[Row]:
     """Warm overheads above the plain call."""
     rows = []
     for subject, found in overhead.measure(rounds=rounds).items():
-        floor = 0.5 if subject == "two tensors" else None
-        plain = found["plain"]
+        floor = 0.2 if subject == "two tensors" else None
         plain = found["plain"]
         print(f"{subject}: the plain call takes {plain:.1f} us")
         for backend, other in (("eager", "eager"), ("triton", "inductor")):
@@ -101,6 +100,12 @@ def overhead_rows(rounds: int) -> list[Row]:
                 Row(f"warm overhead, {subject}, backend {backend}", ours, theirs, "us", f"torch {other}", wanted),
                 Row("  the whole call", plain + ours, plain + theirs, "us", f"torch {other}"),
             ]
+    idle = overhead.idle_calls(rounds=rounds)
+    what = "GPT-2, 12 layers: dispatch, guards, generated code"
+    rows.append(Row(what, idle["engine"], idle["torch"], "us", "torch, idle graph", 0.5))
+    rows.append(
+        Row("explaining an entry of 10,000 guards", overhead.explain_milliseconds(), 100.0, "ms", "100 ms", 1.0)
+    )
     return rows
 
 

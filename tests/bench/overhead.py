@@ -10,7 +10,11 @@ from typing import Any
 
 import torch
 
-from tests.bench.subjects import add, compilers, small_gpt, two_tensors
+from engine.guards.compile import compile_check
+from engine.guards.explain import explain
+from engine.ir.guard import Equals
+from engine.ir.origin import Item, Local, Scope
+from tests.bench.subjects import add, compilers, gpt2, idle, small_gpt, two_tensors
 
 
 def per_call(call: Callable[[], Any], repeats: int) -> float:
@@ -67,3 +71,28 @@ def _measure(target: Any, args: tuple[Any, ...], *, rounds: int, repeats: int) -
             way()
     times = interleaved(ways, rounds=rounds, repeats=repeats)
     return above_plain(times) | {"plain": statistics.median(times["plain"])}
+
+
+def idle_calls(*, rounds: int = 41) -> dict[str, float]:
+    """Microseconds of a call of the twelve-layer GPT-2 whose graph does nothing: dispatch, guards and generated code, by way."""
+    import engine
+
+    model, args = gpt2()
+    with torch.no_grad():
+        compiled = {"engine": engine.compile(model, backend=idle), "torch": torch.compile(model, backend=idle)}
+        ways: dict[str, Callable[[], Any]] = {
+            name: (lambda way=way: way(*args, use_cache=False)) for name, way in compiled.items()
+        }
+        for way in ways.values():
+            for _ in range(5):
+                way()
+        times = interleaved(ways, rounds=rounds, repeats=50)
+    return {name: min(row) for name, row in times.items()}
+
+
+def explain_milliseconds(count: int = 10_000) -> float:
+    """Milliseconds to explain one call against an entry with this many guards."""
+    guards = tuple(Equals(Item(Item(Local("x"), i // 100), i % 100), i) for i in range(count))
+    in_order = compile_check(guards, ("x",)).guards
+    scope = Scope({"x": [[100 * i + j for j in range(100)] for i in range(count // 100)]})
+    return min(per_call(lambda: explain(in_order, scope), 1) for _ in range(5)) / 1e3

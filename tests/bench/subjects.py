@@ -26,6 +26,28 @@ def small_gpt() -> tuple[torch.nn.Module, tuple[torch.Tensor, ...]]:
     return Gpt().eval(), (torch.randint(0, 37, (2, 8)),)
 
 
+def gpt2() -> tuple[torch.nn.Module, tuple[torch.Tensor, ...]]:
+    """transformers' GPT-2 with twelve layers, width 32: all its parameters and modules are guarded."""
+    from transformers import GPT2Config, GPT2Model
+
+    torch.manual_seed(0)
+    sizes = {"n_layer": 12, "n_embd": 32, "n_head": 2, "vocab_size": 100, "n_positions": 64}
+    config = GPT2Config(**sizes, attn_implementation="eager", bos_token_id=None, eos_token_id=None)
+    return GPT2Model(config).eval(), (torch.randint(0, 100, (1, 8)),)
+
+
+def idle(graph: torch.fx.GraphModule, inputs: Any) -> Callable[..., Any]:
+    """A backend whose graphs run once and then give the same results again: what is left is dispatch, guards and generated code."""
+    kept: list[Any] = []
+
+    def run(*args: Any) -> Any:
+        if not kept:
+            kept.append(graph(*args))
+        return kept[0]
+
+    return run
+
+
 def throw_away() -> tuple[torch.nn.Module, tuple[torch.Tensor, ...]]:
     """Another model with the same kinds of operators, compiled first so that imports and toolchains are warm."""
     torch.manual_seed(0)

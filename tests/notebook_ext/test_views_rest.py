@@ -7,13 +7,16 @@ from dataclasses import replace
 
 import pytest
 
+from engine.records.bytecode import Span
 from engine.records.graph import GraphRecord, NodeRecord
+from engine.records.guards import CallExplanation, Fix
 from engine.records.runtime import CallRecord, Timing
 from engine.records.session import Session
+from engine.records.trace import Assumption, SymbolRecord, TraceRecord
 from notebook_ext.views.breaks import breaks
 from notebook_ext.views.explorer import all_parts, first_parts, overview, part
 from notebook_ext.views.graph import MAX_PER_RANK, layout
-from notebook_ext.views.guards import guards
+from notebook_ext.views.guards import fix_rows, guards, symbol_range, what_if
 from notebook_ext.views.kernels import kernels
 from notebook_ext.views.recompiles import MAX_COLUMNS, recompiles
 from notebook_ext.views.timings import own_seconds, timings
@@ -144,3 +147,40 @@ def test_an_unknown_part_is_a_key_error() -> None:
     for key in ("guards|7/7", "linked|7/7|", "nothing"):
         with pytest.raises(KeyError):
             part(head_session(), key)
+
+
+def test_the_story_of_symbols_is_told_beside_the_guards() -> None:
+    """Places, range and the lines that assumed something, as text; a symbol that became a number serves only that."""
+    session = head_session()
+    line = Assumption("s0 > 3", "taken for granted", Span(session.files[0].id, 12))
+    free = SymbolRecord("s0", ("x.shape[0]",), "96", "its size changed between calls", 4, None, (line,))
+    bound = SymbolRecord("s1", ("x.shape[1]",), "128", "marked dynamic", 2, 64, (), "128", line)
+    record = session.compilation("0/1")
+    trace = replace(record.trace or TraceRecord(), symbols=(free, bound))
+    session.put(replace(record, trace=trace))
+    first, second = guards(session, "0/1")["symbols"]
+    assert (first["range"], first["relations"][0]["line"], second["range"]) == ("4 or more", 12, "only 128")
+    assert second["settled"]["place"]
+    assert [symbol_range(replace(free, low=a, high=b)) for a, b in ((None, None), (None, 9), (2, 9))] == [
+        "any", "at most 9", "2 to 9",
+    ]  # fmt: skip
+    assert guards(session, "0/0")["symbols"] == []
+
+
+def test_a_what_if_answer_names_the_entry_or_why_there_is_none() -> None:
+    """The entry that would be hit, a sentence for each that would not, and verdicts for the one that is shown."""
+    session = head_session()
+    refused = rejection("0/0", "[64, 128]", "[96, 128]")
+    told = CallExplanation("0", "0/1", ("0/1", "0/0"), (refused,), {})
+    answer = what_if(session, told, "0/0")
+    assert (answer["hit"], answer["text"]) == ("0/1", "This call would use entry 1.")
+    assert answer["case"]["failed"] == 6
+    assert what_if(session, told, "0/1")["case"] is None
+    assert "compile anew" in what_if(session, replace(told, hit=None), "0/0")["text"]
+
+
+def test_fixes_say_what_was_found_when_they_were_tried() -> None:
+    """Verified, tried in vain and never tried are three things."""
+    fixes = (Fix("a", "x = 1", verified="re-run"), Fix("b", "x = 2", tried="not verifiable: <b>"), Fix("c"))
+    rows = fix_rows(replace(rejection("0/0", "1", "2"), fixes=fixes))
+    assert [(r["verified"], r["tried"]) for r in rows] == [("re-run", ""), ("", "not verifiable: <b>"), ("", "")]

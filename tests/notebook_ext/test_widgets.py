@@ -13,7 +13,9 @@ import weakref
 from typing import Any
 
 import pytest
+import torch
 
+import engine
 from notebook_ext.widgets import explorer
 from notebook_ext.widgets.assets import MODULES, STATIC, STYLES, module_text, style_text
 from notebook_ext.widgets.explorer import Explorer
@@ -151,6 +153,33 @@ def test_verify_calls_back_and_tells_a_failure() -> None:
     failing = Recorded(head_session(), on_verify=fail)
     failing.receive({"type": "verify"})
     assert failing.out[-1]["text"] == "The check failed: ValueError: no worker"
+
+
+def test_questions_that_only_a_live_session_answers() -> None:
+    """What-if, measuring and trying fixes on a session without a kernel behind it are answered with a sentence."""
+    widget = Recorded(head_session())
+    widget.receive({"type": "what-if", "entry": "0/0", "edits": {"x": {"shape": "1"}}})
+    assert "loaded" in widget.out[-1]["data"]["problem"]
+    widget.receive({"type": "what-if", "entry": "nowhere", "edits": "nothing"})
+    assert widget.out[-1]["data"]["problem"]
+    widget.receive({"type": "measure"})
+    assert widget.out[-1]["text"].startswith("Nothing could be measured")
+    widget.receive({"type": "try"})
+    assert widget.out[-1]["text"].startswith("No fix could be verified")
+
+
+def test_what_if_on_a_live_session() -> None:
+    """A changed shape is answered with the entry that would serve it, and the fields to start from."""
+    compiled = engine.compile(lambda x: x + 1, backend="eager")
+    with engine.record() as session:
+        compiled(torch.ones(3))
+    entry = session.compilations[0].id
+    widget = Recorded(session)
+    widget.receive({"type": "what-if", "entry": entry, "edits": {}})
+    assert widget.out[-1]["data"]["inputs"]["x"]["shape"] == "3"
+    assert widget.out[-1]["data"]["told"]["hit"] == entry
+    widget.receive({"type": "what-if", "entry": entry, "edits": {"x": {"shape": "4"}}})
+    assert widget.out[-1]["data"]["told"]["case"]["failed"] >= 0
 
 
 def test_a_closed_widget_stops_following() -> None:

@@ -214,13 +214,33 @@ def run_in(state: str, body: Callable[[], None]) -> None:
 STATES = st.sampled_from(("plain", "plain", "plain", "no_grad", "inference", "autocast", "device"))
 
 
+CASES = given(guard_sets(), st.lists(st.tuples(values, values, values, STATES), min_size=1, max_size=4), st.booleans())
+"""Guards, calls, and whether torch's global state is guarded too."""
+
+
 @pytest.mark.filterwarnings("ignore:Using a non-tuple sequence:UserWarning")
-@settings(max_examples=2500, deadline=None)
-@given(guard_sets(), st.lists(st.tuples(values, values, values, STATES), min_size=1, max_size=4), st.booleans())
+@settings(max_examples=2600, deadline=None)
+@CASES
 def test_check_and_walk_agree(
     guards: tuple[Guard, ...], calls: list[tuple[Any, Any, Any, str]], with_state: bool
 ) -> None:
     """For any guards and any arguments both forms of the check, the walk, its first failure and the rejection agree."""
+    agree(guards, calls, with_state)
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore:Using a non-tuple sequence:UserWarning")
+@settings(max_examples=10_000, deadline=None)
+@CASES
+def test_check_and_walk_agree_ten_thousand_times(
+    guards: tuple[Guard, ...], calls: list[tuple[Any, Any, Any, str]], with_state: bool
+) -> None:
+    """The same, for many more."""
+    agree(guards, calls, with_state)
+
+
+def agree(guards: tuple[Guard, ...], calls: list[tuple[Any, Any, Any, str]], with_state: bool) -> None:
+    """Compare everything that answers whether a call is admitted."""
     guards = (*current_global_state_guards(), *guards) if with_state else guards
     quick = compile_check(guards, ("x", "type"))
     plain = compile_check(guards, ("x", "type"), helpers=False)
