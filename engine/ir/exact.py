@@ -242,6 +242,8 @@ def dtype_word(dtype: torch.dtype) -> str:
 def describe(value: Any, depth: int = 0) -> str:
     """A value in a few words: ``f32[4, 16]``, ``5``, ``'abc'``, ``list of 3``, ``MyModule``. Runs no ``__repr__`` of the user's."""
     kind = type(value)
+    if kind in (int, float, bool, type(None)):
+        return repr(value)
     if kind is TensorSpec:
         text = f"{dtype_word(value.dtype)}[{', '.join(map(str, value.shape))}]"
         return text if value.device.type == "cpu" else f"{text} {value.device}"

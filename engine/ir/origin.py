@@ -472,3 +472,18 @@ class ArrayTensor(Origin):
 
     def read(self, base: Any) -> Any:
         return tensor_of_array(base)
+
+
+def _remembered(compute: Callable[[Any], int]) -> Callable[[Any], int]:
+    def remembered(self: Any) -> int:
+        found: int | None = self.__dict__.get("_hash")
+        if found is None:
+            found = self.__dict__["_hash"] = compute(self)
+        return found
+
+    return remembered
+
+
+# An origin's hash goes through all its links, and tables of origins ask for it often.
+for _kind in Origin.__subclasses__():
+    _kind.__hash__ = _remembered(_kind.__hash__)  # type: ignore[assignment]
