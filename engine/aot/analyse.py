@@ -8,7 +8,7 @@ from typing import Any
 import torch
 import torch.fx
 
-from engine.aot.views import end_of, is_dense, is_same_place, start_of, storage_of
+from engine.aot.views import end_of, is_dense, is_same_place, overlaps, start_of, storage_of
 from engine.ir.frame import GraphInput
 from engine.ir.guard import SharesMemory
 from engine.ir.in_graph import InGraph
@@ -88,6 +88,8 @@ def _overlapping(node: torch.fx.Node) -> str:
     into = _fake_of(target)
     if into is None or into._has_symbolic_sizes_strides:
         return ""
+    if overlaps(into) and not _only_reads(node):
+        return "writes to memory that it sees twice"
     for other in node.all_input_nodes:
         read = _fake_of(other)
         if read is None or other is target or storage_of(read) != storage_of(into) or read._has_symbolic_sizes_strides:
@@ -96,6 +98,11 @@ def _overlapping(node: torch.fx.Node) -> str:
         if not apart and not is_same_place(read, into):
             return "writes where it reads the same memory seen otherwise"
     return ""
+
+
+def _only_reads(node: torch.fx.Node) -> bool:
+    """Whether a node that may write to something surely leaves its first argument alone."""
+    return getattr(node.target, "__name__", "") in ("batch_norm", "instance_norm")
 
 
 def _fake_of(node: Any) -> torch.Tensor | None:

@@ -212,7 +212,10 @@ class Interpreter(torch.fx.Interpreter):
 
 def _shapes(value: Any) -> list[torch.Size]:
     values = value if isinstance(value, (tuple, list)) else (value,)
-    return [v.shape for v in values if isinstance(v, torch.Tensor)]
+    # The wrapper of a tensor that was resized still says what it was.
+    return [
+        unwrap(v).shape if isinstance(v, FunctionalTensor) else v.shape for v in values if isinstance(v, torch.Tensor)
+    ]
 
 
 class Tracing:

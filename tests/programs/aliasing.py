@@ -1,0 +1,126 @@
+"""Tensors that share memory: arguments among each other, results with arguments, and results among each other."""
+
+import torch
+
+from tests.programs import program
+
+
+def leaf(*shape):
+    return torch.randn(*shape, requires_grad=True)
+
+
+def overlapping(first, second, size=12):
+    whole = torch.randn(size)
+    return first(whole), second(whole)
+
+
+def twice(x):
+    return x, x
+
+
+@program(lambda: twice(torch.randn(3)), lambda: (torch.randn(3), torch.randn(3)))
+def one_tensor_as_two_arguments(x, y):
+    """A write through one name shows through the other, when both name one tensor and only then."""
+    x.add_(1)
+    return x * y, y
+
+
+@program(
+    lambda: overlapping(lambda t: t[:8], lambda t: t[4:]),
+    lambda: (torch.randn(8), torch.randn(8)),
+    lambda: overlapping(lambda t: t[2:10], lambda t: t[4:]),
+)
+def arguments_that_overlap(x, y):
+    """Two views of one memory, then two memories, then the views elsewhere."""
+    x.mul_(2)
+    return y + 1, x[1:], y[0]
+
+
+@program(lambda: overlapping(lambda t: t.view(3, 4), lambda t: t.view(torch.int32)[2:]))
+def memory_as_floats_and_integers(x, bits):
+    """The same memory as another type."""
+    bits.bitwise_and_(0x7FFFFFFF)
+    return x.sqrt(), bits
+
+
+@program(lambda: (lambda z: (z, torch.view_as_real(z)))(torch.randn(4, dtype=torch.complex64)))
+def complex_and_its_parts(z, parts):
+    """A complex tensor and its pairs of floats."""
+    parts[:, 1].zero_()
+    return z.abs(), z.real, parts
+
+
+@program(lambda: overlapping(lambda t: t[:8], lambda t: t.detach()[4:].view(2, 4)))
+def a_detached_alias(x, y):
+    """Two aliases with no base in common."""
+    y.t().copy_(x.view(4, 2))
+    return x, y.sum(0)
+
+
+@program(lambda: (torch.randn(3, 4),))
+def views_of_an_argument(x):
+    """Every way of seeing an argument."""
+    return x, x.t(), x[0], x.detach(), x.data, x[:, 1:].view_as(x[:, 1:]), x.view(-1)[2:], x.expand(2, 3, 4)
+
+
+@program(lambda: (torch.randn(3, 4),))
+def views_of_a_result(x):
+    """Results that share memory with each other."""
+    y = x * 2
+    return y.t(), y[0], y, y.detach(), y.view(-1)[3:]
+
+
+@program(lambda: (torch.randn(3, 4),))
+def a_view_whose_base_is_lost(x):
+    """Only a view of what was computed is returned."""
+    return (x + 1)[1:].t()
+
+
+@program(lambda: (leaf(3, 4),))
+def views_with_history(x):
+    """Gradients through results that share memory."""
+    y = x.sin()
+    a, b = y.t(), y[0]
+    return a, b, y
+
+
+@program(lambda: (leaf(4, 3),))
+def views_among_several(x):
+    """The parts of a split, all of them views of one."""
+    return x.exp().split(2)
+
+
+@program(lambda: (torch.randn(6), torch.randn(6)))
+def swapped(x, y):
+    """The contents of two arguments change places."""
+    kept = x.clone()
+    x.copy_(y)
+    y.copy_(kept)
+    return x, y
+
+
+@program(lambda: (torch.randn(6),))
+def a_result_twice(x):
+    """The same object in several places of the result."""
+    y = x + 1
+    return {"a": y, "b": [y, x], "c": (x,)}
+
+
+@program(lambda: (torch.randn(2, 3, 4, 4).to(memory_format=torch.channels_last),))
+def channels_last_view(x):
+    """Strides of a result follow its argument's."""
+    y = x.relu()
+    return y, y[:, 0], y.permute(0, 2, 3, 1)
+
+
+@program(lambda: (torch.randn(0, 3), torch.randn(4)))
+def nothing_to_see(x, y):
+    """Views of no elements, and of one."""
+    x.add_(1)
+    return x.t(), x.view(3, 0), y[0:0], y[0]
+
+
+@program(lambda: (torch.arange(12.0)[2:8],), lambda: (torch.arange(12.0),))
+def seen_by_place(x):
+    """``as_strided`` counts from the start of the storage."""
+    return x.as_strided((2, 2), (2, 1), 3), x * 1
