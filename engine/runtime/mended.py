@@ -10,10 +10,10 @@ from typing import Any
 
 @functools.cache
 def mend() -> None:
-    """Make comparisons give truth values and sizes count loops, once a process.
+    """Make comparisons give truth values, sizes count loops and bfloat16 round to nearest, once a process.
 
     The interpreter labels a comparison's result with its operands' type: a scalar one, spread over a block, became a block of floats,
-    which ``&`` and ``|`` refuse. Before Triton 3.7 it hands numpy an array of one element where it needs a whole number, which numpy 2.4
+    which ``&`` and ``|`` refuse. It cuts float32 off to bfloat16 where every device rounds to the nearest, halves to even. Before Triton 3.7 it hands numpy an array of one element where it needs a whole number, which numpy 2.4
     refuses.
     """
     interpreter: Any = importlib.import_module("triton.runtime.interpreter")
@@ -22,6 +22,7 @@ def mend() -> None:
         if name.startswith(("create_icmp", "create_fcmp")):
             setattr(builder, name, _truthful(getattr(builder, name)))
     interpreter._patch_lang_tensor = _countable(interpreter._patch_lang_tensor)
+    builder.cast_impl = _rounding(builder.cast_impl)
 
 
 def _countable(patch: Callable[..., None]) -> Callable[..., None]:
@@ -41,3 +42,24 @@ def _truthful(compare: Callable[..., Any]) -> Callable[..., Any]:
         return TensorHandle(np.asarray(compare(*arguments).data, dtype=np.bool_), tl.int1)
 
     return call
+
+
+def _rounding(cast: Callable[..., Any]) -> Callable[..., Any]:
+    def call(builder: Any, source: Any, kind: Any) -> Any:
+        import triton.language as tl
+        from triton.runtime.interpreter import TensorHandle
+
+        if source.dtype.scalar != tl.float32 or kind.scalar != tl.bfloat16:
+            return cast(builder, source, kind)
+        return TensorHandle(_nearest(source.data), tl.bfloat16)
+
+    return call
+
+
+def _nearest(values: Any) -> Any:
+    """The upper halves of float32 values, rounded: how the interpreter holds bfloat16."""
+    import numpy as np
+
+    bits = np.ascontiguousarray(values, dtype=np.float32).view(np.uint32)
+    rounded = (bits + np.uint32(0x7FFF) + ((bits >> np.uint32(16)) & np.uint32(1))) >> np.uint32(16)
+    return np.where(np.isnan(values), np.uint16(0x7FC0), rounded.astype(np.uint16)).astype(np.uint16)

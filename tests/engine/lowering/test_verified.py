@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 
 import pytest
+import torch
 
 from engine.kernels.triton import emit
 from engine.lowering.driver import lower
@@ -28,3 +29,13 @@ def test_every_kernel_is_verified(name: str) -> None:
     compared = [r for r in found.values() if "no ATen node computes what it writes" not in r.note]
     assert len(compared) >= len(found) - 1
     assert {r.outcome for r in compared} <= {"equal", "close"}
+
+
+def test_bfloat16_rounds_to_nearest_in_the_interpreter() -> None:
+    """One multiplication in bfloat16 is ATen's to the last bit, ties and values that are no numbers included."""
+    values = torch.linspace(-4, 4, 4096).bfloat16()
+    values[:2] = torch.tensor([torch.inf, torch.nan])
+    graph = trace(lambda a: a * 1.0078125, (values,))
+    program = lower(graph, "cuda:90", emit)
+    (found,) = verify(program, graph, (values,)).values()
+    assert found.outcome == "equal"
