@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 import torch
 
-from tests.bench import overhead, tracing
+from tests.bench import overhead, traces, tracing
 
 COLD_WAYS = ("engine", "%%compile", "torch eager", "torch inductor")
 
@@ -109,12 +109,31 @@ def overhead_rows(rounds: int) -> list[Row]:
     return rows
 
 
+def trace_rows(rounds: int) -> list[Row]:
+    """A log to a full report, and what observing costs."""
+    rows = []
+    for size, ours, theirs in traces.reports(rounds):
+        if theirs is None:
+            print(
+                f"tlparse is not installed (or named by TLPARSE): {size} MB to a report in {ours.seconds:.2f} s, {ours.megabytes:.0f} MB of memory"
+            )
+            continue
+        floor = 2.0 if size == traces.SMALL_MB else 1.0
+        rows.append(Row(f"trace of {size} MB to a full report", ours.seconds, theirs.seconds, "s", "tlparse", floor))
+        wanted = 0.5 if size == traces.LARGE_MB else None
+        rows.append(Row("  its peak memory", ours.megabytes, theirs.megabytes, "MB", "tlparse", wanted))
+    observed, plain = traces.observing(rounds)
+    rows.append(Row("cold training compile by inductor, observed", observed, plain, "s", "not observed", 1.05))
+    return rows
+
+
 def main() -> None:
     """Measure, and print the table."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rounds", type=int, default=41, help="rounds of warm calls")
     parser.add_argument("--cold-rounds", type=int, default=3, help="rounds of cold compiles")
-    parser.add_argument("--only", choices=("overhead", "cold", "tracing"))
+    parser.add_argument("--trace-rounds", type=int, default=5, help="rounds of reports and of observed compiles")
+    parser.add_argument("--only", choices=("overhead", "cold", "tracing", "traces"))
     options = parser.parse_args()
     print(
         f"torch {torch.__version__}, Python {platform.python_version()}, {os.cpu_count()} cores, {torch.get_num_threads()} threads"
@@ -126,6 +145,8 @@ def main() -> None:
         rows += cold_rows(options.cold_rounds)
     if options.only in (None, "tracing"):
         rows += tracing_rows(options.cold_rounds)
+    if options.only in (None, "traces"):
+        rows += trace_rows(options.trace_rounds)
     print(f"\n{HEADER}")
     for row in rows:
         print(row)
