@@ -148,7 +148,7 @@ def throw_into_generator(tx: Tracer, generator: GeneratorValue, args: list[Value
         generator.is_running = False
     if item is not None:
         return item
-    if raised is not None:
+    if raised is not None and frame.handled:
         tx.frames.append(frame)
         chain(tx, raised)
         tx.frames.pop()

@@ -258,12 +258,29 @@ def compare(tx: Tracer, symbol: str, left: Value, right: Value) -> Value:
         pass
     else:
         return tx.fold(function, *values)
+    by_elements = _compare_sets(tx, symbol, left, right)
+    if by_elements is not None:
+        return by_elements
     if symbol in ("==", "!="):
         equal = equal_ids(tx, left, right)
         equal = _equal(tx, left, right) if equal is None else equal
         if equal is not None:
             return Const(equal == (symbol == "=="))
     raise Unsupported("unsupported-operation", f"{left.describe()} {symbol} {right.describe()}")
+
+
+def _compare_sets(tx: Tracer, symbol: str, left: Value, right: Value) -> Value | None:
+    """The six comparisons of sets and of dicts' views that behave as sets; None for anything else."""
+    from engine.trace.values.mappings import DictView, SetValue
+    from engine.trace.values.sequences import sequence_items
+
+    sides: list[set[Any]] = []
+    for side in (left, right):
+        if not isinstance(side, SetValue) and not (isinstance(side, DictView) and side.kind != "values"):
+            return None
+        made = side if isinstance(side, SetValue) else SetValue.of(tx, sequence_items(tx, side))
+        sides.append(set(made.elements))
+    return Const(COMPARE[symbol][0](*sides))
 
 
 def _is_number(value: Any) -> bool:
@@ -287,6 +304,7 @@ def _first_difference(tx: Tracer, symbol: str, left: Any, right: Any) -> Value:
 def _equal(tx: Tracer, left: Value, right: Value) -> bool | None:
     """Equality where neither side defines its own: identity, or the equality of containers; None where unknown."""
     from engine.trace.values.classes import ClassValue
+    from engine.trace.values.exceptions import ExceptionValue
     from engine.trace.values.functions import BuiltinValue, FunctionValue
     from engine.trace.values.mappings import DictValue
     from engine.trace.values.objects import ObjectValue, PythonModule
@@ -297,7 +315,7 @@ def _equal(tx: Tracer, left: Value, right: Value) -> bool | None:
         return all(
             same_or_equal(tx, force(tx, v), force(tx, right.entries[k][1])) for k, (_, v) in left.entries.items()
         )
-    by_identity = (ObjectValue, FunctionValue, ClassValue, BuiltinValue, PythonModule)
+    by_identity = (ObjectValue, FunctionValue, ClassValue, BuiltinValue, PythonModule, ExceptionValue)
     if isinstance(left, by_identity) or isinstance(right, by_identity):
         return is_same(tx, left, right)
     if type(left) is not type(right) or isinstance(left, Const) != isinstance(right, Const):

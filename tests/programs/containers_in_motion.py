@@ -175,3 +175,29 @@ def multiplied_by_one(x):
     """A tuple times one is itself, a list is not."""
     t, items = (1, 2), [1]
     return x + 1, t * 1 is t, items * 1 is items
+
+
+@program(ones)
+def views_compared_as_sets(x):
+    """Keys and items of dicts that hold tensors."""
+    first, second = {"p": x, "q": 1}, {"q": 1, "p": x}
+    keys = first.keys() == second.keys(), first.keys() <= {"p", "q", "r"}, {"p"} < first.keys()
+    return x + 1, keys, first.keys() != {"p"}
+
+
+@program(ones)
+def methods_without_arguments(x):
+    """They refuse any."""
+    told = []
+    for call in (
+        lambda: {}.clear(1),
+        lambda: {}.keys(1),
+        lambda: set().pop(1),
+        lambda: [].copy(1),
+        lambda: [].clear(1),
+    ):
+        try:
+            call()
+        except TypeError as error:
+            told.append(str(error))
+    return x + 1, told

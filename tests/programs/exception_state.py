@@ -212,3 +212,56 @@ def handler_in_code_left_to_python(x, items):
 def _marked(item):
     torch._dynamo.graph_break()
     return item
+
+
+class NoExit:
+    """Half a manager."""
+
+    def __enter__(self):
+        return 1
+
+
+class NoEnter:
+    """The other half."""
+
+    def __exit__(self, *parts):
+        return None
+
+
+@program(ones)
+def half_managers(x):
+    """``with`` names what is missing."""
+    told = []
+    for cls in (NoExit, NoEnter):
+        try:
+            with cls():
+                pass
+        except TypeError as error:
+            told.append(str(error))
+    return x + 1, told
+
+
+@program(ones)
+def contexts_through_an_exit_stack(x):
+    """Each manager replaces the exception; the chain keeps all of them, once each."""
+
+    @contextlib.contextmanager
+    def replacing(error):
+        try:
+            yield
+        finally:
+            raise error
+
+    errors = [Exception(n) for n in range(4)]
+    try:
+        with contextlib.ExitStack() as stack:
+            for error in errors[:0:-1]:
+                stack.enter_context(replacing(error))
+            raise errors[0]
+    except Exception as error:
+        chain = []
+        link = error
+        while link is not None:
+            chain.append(errors.index(link))
+            link = link.__context__
+    return x + 1, chain

@@ -9,6 +9,7 @@ from engine.trace.table import handles
 from engine.trace.values.base import NONE, Const, NotConstant, Value, force, is_none
 from engine.trace.values.classes import ClassValue
 from engine.trace.values.exceptions import ExceptionValue, Handling, TracebackValue, guard_not_handling, handled
+from engine.trace.values.objects import ObjectValue
 
 if TYPE_CHECKING:
     from engine.bytecode.decode import Op
@@ -83,10 +84,21 @@ def _check_match(tx: Tracer, frame: Frame, op: Op) -> None:
 @handles("BEFORE_WITH")
 def _before_with(tx: Tracer, frame: Frame, op: Op) -> None:
     manager = force(tx, frame.stack.pop())
+    if isinstance(manager, ObjectValue):
+        _check_manager(tx, manager)
     leave = manager.get_attr(tx, "__exit__")
     entered = manager.call_method(tx, "__enter__", [], {})
     frame.push(leave)
     frame.push(entered)
+
+
+def _check_manager(tx: Tracer, manager: ObjectValue) -> None:
+    """Raise Python's TypeError where a class lacks one of the two methods."""
+    text = f"'{manager.type().__name__}' object does not support the context manager protocol"
+    if manager.method(tx, "__enter__") is None:
+        tx.raise_type_error(text)
+    if manager.method(tx, "__exit__") is None:
+        tx.raise_type_error(f"{text} (missed __exit__ method)")
 
 
 @handles("WITH_EXCEPT_START")

@@ -108,6 +108,9 @@ _WITHOUT_SIGNATURE: dict[Any, Arity] = {
     collections.deque.remove: _between(2, 2),
     collections.deque.reverse: _between(1, 1),
     dict.get: _between(2, 3),
+    **{getattr(dict, name): _between(1, 1) for name in ("clear", "copy", "keys", "values", "items", "popitem")},
+    **{getattr(set, name): _between(1, 1) for name in ("clear", "copy", "pop")},
+    frozenset.copy: _between(1, 1),
     dict.update: Arity(1, _ANY, 2, None),
 } | {
     method: _between(2, 2)
