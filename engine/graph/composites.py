@@ -61,11 +61,13 @@ def operators() -> dict[str, tuple[str, Function]]:
 
 @functools.cache
 def _library() -> torch.library.Library:
+    from engine.graph.differentiable import FAKES
+
     library = torch.library.Library("engine", "FRAGMENT")
     for name, (schema, run) in operators().items():
         library.define(f"{name}{schema}", tags=(torch.Tag.nondeterministic_seeded, torch.Tag.needs_exact_strides))
         library.impl(name, run, "CompositeExplicitAutograd")
-        torch.library.register_fake(f"engine::{name}", run, lib=library)
+        torch.library.register_fake(f"engine::{name}", FAKES.get(name, run), lib=library)
     return library
 
 

@@ -11,6 +11,7 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 from torch.nn.attention import SDPBackend
+from torch.utils._python_dispatch import _disable_current_modes
 
 from engine.graph.composites import is_padded, operator
 
@@ -104,6 +105,21 @@ OPERATORS: dict[str, tuple[str, Function]] = {
 }
 
 
+def _fake_recurrent(*args: Any) -> list[torch.Tensor]:
+    kind, x, hidden, params, *flags = args
+    return list(_outputs(kind, x, hidden, params, *flags))
+
+
+def _fake_recurrent_backward(
+    grads: Sequence[torch.Tensor], kind: str, x: Any, hidden: Any, params: Any, *flags: Any
+) -> Any:
+    return [torch.empty_like(t) for t in (x, *hidden, *params)]
+
+
+FAKES: dict[str, Function] = {"recurrent": _fake_recurrent, "recurrent_backward": _fake_recurrent_backward}
+"""What tells the results' sizes, where that is not the implementation: over fake tensors autograd is out of reach."""
+
+
 class _Attention(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, query: Any, key: Any, value: Any, mask: Any, is_causal: bool, scale: float | None) -> Any:
@@ -154,12 +170,21 @@ def _attend(
 
 
 def _is_flash_on_cpu(query: torch.Tensor, *rest: Any, **options: Any) -> bool:
-    """Whether eager would take the CPU's fused kernel, whose other form in a graph would be of no use to other devices."""
-    if query.device.type != "cpu":
+    """Whether eager would take the CPU's fused kernel, whose other form in a graph would be of no use to other devices.
+
+    torch is asked with real tensors of the same layout: over others it gives another answer.
+    """
+    given = [t for t in (query, *rest) if isinstance(t, torch.Tensor)]
+    if any(t.device.type != "cpu" or t._has_symbolic_sizes_strides for t in given):
         return False
     if torch.is_autocast_enabled("cpu"):  # its casts come with torch's own function
         return False
-    return int(torch._fused_sdp_choice(query, *rest, **options)) == SDPBackend.FLASH_ATTENTION.value
+    layouts = [(tuple(t.shape), t.stride(), t.dtype, t.requires_grad) for t in given]
+    with _disable_current_modes():
+        probes: Any = iter([torch.empty_strided(n, s, dtype=d).requires_grad_(g) for n, s, d, g in layouts])
+        asked: list[Any] = [next(probes) if isinstance(t, torch.Tensor) else t for t in (query, *rest)]
+        choose: Function = torch._fused_sdp_choice
+        return int(choose(*asked, **options)) == SDPBackend.FLASH_ATTENTION.value
 
 
 def _recur(kind: str) -> Function:

@@ -28,6 +28,10 @@ def is_droppable(node: torch.fx.Node) -> bool:
     target = node.target
     if node.op == "get_attr" or not isinstance(target, torch._ops.OpOverload):
         return node.op == "get_attr" or getattr(target, "__module__", "") in ("_operator", "builtins", "math")
+    if (
+        target is torch.ops.aten._fused_sdp_choice.default
+    ):  # tagged as drawing, for dropout's sake, but only answers a question
+        return True
     schema = target._schema
     if schema.is_mutable or not schema.returns:
         return False

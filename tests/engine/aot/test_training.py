@@ -302,3 +302,36 @@ def test_kernels_of_a_backward_are_verified() -> None:
     outcomes = afterwards.verify(session)
     afterwards.cancel(session)
     assert {outcomes[f"{record.id} {k.id}"].outcome for k in kernels} <= {"equal", "close"}
+
+
+@pytest.mark.parametrize("mask", ["none", "causal", "bool", "float"])
+def test_attention_stays_whole_in_training(mask: str) -> None:
+    """One operator for the forward and one for the backward, with eager's results and gradients to the bit."""
+    given = {"bool": torch.rand(6, 6) > 0.3, "float": torch.randn(6, 6)}.get(mask)
+
+    def fn(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+        return F.scaled_dot_product_attention(q, k, v, attn_mask=given, is_causal=mask == "causal", scale=0.3) * 2
+
+    inputs = [leaf(2, 3, 6, 8) for _ in range(3)]
+    with engine.record() as session:
+        run = compiled(fn)
+        assert same(gradients(fn, inputs, lambda r: r.sin().sum()), gradients(run, inputs, lambda r: r.sin().sum()))
+    graphs = {g.stage: [n.target for n in g.nodes] for g in session.compilations[0].graphs}
+    assert any("attention_with_backward" in t for t in graphs["forward"])
+    assert any("attention_backward" in t for t in graphs["backward"])
+
+
+@pytest.mark.parametrize("kind", [nn.LSTM, nn.GRU, nn.RNN])
+def test_recurrent_layers_stay_whole_in_training(kind: Any) -> None:
+    """One operator for the forward and one for the backward, with eager's gradients."""
+    layer = kind(4, 5, num_layers=2, bidirectional=True)
+    x = leaf(3, 2, 4)
+
+    def fn(x: torch.Tensor) -> torch.Tensor:
+        return layer(x)[0]
+
+    with engine.record() as session:
+        run = compiled(fn)
+        assert same(gradients(fn, [x], lambda r: r.sin().sum()), gradients(run, [x], lambda r: r.sin().sum()))
+    forward = next(g for c in session.compilations for g in c.graphs if g.stage == "forward")
+    assert any("engine.recurrent" in n.target for n in forward.nodes)
