@@ -33,7 +33,7 @@ if TYPE_CHECKING:
         UnknownBackend,
         UnknownTarget,
     )
-    from engine.ir.marks import allow_in_graph, disable, graph_break
+    from engine.ir.marks import allow_in_graph, disable, graph_break, while_tracing
     from engine.ir.spec import TensorSpec
     from engine.observe.torch_live import observe_torch
     from engine.observe.torch_trace import load_torch_trace
@@ -48,7 +48,7 @@ _HOMES = {
     "engine.errors": (
         "BackendError", "EngineError", "GraphBreak", "NotATrace", "RecompileLimit", "Unavailable", "UnknownBackend", "UnknownTarget",
     ),
-    "engine.ir.marks": ("allow_in_graph", "disable", "graph_break"),
+    "engine.ir.marks": ("allow_in_graph", "disable", "graph_break", "while_tracing"),
     "engine.ir.spec": ("TensorSpec",),
     "engine.observe.torch_live": ("observe_torch",),
     "engine.observe.torch_trace": ("load_torch_trace",),
@@ -89,6 +89,7 @@ __all__ = [
     "try_fixes",
     "verify",
     "wait",
+    "while_tracing",
 ]
 
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import types
 import weakref
-from collections.abc import Callable, MutableMapping
+from collections.abc import Callable, Mapping, MutableMapping
+from dataclasses import dataclass
 from typing import Any, TypeVar
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -33,6 +34,31 @@ def allow_in_graph(fn: F) -> F:
 
 def graph_break(msg: str = "") -> None:
     """End the current graph here; ``msg`` becomes the recorded reason. Does nothing in plain Python."""
+
+
+@dataclass(frozen=True)
+class TraceView:
+    """What the tracer knows where ``while_tracing`` is called. ``stack`` is the user's, outermost first; the rest is text for people."""
+
+    stack: tuple[str, ...]
+    locals: Mapping[str, str]
+    graph: str
+    guards: tuple[str, ...]
+
+    def __str__(self) -> str:
+        names = [f"  {name} = {text}" for name, text in self.locals.items()]
+        guards = [f"  {guard}" for guard in self.guards]
+        return "\n".join(
+            ["stack", *(f"  {s}" for s in self.stack), "locals", *names, "guards", *guards, "graph", self.graph]
+        )
+
+
+def while_tracing(look: Callable[[TraceView], Any] | None = None) -> None:
+    """Look at the tracer's state: ``look`` is called with a ``TraceView`` when this line is traced, and the view is printed without one.
+
+    Plain Python does nothing here, nor does compiled code. ``look`` is a function of a module, or a builtin such as ``print``; it is called
+    again when tracing starts over.
+    """
 
 
 def is_disabled(fn: object) -> bool:

@@ -13,7 +13,7 @@ import torch.nn.functional
 import torch.utils.checkpoint
 
 from engine.ir.guard import GlobalState
-from engine.ir.marks import graph_break
+from engine.ir.marks import TraceView, graph_break, while_tracing
 from engine.ir.origin import Fixed
 from engine.trace.signals import Unsupported
 from engine.trace.values.arity import check_method_arity
@@ -181,6 +181,23 @@ def _tracing_state(tx: Tracer, args: list[Value], kwargs: dict[str, Value]) -> V
 def _graph_break(tx: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
     message = [str(v) for v in tx.constants([*args, *kwargs.values()]) if v]
     raise Unsupported("asked", message[0] if message else "graph_break() is called")
+
+
+@special(while_tracing)
+def _while_tracing(tx: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    look = force(tx, args[0] if args else kwargs.get("look", NONE))
+    call = print if isinstance(look, Const) and look.value is None else look.real()
+    if not callable(call):
+        raise Unsupported("unsupported-argument", f"while_tracing is given a {look.type().__name__} that was made here")
+    frame = tx.frame
+    view = TraceView(
+        tuple(f"{s.file}:{s.line}" for s in tx.spans()),
+        {name: value.describe() for name, value in frame.locals.items()},
+        str(tx.graph.graph),
+        tuple(f"{g.kind} {g.origin.expr}: {g.cause.why}" for g in tx.guards.all()),
+    )
+    call(view)
+    return NONE
 
 
 BY_NAME[("torch._dynamo.external_utils", "is_compiling")] = _is_compiling
