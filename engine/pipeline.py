@@ -255,8 +255,11 @@ class Pipeline:
             work.tell(graphs=(graph_record(slot.graph, "fx", work.compilation, "FX graph"),))
 
     def _aot(self, slot: GraphSlot, work: _Work) -> Run:
+        on_gpu = any(isinstance(i.real, torch.Tensor) and i.real.is_cuda for i in slot.inputs)
+
         def lower(graph: AotGraph) -> Run:
-            return self._lower(graph, slot, work)
+            # Kept until the backward is compiled: it must not hold the slot, and with it this call's tensors.
+            return self._lower(graph, work, on_gpu=on_gpu)
 
         if self.options.backend == "triton" and work.session is not None:
             warm()
@@ -270,24 +273,24 @@ class Pipeline:
             )
         work.tell(aot=result.record, graphs=result.graphs)
         work.guards = result.guards
+        if work.session is not None and work.program is not None:
+            work.inputs = tuple(i.real.detach() if isinstance(i.real, torch.Tensor) else i.real for i in slot.inputs)
         return result.run
 
-    def _lower(self, graph: AotGraph, slot: GraphSlot, work: _Work) -> Run:
+    def _lower(self, graph: AotGraph, work: _Work, *, on_gpu: bool) -> Run:
         """What runs one functional graph: kernels on a GPU, the ATen executor elsewhere (kernels are then made to be looked at)."""
         if graph.stage == "backward":
-            return self._lower_backward(graph, slot, work)
-        on_gpu = any(isinstance(i.real, torch.Tensor) and i.real.is_cuda for i in slot.inputs)
+            return self._lower_backward(graph, work, on_gpu=on_gpu)
         if self.options.backend == "triton" and (on_gpu or work.session is not None):
-            program = self._program(graph, slot, work)
+            program = self._program(graph, work)
             if on_gpu and program is not None:
                 from engine.runtime.program import executable
 
                 return executable(program, is_boxed=graph.is_boxed)
         return reference(graph)
 
-    def _lower_backward(self, graph: AotGraph, slot: GraphSlot, work: _Work) -> Run:
+    def _lower_backward(self, graph: AotGraph, work: _Work, *, on_gpu: bool) -> Run:
         """The same for a backward, when it is first needed: the compilation is over by then, and its record is amended."""
-        on_gpu = any(isinstance(i.real, torch.Tensor) and i.real.is_cuda for i in slot.inputs)
         if self.options.backend != "triton" or not (on_gpu or work.session is not None):
             return reference(graph)
         try:
@@ -308,7 +311,7 @@ class Pipeline:
 
         return lower(graph, self.options.target or default_target(), emit)
 
-    def _program(self, graph: AotGraph, slot: GraphSlot, work: _Work) -> Program | None:
+    def _program(self, graph: AotGraph, work: _Work) -> Program | None:
         from engine.kernels.targets import default_target
         from engine.kernels.tell import kernel_records
 
@@ -321,7 +324,6 @@ class Pipeline:
             work.tell(lowering=LoweringRecord(target, error=work.failures[-1].sentence))
             return None
         work.program, work.graph = program, graph
-        work.inputs = tuple(i.real.detach() if isinstance(i.real, torch.Tensor) else i.real for i in slot.inputs)
         if work.session is not None:
             work.tell(lowering=program.record, kernels=kernel_records(program.kernels))
         return program

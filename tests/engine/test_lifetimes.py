@@ -42,10 +42,15 @@ def made(text: str) -> tuple[types.FunctionType, weakref.ref[Any]]:
     return space.pop("f"), weakref.ref(module)
 
 
+def collect_all() -> None:
+    """Collect twice: what was kept for a code object, or saved for a backward, goes only when that is gone."""
+    gc.collect()
+    gc.collect()
+
+
 def alive(kind: type) -> int:
     """How many objects of a type there are."""
-    gc.collect()
-    gc.collect()  # what was kept for a code object goes when the code object does
+    collect_all()
     return sum(issubclass(type(o), kind) for o in gc.get_objects())
 
 
@@ -58,7 +63,7 @@ def quietly(run: Callable[..., Any], *args: Any) -> Any:
 @pytest.mark.parametrize("backend", ["eager", "aot_eager"])
 @pytest.mark.parametrize("text", TEXTS.values(), ids=TEXTS)
 def test_a_call_leaves_no_tensor(text: str, backend: str) -> None:
-    """Argument and result of the call that compiled are gone with the next collection; those of later calls with their last name."""
+    """Argument and result of the call that compiled are gone with a collection; those of later calls with their last name."""
     function, _ = made(text)
     compiled = engine.compile(function, backend=backend)
     assert not any(r() is not None for r in remains(compiled, collect=True))
@@ -76,7 +81,7 @@ def remains(compiled: Any, *, collect: bool) -> list[weakref.ref[Any]]:
     seen = [weakref.ref(t) for t in (x, y) if t is not None]
     del x, y
     if collect:
-        gc.collect()
+        collect_all()
     return seen
 
 
