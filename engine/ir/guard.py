@@ -19,7 +19,7 @@ import torch
 
 from engine.ir import exact
 from engine.ir.global_state import GLOBAL_STATES, QUICK, same_state
-from engine.ir.origin import Closure, ConstName, Fixed, Global, Hooks, Local, MaybeGlobal, Origin
+from engine.ir.origin import MISSING, Closure, ConstName, Fixed, Global, Hooks, Local, MaybeGlobal, Origin
 from engine.ir.relation import relation_text, relation_words
 from engine.ir.spec import TensorSpec, class_of
 from engine.records.bytecode import Span
@@ -184,13 +184,15 @@ class IsObject(Guard):
         return value is self.held
 
     def expected_text(self) -> str:
-        return exact.describe(self.held)
+        return "nothing there" if self.held is MISSING else exact.describe(self.held)
 
     def actual_text(self, value: Any, others: tuple[Any, ...] = ()) -> str:
-        found = exact.describe(value)
+        found = "nothing there" if value is MISSING else exact.describe(value)
         return f"another {found}" if found == self.expected_text() and value is not self.held else found
 
     def sentence(self, actual: str) -> str:
+        if self.held is MISSING:
+            return f"{self.name} is {actual}, there was nothing when this entry was compiled."
         return f"{self.name} is {actual}, the compiled code was made for this very object: {self.expected_text()}."
 
     def fixes(self, value: Any, others: tuple[Any, ...] = ()) -> tuple[Fix, ...]:

@@ -21,12 +21,12 @@ export function verdictMark(verdict) {
 /** Suggested changes as a list. @param {any[]} fixes */
 export function fixList(fixes) {
   if (!fixes.length) return h("p", { class: "mut" }, "No safe change is known: accept another entry, or keep this input as it was.");
-  const untried = fixes.some((f) => !f.verified && !f.tried);
+  const untried = fixes.some((f) => f.code && !f.verified && !f.tried);
   return h(
     "div",
     {},
     h("ol", { class: "fixes" }, fixes.map((f) => h("li", {}, sentence(f.text), f.code ? h("pre", { class: "code" }, f.code) : null, f.verified ? h("p", { class: "ok" }, "✓ verified: " + f.verified) : f.tried ? h("p", { class: "mut" }, sentence(f.tried)) : null))),
-    untried ? h("p", { class: "mut" }, "What says nothing was not re-run, so it is not verified.") : null,
+    untried ? h("p", { class: "mut" }, "Not re-run yet, so not verified.") : null,
   );
 }
 
@@ -133,6 +133,8 @@ export class GuardsView {
     /** @type {any} */
     this.part = null;
     this.case = -1;
+    /** The case shown before a supposed one. */
+    this.before = -1;
     this.at = -1;
     this.isOpenEnded = false;
     this.closed = new Set();
@@ -153,11 +155,17 @@ export class GuardsView {
       key("ArrowDown ArrowUp", "next or previous row of the tree", (k) => this.move(k === "ArrowDown" ? 1 : -1)),
       key("ArrowLeft ArrowRight", "close or open a value", (k) => this.fold(k === "ArrowLeft")),
       key("Enter", "show the line in the linked view", () => this.link()),
-      key("w", "what if the call's inputs were others", () => this.whatIf.toggle()),
+      key("w", "what if the call's inputs were others", () => this.toggleWhatIf()),
       key("c", "measure what each guard costs", () => this.frame.act("measure")),
       key("s", "the story of each symbol", () => this.story()),
       key("/", "search", () => this.search.focus()),
     ];
+  }
+
+  toggleWhatIf() {
+    if (!this.part) return;
+    this.whatIf.toggle();
+    this.drawContext();
   }
 
   /** The kernel's answer to a what-if question. @param {string} entry @param {any} data */
@@ -168,10 +176,13 @@ export class GuardsView {
   /** Show what a supposed call meets, in place of a recorded one. @param {any} found a case, or null where this entry serves the call */
   suppose(found) {
     if (!this.part) return;
-    this.part.cases = this.part.cases.filter((/** @type {any} */ c) => c.call !== 0);
+    const isSupposed = this.chosen && !this.chosen.call;
+    if (!found && !isSupposed) return;
+    if (!isSupposed) this.before = this.case;
+    this.part.cases = this.part.cases.filter((/** @type {any} */ c) => c.call);
     if (found) this.part.cases.push(found);
-    this.case = found ? this.part.cases.length - 1 : Math.min(this.case, this.part.cases.length - 1);
-    this.at = found ? found.failed : this.at;
+    this.case = found ? this.part.cases.length - 1 : this.before;
+    if (this.chosen) this.at = this.chosen.failed;
     this.drawContext();
     this.reset();
   }
@@ -247,7 +258,7 @@ export class GuardsView {
       button("◂ p", "p", () => this.step(-1)),
       button("n ▸", "n", () => this.step(1)),
       button("First failure", "F", () => this.failure(), { disabled: failed < 0 }),
-      button("What if", "w", () => this.whatIf.toggle(), { "aria-pressed": String(!this.whatIf.el.hidden) }),
+      button("What if", "w", () => this.toggleWhatIf(), { "aria-pressed": String(!this.whatIf.el.hidden) }),
       this.part.symbols.length ? button(plural(this.part.symbols.length, "symbol"), "s", () => this.story()) : null,
       this.part.guards.some((/** @type {any} */ g) => g.cost != null) ? null : button("Measure", "c", () => this.frame.act("measure")),
       button("Evaluate the rest", "e", () => this.toggleRest(), { "aria-pressed": String(this.isOpenEnded), disabled: failed < 0 }),
