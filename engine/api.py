@@ -110,7 +110,8 @@ def compile(
         options: further settings by name.
 
     Returns:
-        A function with the signature of ``fn``; for a module, a module of the same class that shares the original's parameters.
+        A function with the signature of ``fn``; for a module, a module of the same class that shares the original's parameters; for a class
+        of modules (as a decorator), the class, whose instances' forward is compiled.
 
     Raises:
         UnknownBackend, UnknownTarget, BadArgument: see their messages.
@@ -131,6 +132,13 @@ def _compile(subject: Any, pipeline: Pipeline) -> Any:
         return dispatcher(behind, pipeline) if isinstance(behind, types.FunctionType) else _compile(behind, pipeline)
     if isinstance(subject, functools.partial):
         return functools.partial(_compile(subject.func, pipeline), *subject.args, **subject.keywords)
+    if (
+        isinstance(subject, type)
+        and issubclass(subject, torch.nn.Module)
+        and type(subject.forward) is types.FunctionType
+    ):
+        subject.forward = dispatcher(original(subject.forward), pipeline)
+        return subject
     call = getattr(type(subject), "__call__", None)  # noqa: B004  looked up on the class, as Python does for a call
     if not isinstance(subject, type) and isinstance(call, types.FunctionType):
         return types.MethodType(_compile(call, pipeline), subject)

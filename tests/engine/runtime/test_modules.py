@@ -301,3 +301,33 @@ def test_hooks_on_all_modules() -> None:
     assert seen == ["Net", "Linear"] * 2
     assert torch.equal(doubled, expected)
     assert torch.equal(twin(X), before)
+
+
+def test_a_class_of_modules_is_compiled_as_a_decorator() -> None:
+    """Instances of a decorated class run its compiled forward, also through ``super()``; the class stays what it is."""
+
+    @engine.compile(backend="eager")
+    class Doubling(torch.nn.Module):
+        """Doubles what a layer gives."""
+
+        def __init__(self) -> None:
+            super().__init__()
+            self.linear = torch.nn.Linear(3, 3)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            """Twice the layer."""
+            return self.linear(x) * 2
+
+    class More(Doubling):
+        """Adds one."""
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            """One more than the base."""
+            return super().forward(x) + 1
+
+    net, more = Doubling(), More()
+    with engine.expect(graphs=3, breaks=0):
+        assert torch.equal(net(X), net.linear(X) * 2)
+        assert torch.equal(more(X), more.linear(X) * 2 + 1)
+        assert torch.equal(engine.compile(more, backend="eager")(X), more(X))
+    assert isinstance(net, Doubling)
