@@ -145,7 +145,8 @@ def test_compiled_is_plain(name: str, backend: str, grad: bool, ledger: Ledger) 
     plain = prepare(name, "plain")
     expected = observe(plain, plain.target, grad=grad)
     ran = run(name, backend, grad=grad)
-    exact = backend != "triton"
+    # In a joint graph, gradients that meet are summed in an order of its own.
+    exact = backend == "eager" or (backend == "aot_eager" and not grad)
     found = Comparison(None if exact else tolerances(plain.program)).observations(expected, ran.seen)
     assert not found, "\n".join(found)
     again = repeat(ran, grad=grad) if plain.program.steady else 0
