@@ -76,7 +76,24 @@ def refusal(graph: torch.fx.GraphModule, inputs: Sequence[GraphInput]) -> str:
     for node in graph.graph.nodes:
         if reason := _unfit(node) or _overlapping(node):
             return f"{node.name} {reason}"
-    return _straying(graph, inputs)
+    return _behind_autograd(graph, inputs) or _straying(graph, inputs)
+
+
+def _behind_autograd(graph: torch.fx.GraphModule, inputs: Sequence[GraphInput]) -> str:
+    """Where gradients are needed, what is written or seen past autograd's own account of views is left to eager."""
+    if not torch.is_grad_enabled():
+        return ""
+    values = [*(i.fake for i in inputs), *_values(graph)]
+    needing = {storage_of(v) for v in values if isinstance(v, torch.Tensor) and v.requires_grad}
+    for node in graph.graph.nodes:
+        seen = _fake_of(node.args[0]) if needing and node.args else None
+        if seen is None or storage_of(seen) not in needing:
+            continue
+        if is_as_strided(node):
+            return f"{node.name} sees memory by place, and gradients are needed through it"
+        if is_mutating(node) and not seen.requires_grad:
+            return f"{node.name} writes past autograd to what needs gradients"
+    return ""
 
 
 def _overlapping(node: torch.fx.Node) -> str:
