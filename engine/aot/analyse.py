@@ -91,6 +91,9 @@ def _behind_autograd(graph: torch.fx.GraphModule, inputs: Sequence[GraphInput]) 
             continue
         if is_as_strided(node):
             return f"{node.name} sees memory by place, and gradients are needed through it"
+        detached = _fake_of(node) if "detach" in str(node.target) else None
+        if detached is not None and detached._version != node.meta.get("version", 0):
+            return f"the memory of {node.name} is written to, and gradients are needed through what it is detached from"
         if is_mutating(node) and not seen.requires_grad:
             return f"{node.name} writes past autograd to what needs gradients"
     return ""
