@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import io
 import pathlib
 import sys
@@ -45,6 +46,7 @@ class Ledger:
 
     accept: bool
     known: dict[str, str] = field(default_factory=dict)
+    seen: dict[str, str] = field(default_factory=dict)
 
     @classmethod
     def read(cls, *, accept: bool) -> Ledger:
@@ -55,8 +57,7 @@ class Ledger:
     def check(self, key: str, shortfall: str) -> None:
         """Fail unless ``shortfall`` ("" for none) is what the ledger says of ``key``."""
         if self.accept:
-            self.known.pop(key, None)
-            self.known |= {key: shortfall} if shortfall else {}
+            self.seen[key] = shortfall
         elif shortfall != self.known.get(key, ""):
             pytest.fail(
                 f"{key}: known shortfall: {self.known.get(key) or 'none'}; now: {shortfall or 'none'}. "
@@ -65,15 +66,15 @@ class Ledger:
             )
 
     def write(self) -> None:
-        """Write the ledger back, sorted."""
+        """Write what was seen into the ledger, sorted; other processes that test may write theirs at the same time."""
         FOLDER.mkdir(parents=True, exist_ok=True)
-        kept = self.known
-        if ELSEWHERE is not None:
-            usual = _lines(LEDGER)
-            kept = {k: v for k, v in self.known.items() if usual.get(k) != v}
-            kept |= {k: "none" for k in usual if k not in self.known}
-        text = "".join(f"{k}: {v}\n" for k, v in sorted(kept.items()))
-        (ELSEWHERE or LEDGER).write_text(text, encoding="utf-8")
+        path = ELSEWHERE or LEDGER
+        with (FOLDER / ".lock").open("w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            usual = _lines(LEDGER) if ELSEWHERE else {}
+            kept = _lines(path) | {k: v or "none" for k, v in self.seen.items()}
+            kept = {k: v for k, v in kept.items() if v != usual.get(k, "none")}
+            path.write_text("".join(f"{k}: {v}\n" for k, v in sorted(kept.items())), encoding="utf-8")
 
 
 def _lines(path: pathlib.Path) -> dict[str, str]:
