@@ -55,8 +55,8 @@ export class ContentsView {
     const part = this.frame.part("contents");
     if (!part) return put(this.table, h("p", { class: "mut blk" }, "Loading …"));
     /** @type {any[]} */
-    this.shown = part.rows.filter((/** @type {any} */ r) => !this.find || `${r.name} ${r.id} ${r.place} ${r.outcome}`.toLowerCase().includes(this.find));
-    const rows = this.shown;
+    const rows = part.rows.filter((/** @type {any} */ r) => !this.find || `${r.name} ${r.id} ${r.place} ${r.outcome}`.toLowerCase().includes(this.find));
+    this.shown = rows;
     if (this.wanted) this.at = rows.findIndex((/** @type {any} */ r) => r.id === this.wanted);
     this.wanted = undefined;
     this.at = Math.max(0, Math.min(rows.length - 1, this.at));
