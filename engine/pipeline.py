@@ -25,7 +25,7 @@ from engine.guards.reasons import rejection
 from engine.guards.tell import guards_record
 from engine.ir.aot import AotGraph
 from engine.ir.context import current_session
-from engine.ir.exact import describe
+from engine.ir.exact import described
 from engine.ir.files import is_library_file, source_file
 from engine.ir.frame import CALLEE, CompiledFrame, FrameRequest, GraphSlot, ResumeSlot, Slot, TracedFrame
 from engine.ir.guard import Guard
@@ -147,7 +147,7 @@ class Pipeline:
         """
         session = self.session()
         id = f"{request.frame}/{request.entry}"
-        inputs = {name: describe(value) for name, value in request.arguments.items()} if session is not None else None
+        inputs = described(request.arguments) if session is not None else None
         record = CompilationRecord(id, request.frame, request.cause, inputs)
         work = _Work(id, session, _Timings(session, id), [], record)
         try:

@@ -8,11 +8,12 @@ import functools
 import math
 import operator
 import types
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import torch
 
+from engine.ir.origin import STACK
 from engine.ir.spec import TensorSpec
 
 MISSING = object()
@@ -291,3 +292,8 @@ def type_name(cls: type) -> str:
     module = space.get("__module__", "builtins")
     name = type.__dict__["__qualname__"].__get__(cls)
     return str(name) if module in ("builtins", "__main__") or not isinstance(module, str) else f"{module}.{name}"
+
+
+def described(arguments: Mapping[str, Any]) -> dict[str, str]:
+    """The arguments of a frame in words. What a resume function is handed from the stack has a name that nobody gave: it is left out."""
+    return {name: describe(value) for name, value in arguments.items() if not name.startswith(STACK)}

@@ -19,7 +19,7 @@ import torch
 
 from engine.ir import exact
 from engine.ir.global_state import GLOBAL_STATES, QUICK, same_state
-from engine.ir.origin import MISSING, Closure, ConstName, Fixed, Global, Hooks, Local, MaybeGlobal, Origin
+from engine.ir.origin import MISSING, STACK, Closure, ConstName, Fixed, Global, Hooks, Local, MaybeGlobal, Origin
 from engine.ir.relation import relation_text, relation_words
 from engine.ir.spec import TensorSpec, class_of
 from engine.records.bytecode import Span
@@ -41,8 +41,6 @@ Known = type | None
 """The exact type of a value, where a guard checked before has settled it."""
 
 
-STACK = "__stack_"
-"""How resume functions name parameters for what lay on the stack at the graph break."""
 CARRIED = "a value carried over the graph break"
 """What a person is told of such a value."""
 

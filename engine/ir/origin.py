@@ -15,6 +15,9 @@ from typing import Any, ClassVar
 
 from torch._guards import GuardSource, Source
 
+STACK = "__stack_"
+"""How resume functions name parameters for what lay on the stack at the graph break."""
+
 ConstName = Callable[[object, str], str]
 """Registers an object under a readable prefix in the namespace of generated code; returns the name to use in its text."""
 

@@ -15,7 +15,7 @@ from typing import Any
 import torch
 
 import engine.ir
-from engine.ir.exact import describe
+from engine.ir.exact import described
 from engine.ir.files import source_file
 from engine.records.bytecode import Span
 from engine.records.guards import Rejection
@@ -60,7 +60,7 @@ def tell_call(
     guard_seconds: float = 0.0,
 ) -> int:
     """Add one call; returns its index."""
-    inputs = {name: describe(value) for name, value in arguments.items()}
+    inputs = described(arguments)
     caller = caller_span()
     return session.add_call(
         CallRecord(0, cache.frame.id, outcome, entry, caller, inputs, tuple(asked), tuple(rejections), guard_seconds)

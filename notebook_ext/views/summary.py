@@ -237,14 +237,10 @@ def _kernel_items(session: Session) -> Iterator[Item]:
 
 
 def _where_run(session: Session) -> str:
-    """Whether results came from the kernels. Calls that need gradients run the traced graph under eager autograd, on a GPU too."""
-    modes = {c.aot.mode for c in session.compilations if c.kernels and c.aot} or {"inference"}
-    if modes == {"training"}:
-        return "not run (results: eager autograd)"
+    """Whether results came from the kernels."""
     if not session.device.startswith(("cuda", "hip")):
         return "not run here (results: ATen)"
-    where = f"run on {one_line(session.device, 20)}"
-    return where if modes == {"inference"} else f"{where} where no gradients were needed"
+    return f"run on {one_line(session.device, 20)}"
 
 
 def _no_kernel_items(session: Session) -> Iterator[Item]:

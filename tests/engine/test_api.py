@@ -230,3 +230,16 @@ def test_kernels_reach_the_session_after_the_results() -> None:
     (kernel,) = session.compilations[0].kernels
     assert kernel.targets[0].target == session.target
     assert {listing.stage for listing in kernel.targets[0].listings} >= {"ttir", "ptx", "sass"}
+
+
+def test_arguments_without_a_name_are_not_told() -> None:
+    """What a resume function is handed from the stack is in no record of its inputs."""
+
+    def broken(x: torch.Tensor) -> torch.Tensor:
+        return x.sum() + float(x.exp().sum().item())
+
+    with engine.record() as session:
+        engine.compile(broken, backend="eager")(X)
+    assert len(session.compilations) == 2
+    assert not [name for c in session.compilations for name in c.inputs or {} if name.startswith("__")]
+    assert not [name for call in session.calls for name in call.inputs if name.startswith("__")]
