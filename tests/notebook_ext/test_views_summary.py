@@ -6,7 +6,6 @@ from dataclasses import replace
 
 import pytest
 
-from engine.records.aot import AotRecord
 from engine.records.kernels import VerifyRecord
 from engine.records.session import Session
 from notebook_ext.views.summary import summary
