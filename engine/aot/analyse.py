@@ -135,6 +135,15 @@ def _straying(graph: torch.fx.GraphModule, inputs: Sequence[GraphInput]) -> str:
     reads = [(n, seen) for n in graph.graph.nodes if is_as_strided(n) and (seen := _fake_of(n)) is not None]
     if not reads:
         return ""
+    # Seen past its end, the storage of a fake tensor grows: what was first made over it tells how much there really is.
+    first = {storage_of(v): v for v in reversed(list(_values(graph))) if isinstance(v, torch.Tensor)}
+    given = {storage_of(i.fake) for i in inputs if isinstance(i.fake, torch.Tensor)}
+    for node, seen in reads:
+        made = first[storage_of(seen)]
+        if storage_of(seen) in given or seen._has_symbolic_sizes_strides or made._has_symbolic_sizes_strides:
+            continue
+        if end_of(seen) > end_of(made):
+            return f"{node.name} sees more than the memory that was made for it"
     writes = any(is_mutating(n) for n in graph.graph.nodes)
     for i in inputs:
         if not isinstance(i.real, torch.Tensor) or not isinstance(i.fake, torch.Tensor):

@@ -68,6 +68,10 @@ def trace_joint(graph: torch.fx.GraphModule, inputs: Sequence[GraphInput], compi
     module.recompile()
     check(module, FUNCTIONAL, f"joint graph of {compilation}")
     plan = replace(tracing.plan(), symbols=symbols(fakes))
+    for i in (plan.inputs[n] for n in tracing.needing):
+        if i.writes and not i.written:
+            # Eager forbids this to leaves: with no data to copy back, nothing else would raise.
+            raise NotFunctional(f"{i.name}, which requires grad, is changed in place, though not its data")
     return Joint(module, fakes, plan, tracing.differentiable, tracing.needing)
 
 

@@ -63,7 +63,7 @@ def view_of(name: str, base: torch.Tensor, fake: torch.Tensor) -> View:
     view = _view_of(name, base, fake)
     if not fake._is_view() or not base.requires_grad or fake.is_inference():
         return view
-    return replace(view, is_unseen=history_of(name, fake) is None, is_one_of_several=_is_one_of_several(fake))
+    return replace(view, is_unseen=history_of(name, fake) is None, is_one_of_several=_becomes_one_of_several(base, fake))
 
 
 def history_of(name: str, fake: torch.Tensor) -> Any:
@@ -76,6 +76,20 @@ def history_of(name: str, fake: torch.Tensor) -> Any:
         return fake.grad_fn
     except RuntimeError as error:
         raise NotFunctional(f"{name} is a view whose history is spoilt by a change in place") from error
+
+
+def _becomes_one_of_several(base: torch.Tensor, fake: torch.Tensor) -> bool:
+    """Whether it is what was done to ``base`` that makes a view one of several: what ``base`` is itself, its views inherit."""
+    if not _is_one_of_several(fake):
+        return False
+    if not base._is_view() or not _is_one_of_several(base):
+        return True
+    node: Any = fake.grad_fn
+    while node is not None and node is not base.grad_fn:
+        if len(node._input_metadata) > 1:
+            return True
+        node = node.next_functions[0][0] if node.next_functions else None
+    return False
 
 
 def _is_one_of_several(fake: torch.Tensor) -> bool:

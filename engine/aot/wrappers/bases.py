@@ -115,7 +115,8 @@ def _base(inputs: Sequence[GraphInput], group: Sequence[int]) -> Base:
     dtypes = {r.dtype for r in reals}
     dtype = dtypes.pop() if len(dtypes) == 1 else torch.uint8
     starts = tuple(int(r.storage_offset()) * r.element_size() for r in reals)
-    end = max(map(end_of, reals))
+    # What has no elements may start past the end of its storage, which a base must not make longer.
+    end = max((end_of(r) for r in reals if r.numel()), default=0)
     if end > max(_LARGE, 4 * sum(r.numel() * r.element_size() for r in reals)):
         raise NotFunctional(f"{names} share memory, one of them is written to, and they see little of it")
     return Base(tuple(group), dtype, end // dtype.itemsize, starts)

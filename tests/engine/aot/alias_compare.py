@@ -123,7 +123,7 @@ def _tensor(seen: Seen, where: str, t: torch.Tensor | None) -> None:
         try:
             seen.facts[f"{fact} of {where}"] = getattr(t, fact)
         except RuntimeError as error:  # a view whose history was spoilt says so when it is asked
-            seen.facts[f"{fact} of {where}"] = str(error)
+            seen.facts[f"{fact} of {where}"] = _without_maker(str(error))
     seen.facts[f"type of {where}"] = type(t).__name__
     # A dimension of size 1 is never stepped along, and fake tensors do not always agree with real ones about it.
     seen.facts[f"stride of {where}"] = (
@@ -178,6 +178,15 @@ def differences(eager: Seen, ours: Seen) -> Iterator[str]:
 def _message(text: str, phase: str) -> str:
     """What must be equal about an exception: all of it, but in a backward only its first clause, since the rest names nodes."""
     text = text.partition(":")[2].partition(":")[0] if phase != "call" else text
+    return _without_maker(text)
+
+
+def _without_maker(text: str) -> str:
+    """An error about a view without the name of the autograd function that made it.
+
+    Compiled code sees a view's whole chain as one ``AsStrided``, as ``grad_fn`` shows; that there is an error, and the rest of what it
+    says, must be eager's.
+    """
     return re.sub(r"Output \d+ of \w+ is a view", "A view", text)
 
 
