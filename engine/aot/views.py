@@ -63,7 +63,9 @@ def view_of(name: str, base: torch.Tensor, fake: torch.Tensor) -> View:
     view = _view_of(name, base, fake)
     if not fake._is_view() or not base.requires_grad or fake.is_inference():
         return view
-    return replace(view, is_unseen=history_of(name, fake) is None, is_one_of_several=_becomes_one_of_several(base, fake))
+    return replace(
+        view, is_unseen=history_of(name, fake) is None, is_one_of_several=_becomes_one_of_several(base, fake)
+    )
 
 
 def history_of(name: str, fake: torch.Tensor) -> Any:
