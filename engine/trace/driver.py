@@ -51,6 +51,7 @@ for _family in (
     "values.container_objects",
     "values.contexts",
     "values.flexible_attention",
+    "values.foreach",
     "values.graph_contexts",
     "values.higher_order",
     "values.inner_gradients",

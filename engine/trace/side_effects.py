@@ -123,7 +123,8 @@ def guard_distinct(tx: Tracer) -> None:
         if value.origin is None or isinstance(value, CellValue):
             continue
         for other in by_type.get(value.type(), ()):
-            if other is not value and other.origin is not None:
+            # A container's contents and the object that holds them have one origin.
+            if other is not value and other.origin is not None and other.origin != value.origin:
                 tx.guard(SameObject(value.origin, other.origin, False, cause=tx.cause(why)))
     _guard_overlap(tx)
 

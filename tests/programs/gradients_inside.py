@@ -299,3 +299,23 @@ def gradients_checked(x):
         (y.grad_fn is not None),
         torch.is_grad_enabled(),
     )
+
+
+@program(lambda: (torch.randn(2, 3),), breaks=0)
+def asks_for_gradient(x):
+    """``requires_grad`` of a view made here is set as an attribute: what follows is recorded."""
+    y = x[:, None]
+    y.requires_grad = True
+    z = (y * 2).sum(dim=1)
+    return y.requires_grad, z.requires_grad, x.requires_grad, torch.autograd.grad(z.sum(), y)
+
+
+@program(lambda: (torch.randn(2, 3, requires_grad=True),), breaks=1)
+def asks_a_computed_one(x):
+    """``requires_grad`` of what was computed cannot be set to False."""
+    y = x * 2
+    try:
+        y.requires_grad = False
+    except RuntimeError as error:
+        return y, str(error)[:30]
+    return y

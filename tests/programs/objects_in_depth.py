@@ -914,3 +914,27 @@ def typings(x):
         isinstance({}, typing.Mapping),
         isinstance(x, typing.Hashable),
     )
+
+
+class Results(collections.OrderedDict):
+    """A dict whose items are attributes too, as results of models often are."""
+
+    def __setattr__(self, name, value):
+        super().__setitem__(name, value)
+        super().__setattr__(name, value)
+
+
+def results():
+    """One made outside, with one entry."""
+    made = Results()
+    made.first = torch.ones(2)
+    return made
+
+
+@program(lambda: (results(), torch.randn(2)), lambda: (results(), torch.randn(2)), breaks=1)
+def results_written(found, x):
+    """A dict of attributes is written before and after a break: its contents and it are one object to the guards."""
+    found.second = x * 2
+    print("written")
+    found.third = found["second"] + found.first
+    return found, list(found), found.third

@@ -124,3 +124,42 @@ def moving_average(decay):
         for slow, fast in zip(AVERAGED.parameters(), HAND_MODEL.parameters(), strict=True):
             slow.copy_(slow * decay + fast * (1 - decay))
     return [p.sum() for p in AVERAGED.parameters()]
+
+
+def gradients():
+    """Parameters of two dtypes in turn, with gradients."""
+    torch.manual_seed(6)
+    made = [torch.randn(n + 1).to(torch.float64 if n % 2 else torch.float32).requires_grad_() for n in range(4)]
+    for p in made:
+        p.grad = torch.randn_like(p)
+    return made
+
+
+@program(lambda: (gradients(), 0.5), lambda: (gradients(), 0.5), breaks=0)
+def clip_alone(params, most):
+    """Gradients clipped in place by the norm of all of them; their dtypes make two groups."""
+    norm = torch.nn.utils.clip_grad_norm_(params, most)
+    return norm, [p.grad * 1 for p in params]
+
+
+@program(lambda: (gradients(), 0.5), breaks=0)
+def clip_values(params, most):
+    """Each element of each gradient clipped in place."""
+    torch.nn.utils.clip_grad_value_(params, most)
+    return [p.grad * 1 for p in params]
+
+
+@program(lambda: (gradients(),), breaks=0)
+def norms_of_gradients(params):
+    """The total norm alone, in another order and by the largest element."""
+    grads = [p.grad for p in params]
+    return torch.nn.utils.get_total_norm(grads), torch.nn.utils.get_total_norm(grads, float("inf"))
+
+
+@program(lambda: ([torch.randn(3), torch.randn(2)], [torch.randn(3), torch.randn(2)]))
+def foreach_operators(left, right):
+    """Operators on lists of tensors, in place and not."""
+    sums = torch._foreach_add(left, right, alpha=2)
+    torch._foreach_mul_(sums, 0.5)
+    torch._foreach_lerp_(left, right, 0.1)
+    return sums, torch._foreach_norm(left), torch._foreach_sqrt(torch._foreach_abs(right))

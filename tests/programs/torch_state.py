@@ -267,3 +267,13 @@ def distributions_more(x):
     u = torch.distributions.Uniform(x, x + 2)
     ln = torch.distributions.LogNormal(x, torch.ones_like(x))
     return n.log_prob(x + 1), u.rsample(), ln.log_prob(x.exp()), n.batch_shape, n.event_shape
+
+
+@program(lambda: (torch.randn(1, 2, 6), torch.randn(3, 2, 3)), breaks=1)
+def kernel_library_switched(x, w):
+    """The flags of a library of kernels hold within a block, across a break, and not after it."""
+    with torch.backends.cudnn.flags(enabled=False, deterministic=True):
+        y = torch.nn.functional.conv1d(x, w)
+        print("inside", torch.backends.cudnn.deterministic)
+        z = y.relu() * 2
+    return z, torch.nn.functional.conv1d(z, torch.ones(1, 3, 2)), torch.backends.cudnn.deterministic

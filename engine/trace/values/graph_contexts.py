@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import contextlib
+import inspect
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import torch
+import torch.backends.cudnn
+import torch.backends.mkldnn
 import torch.fx
 import torch.fx.traceback
 import torch.nn.attention
@@ -144,12 +147,19 @@ def _inference_context(tx: Tracer, real: Any, origin: Origin) -> Value:
     return GraphContext(torch.inference_mode, {"mode": real.mode})
 
 
-@special(torch.nn.attention.sdpa_kernel)
-def _sdpa_kernel(tx: Tracer, args: Args, kwargs: Words) -> Value:
-    names = ("backends", "set_priority")
-    words = dict(zip(names, tx.constants(args), strict=False))
-    words.update(zip(kwargs, tx.constants(kwargs.values()), strict=True))
-    return GraphContext(torch.nn.attention.sdpa_kernel, words)
+def _switch(make: Any, *names: str) -> None:
+    """Calling ``make``, whose first parameters are ``names``, makes a context that the graph enters."""
+
+    @special(make)
+    def rule(tx: Tracer, args: Args, kwargs: Words) -> Value:
+        words = dict(zip(names, tx.constants(args), strict=False))
+        words.update(zip(kwargs, tx.constants(kwargs.values()), strict=True))
+        return GraphContext(make, words)
+
+
+_switch(torch.nn.attention.sdpa_kernel, "backends", "set_priority")
+for _flags in (torch.backends.cudnn.flags, torch.backends.mkldnn.flags):
+    _switch(_flags, *inspect.signature(_flags).parameters)
 
 
 class IdleContext(Value):

@@ -274,12 +274,21 @@ class TensorValue(Value):
                 return NONE
 
     def set_attr(self, tx: Tracer, name: str, value: Value) -> None:
-        if name == "requires_grad" and self._has_requires_grad(tx, [value], {}):
+        if name == "requires_grad":
+            if not self._has_requires_grad(tx, [value], {}):
+                self._require_grad(tx, force(tx, value))
             return
         if hasattr(torch.Tensor, name) or name.startswith(_MARKS):
             raise Unsupported("side-effect", f"the attribute {name!r} of a tensor is set")
         tx.mutating(self)
         self.written[name] = value
+
+    def _require_grad(self, tx: Tracer, wanted: Value) -> None:
+        if wanted.type() is not bool:
+            raise Unsupported("side-effect", "requires_grad of a tensor is set to what is no bool")
+        from engine.trace.values import inner_gradients
+
+        inner_gradients.change_in_place(tx, self, "requires_grad_", [wanted], {})
 
     def reconstruct(self, cg: Codegen) -> None:
         cg.graph_output(self.node(cg.tx))
