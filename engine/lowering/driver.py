@@ -132,11 +132,11 @@ class Walk:
             self.values[node] = Tensor(read.shape, copied)
 
     def _bind(self, value: Any, position: int, dim: int) -> None:
-        if isinstance(value, torch.SymInt) and value.node.expr.is_Symbol:
+        if isinstance(value, (torch.SymInt, torch.SymFloat)) and value.node.expr.is_Symbol:
             self.symbols.setdefault(str(value.node.expr), (position, dim))
 
     def _scalar(self, value: Any) -> Any:
-        if isinstance(value, torch.SymFloat):
+        if isinstance(value, (torch.SymFloat, torch.SymBool)):
             return value.node.expr
         return plain(value) if isinstance(value, torch.SymInt) else value
 
@@ -169,8 +169,8 @@ class Walk:
             self.values[node] = self._renamed(node, found)
             return
         if (
-            isinstance(value, (torch.SymInt, torch.SymFloat, int, float))
-            and not isinstance(value, bool)
+            isinstance(value, (torch.SymInt, torch.SymFloat, torch.SymBool, int, float))
+            and not (isinstance(value, bool) and isinstance(node.target, torch._ops.OpOverload))
             and not _is_item(node)
         ):
             self.values[node] = self._scalar(value)

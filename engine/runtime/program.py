@@ -292,7 +292,7 @@ class _Writer:
     def _size(self, size: Any) -> str:
         if (known := static_size(size)) is not None:
             return str(known)
-        if isinstance(size, (torch.SymInt, torch.SymFloat)):
+        if isinstance(size, (torch.SymInt, torch.SymFloat, torch.SymBool)):
             size = size.node.expr
         renamed = {s: sympy.Symbol(self._symbols[str(s)], integer=True) for s in size.free_symbols}
         return f"({self._printer.doprint(size.xreplace(renamed))})"
@@ -301,7 +301,7 @@ class _Writer:
         """An argument or output as Python text; what has no text is bound to a name."""
         if isinstance(value, Ref):
             return self._ref(value)
-        if isinstance(value, (sympy.Expr, torch.SymInt, torch.SymFloat)):
+        if isinstance(value, (sympy.Expr, sympy.logic.boolalg.Boolean, torch.SymInt, torch.SymFloat, torch.SymBool)):
             return self._size(value)
         if isinstance(value, tuple):
             return f"({''.join(f'{self._value(v)}, ' for v in value)})"

@@ -163,19 +163,16 @@ EXAMPLES: dict[str, Example] = {
     ),
     "unsupported-argument": _example(
         """
-        class Box:
-            def __init__(self, value):
-                self.value = value
-
-            def __torch_function__(self, fn, kinds, args=(), words=None):
-                return fn(*(a.value if isinstance(a, Box) else a for a in args))
+        class Place:
+            def __index__(self):
+                return 1
 
         def f(x):
-            return torch.add(x, Box(x))
+            return torch.narrow(x, 0, Place(), 1)
         """,
         """
         def f(x):
-            return torch.add(x, x)
+            return torch.narrow(x, 0, 1, 1)
         """,
     ),
     "generator-frame": _example(
