@@ -16,6 +16,7 @@ from engine.aot.joint import Joint, trace_joint
 from engine.aot.partition import Method, partition
 from engine.aot.views import NotFunctional
 from engine.aot.wrappers import aliases, autocast, autograd, bases, duplicates, errors, mutations, subclasses
+from engine.aot.wrappers.again import run_again
 from engine.aot.wrappers.layer import Layer, LayerWrapper, weave
 from engine.aot.wrappers.wrapper import Call, Onion, Wrapper, peel
 from engine.graph.tell import graph_record
@@ -120,6 +121,7 @@ def _inference(
 
 def _training(joint: Joint, onion: Onion, compilation: str, settings: Settings) -> AotResult:
     inputs = onion.call.inputs
+    again = run_again(onion.call.graph, joint)
     halves = partition(joint, [isinstance(i.real, torch.nn.Parameter) for i in inputs], settings.method)
     graphs = _told(
         (joint.module, "joint", "joint graph: forward and backward"),
@@ -136,11 +138,12 @@ def _training(joint: Joint, onion: Onion, compilation: str, settings: Settings) 
         crossing,
         compile=lambda g: settings.lower(_backward_graph(g, compilation)),
         interpret=lambda g: settings.interpret(_backward_graph(g, compilation)),
+        again=again,
     )
     as_traced = types.MethodType(type(onion.call.graph).forward, onion.call.graph)
     layers = (autograd.eager_where_unknown(as_traced, plan, joint.needing), *_layers(plan))
     run = weave(autograd.post_compile(crossing, forward, backward), plan, layers)
-    actions = autograd.pre_compile(crossing, [i.name for i in inputs])
+    actions = autograd.pre_compile(crossing, [i.name for i in inputs], again)
     wrappers = (*onion.records(), *_layer_records(joint.plan), WrapperRecord(autograd.NAME, actions))
     record = AotRecord("training", facts(joint.plan), wrappers, partition=halves.record)
     return AotResult(onion.close(run), record, graphs)

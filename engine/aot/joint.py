@@ -45,6 +45,8 @@ class Joint:
     """Positions of results that gradients flow back from."""
     needing: tuple[int, ...]
     """Positions of inputs that gradients flow to."""
+    whole: tuple[tuple[Any, int], ...] = ()
+    """The traced fake values that results hold, each with the position of its result."""
 
 
 def trace_joint(graph: torch.fx.GraphModule, inputs: Sequence[GraphInput], compilation: str) -> Joint:
@@ -72,7 +74,7 @@ def trace_joint(graph: torch.fx.GraphModule, inputs: Sequence[GraphInput], compi
         if i.writes and not i.written:
             # Eager forbids this to leaves: with no data to copy back, nothing else would raise.
             raise NotFunctional(f"{i.name}, which requires grad, is changed in place, though not its data")
-    return Joint(module, fakes, plan, tracing.differentiable, tracing.needing)
+    return Joint(module, fakes, plan, tracing.differentiable, tracing.needing, tracing.whole)
 
 
 class _Seen(torch.autograd.Function):
@@ -151,6 +153,12 @@ class _Differentiating(Tracing):
         if not self.differentiable:
             return results
         return (*results, *self._gradients(results, sources, [originals[n] for n in self.needing]))
+
+    @property
+    def whole(self) -> tuple[tuple[Any, int], ...]:
+        """See ``Joint.whole``."""
+        assert self._outputs is not None
+        return tuple(self._outputs.whole)
 
     def _is_unseen(self, position: int) -> bool:
         return self._given[position].grad_fn is self._histories[position]

@@ -3,6 +3,7 @@
 import torch
 from torch.autograd import Function
 
+import engine
 from tests.programs import program
 
 
@@ -319,3 +320,38 @@ def asks_a_computed_one(x):
     except RuntimeError as error:
         return y, str(error)[:30]
     return y
+
+
+@engine.disable
+def differentiated_in_plain_python(scores, x):
+    """A penalty on a gradient that code outside of every graph takes."""
+    (g,) = torch.autograd.grad(scores.sum(), x, create_graph=True)
+    return (g.norm() - 1) ** 2
+
+
+class Critic(torch.nn.Module):
+    """The critic of a GAN with a gradient penalty, whose gradient plain Python takes between two graphs."""
+
+    def __init__(self):
+        super().__init__()
+        self.body = torch.nn.Sequential(
+            torch.nn.Linear(4, 8),
+            torch.nn.LayerNorm(8),
+            torch.nn.LeakyReLU(0.2),
+            torch.nn.Dropout(0.2),
+            torch.nn.Linear(8, 2),
+        )
+
+    def forward(self, x):
+        scores = self.body(x).tanh()
+        return scores.mean() + 10 * differentiated_in_plain_python(scores, x)
+
+
+program(lambda: (leaf(3, 4),), lambda: (leaf(3, 4),), breaks=1, tolerance=1e-5)(Critic)
+
+
+@program(lambda: (leaf(4), leaf(4)), breaks=1)
+def penalty_on_two_gradients(x, y):
+    """A product's gradient with respect to one input, which then depends on the other."""
+    products = x.exp() * y.sin()
+    return products, differentiated_in_plain_python(products, x)

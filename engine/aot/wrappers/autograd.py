@@ -17,6 +17,7 @@ from engine.aot.functionalize import as_computed, is_made_by_view
 from engine.aot.joint import Joint
 from engine.aot.partition import Halves
 from engine.aot.undefined import NotSeparable, absent_gradients, without_tangents
+from engine.aot.wrappers.again import Again, NotAgain, drawn_from
 from engine.aot.wrappers.aliases import set_version
 from engine.aot.wrappers.layer import Layer
 from engine.ir.plan import Plan
@@ -27,9 +28,10 @@ Layout = tuple[tuple[int, ...], tuple[int, ...]]
 Compile = Callable[[torch.fx.GraphModule], Run]
 
 NAME = "autograd"
+_is_retained: Callable[[], bool] = torch._C._autograd._get_current_graph_task_keep_graph
 
 TWICE = (
-    "engine.compile does not currently support double backward: the gradient of a compiled graph was itself to be differentiated. "
+    "engine.compile cannot differentiate the gradient of this compiled graph once more: {}. "
     "Compile with backend='eager', or leave this part uncompiled (engine.disable)."
 )
 
@@ -56,6 +58,8 @@ class Crossing:
     layouts: tuple[Layout | None, ...]
     views: tuple[int, ...] = ()
     """Results that the graph computes as views, where eager's tensor is none: or they could not be written to."""
+    counted: tuple[int, ...] = ()
+    """Inputs that have version counters."""
     writes: tuple[tuple[int, int], ...] = ()
     """``Plan.writes``: version counters must be right before a result is saved."""
 
@@ -74,6 +78,7 @@ def crossing(joint: Joint, halves: Halves) -> Crossing:
         plain=tuple(k for k in tensors if k not in joint.differentiable),
         needing=joint.needing,
         layouts=tuple(map(_layout, halves.tangents)),
+        counted=tuple(n for n, i in enumerate(joint.plan.inputs) if i.is_tensor and i.is_counted),
         views=tuple(k for k in tensors if is_made_by_view(nodes[k])),
         writes=as_computed(joint.plan, halves.forward).writes,
     )
@@ -88,7 +93,7 @@ def _layout(tangent: torch.Tensor) -> Layout | None:
     return (size, stride) if all(isinstance(n, int) for n in (*size, *stride)) else None
 
 
-def pre_compile(crossing: Crossing, names: Sequence[str]) -> tuple[WrapperAction, ...]:
+def pre_compile(crossing: Crossing, names: Sequence[str], again: Again) -> tuple[WrapperAction, ...]:
     """One action an input that gradients flow to, one for what is saved, one a result that stands outside of autograd."""
     why = "the traced graph differentiates with respect to it"
     actions = [WrapperAction(names[n], "gets a gradient from the backward graph", why) for n in crossing.needing]
@@ -99,6 +104,10 @@ def pre_compile(crossing: Crossing, names: Sequence[str]) -> tuple[WrapperAction
     saved = f"{crossing.tensors} tensors and {crossing.numbers} numbers saved"
     actions.append(WrapperAction("between forward and backward", saved, "the backward graph reads them"))
     actions.append(WrapperAction("backward", "compiled when it is first needed", "many calls are never differentiated"))
+    twice = f"refused: {again.reason}" if again.reason else "runs the call again as traced, under eager autograd"
+    actions.append(
+        WrapperAction("backward under create_graph", twice, "its gradients are to be differentiated themselves")
+    )
     return tuple(actions)
 
 
@@ -118,7 +127,9 @@ def eager_where_unknown(as_traced: Run, plan: Plan, needing: Sequence[int]) -> L
 def post_compile(crossing: Crossing, forward: Run, backward: Backward) -> Run:
     """``forward`` as a function that autograd knows the backward of."""
     scope: dict[str, Any] = {"run": forward, "backward": backward, "set_version": set_version}
-    exec(compile(_text(crossing), "<engine autograd>", "exec"), scope)
+    again = backward.again
+    scope |= {"drawn_from": drawn_from, "devices": again.devices}
+    exec(compile(_text(crossing, again), "<engine autograd>", "exec"), scope)
     node = type(
         "CompiledFunction",
         (torch.autograd.Function,),
@@ -129,12 +140,17 @@ def post_compile(crossing: Crossing, forward: Run, backward: Backward) -> Run:
     return apply
 
 
-def _text(c: Crossing) -> str:
+def _text(c: Crossing, again: Again) -> str:
     inputs = "".join(f", i{n}" for n in range(c.inputs))
     results = [f"r{n}" for n in range(c.results)]
     tensors = [f"s{n}" for n in range(c.tensors)]
     numbers = [f"n{n}" for n in range(c.numbers)]
     lines = [f"def forward(ctx{inputs}):"]
+    if not again.reason:
+        counted = [f"i{n}._version" if n in c.counted else "0" for n in range(c.inputs)]
+        lines.append(f"    ctx.inputs, ctx.versions = ({inputs[2:]},), {_tuple(counted)}")
+    if again.devices:
+        lines.append("    ctx.random = drawn_from(devices)")
     lines.append(f"    {_tuple([*results, *tensors, *numbers])} = run({inputs[2:]})")
     lines += [f"    r{n} = r{n}.detach()" for n in c.views]
     lines += [f"    set_version((r{n},), ({count},))" for n, count in c.writes]
@@ -190,6 +206,8 @@ class Backward:
     """Makes a backward graph runnable: ``run(values) -> tuple``, which empties the list that it is given."""
     interpret: Compile
     """The same, for tangents that compiled code does not know (tensor subclasses)."""
+    again: Again
+    """For gradients that are to be differentiated themselves."""
     _context: contextvars.Context = field(default_factory=contextvars.copy_context)
     _lock: threading.RLock = field(default_factory=threading.RLock)
     _whole: Run | None = None
@@ -218,7 +236,7 @@ class Backward:
             tangents[:] = self._filled(tangents, wanted) if variant.fills else [t for t in tangents if t is not None]
         values += tangents
         tangents.clear()
-        ctx.maybe_clear_saved_tensors()
+        self._let_go(ctx)
         if torch._C._is_any_autocast_enabled():
             with torch._C._DisableAutocast():
                 found: Sequence[Any] = run(values)
@@ -229,13 +247,29 @@ class Backward:
         return [None if nothing else g for g, nothing in zip(found, variant.nothing, strict=True)]
 
     def _once(self, ctx: Any, values: list[Any], tangents: list[Any], layouts: Sequence[Layout]) -> Sequence[Any]:
-        """The gradients where autograd looks on (``create_graph``): they cannot be differentiated once more, and say so."""
+        """The gradients where autograd looks on (``create_graph``); what cannot be differentiated once more says so when it is tried."""
+        try:
+            if self.again.reason:
+                raise NotAgain(self.again.reason)
+            random = ctx.random if self.again.devices else ()
+            made = self.again.gradients(ctx.inputs, ctx.versions, random, tangents)
+        except NotAgain as error:
+            why = TWICE.format(error)
+        else:
+            self._let_go(ctx)
+            return made
         with torch.no_grad():
             found = self(ctx, [_detached(v) for v in values], [_detached(t) for t in tangents], layouts)
         tensors = [g.detach().requires_grad_() for g in found if g is not None]
-        told: Any = torch._C._functions.DelayedError(TWICE, len(tensors))(*tensors) if tensors else ()
+        told: Any = torch._C._functions.DelayedError(why, len(tensors))(*tensors) if tensors else ()
         guarded = iter((told,) if isinstance(told, torch.Tensor) else told)
         return [None if g is None else next(guarded) for g in found]
+
+    def _let_go(self, ctx: Any) -> None:
+        """Free what the call holds, unless the graph is retained. What saved nothing may be differentiated any number of times."""
+        ctx.maybe_clear_saved_tensors()
+        if self.crossing.tensors and not self.again.reason and not _is_retained():
+            ctx.inputs = ()
 
     def _compiled(self) -> Run:
         with self._lock:

@@ -1,0 +1,177 @@
+"""Runs a training call a second time as traced, under eager autograd, where its gradients are to be differentiated themselves.
+
+The idea of running a forward again with the random state that it had is from checkpointing (Chen et al., 2016).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import operator
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+import torch.fx
+
+from engine.aot.analyse import output_args
+from engine.aot.joint import Joint
+
+Autocast = tuple[str, bool, torch.dtype]
+
+
+class NotAgain(Exception):
+    """A call cannot be run again; the text says why."""
+
+
+@dataclass
+class Again:
+    """What is needed to run a call again: ``nodes`` names, for each differentiable result, the node of the traced graph that makes it.
+
+    ``devices`` are those whose random numbers the call draws; ``autocast`` is what was on when the call was compiled, which guards hold to.
+    """
+
+    graph: torch.fx.GraphModule
+    nodes: tuple[str | None, ...]
+    needing: tuple[int, ...]
+    written: frozenset[int]
+    """Inputs that the call writes to, and whose old contents count for nothing but their new ones."""
+    devices: tuple[str, ...] = ()
+    autocast: tuple[Autocast, ...] = ()
+    reason: str = ""
+    """Why it cannot be done for any call; empty when it can."""
+    _made: torch.fx.GraphModule | None = field(default=None, repr=False)
+
+    def gradients(
+        self, inputs: Sequence[Any], versions: Sequence[int], random: Sequence[torch.Tensor], tangents: Sequence[Any]
+    ) -> Sequence[Any]:
+        """Gradients of the inputs that need one, connected to the inputs and the tangents in autograd's graph.
+
+        Raises:
+            NotAgain: the call cannot be run as it was.
+        """
+        if self.reason:
+            raise NotAgain(self.reason)
+        for n, version in enumerate(versions):
+            if n not in self.written and isinstance(inputs[n], torch.Tensor) and inputs[n]._version != version:
+                raise NotAgain("an input was modified by an in-place operation since")
+        wanted = [n for n, t in enumerate(tangents) if t is not None]
+        if any(self.nodes[n] is None for n in wanted):
+            raise NotAgain(
+                "a gradient comes back through an input that was written to, or a view that an operator made"
+            )
+        given = [self._given(n, i) for n, i in enumerate(inputs)]
+        with self._as_then(random):
+            graph = self._graph()
+            made = type(graph).forward(graph, *given)
+        sources = [given[n] for n in self.needing]
+        outputs = [made[n] for n in wanted]
+        if not outputs:
+            return [None] * len(sources)
+        return torch.autograd.grad(
+            outputs, sources, [tangents[n] for n in wanted], create_graph=True, allow_unused=True
+        )
+
+    def _given(self, position: int, value: Any) -> Any:
+        """An input of the second run: apart from others' histories, and free to be written to."""
+        if not isinstance(value, torch.Tensor):
+            return value
+        if position in self.needing:
+            return value.view_as(value)
+        return value.detach().clone() if position in self.written else value.detach()
+
+    @contextlib.contextmanager
+    def _as_then(self, random: Sequence[torch.Tensor]) -> Iterator[None]:
+        now = drawn_from(self.devices)
+        with contextlib.ExitStack() as stack:
+            for device, enabled, dtype in self.autocast:
+                stack.enter_context(torch.autocast(device, dtype=dtype, enabled=enabled))
+            stack.enter_context(torch.enable_grad())
+            _draw_from(self.devices, random)
+            try:
+                yield
+            finally:
+                _draw_from(self.devices, now)
+
+    def _graph(self) -> torch.fx.GraphModule:
+        if self._made is None:
+            graph = torch.fx.Graph()
+            copies: dict[torch.fx.Node, torch.fx.Node] = {}
+            graph.graph_copy(self.graph.graph, copies)
+            by_name = {old.name: new for old, new in copies.items()}
+            graph.output(tuple(None if name is None else by_name[name] for name in self.nodes))
+            self._made = torch.fx.GraphModule(self.graph, graph)
+        return self._made
+
+
+def run_again(graph: torch.fx.GraphModule, joint: Joint) -> Again:
+    """How to run calls of ``graph`` again, whose joint graph is given."""
+    plan = joint.plan
+    makers = {id(n.meta["example_value"]): n.name for n in graph.graph.nodes if "example_value" in n.meta}
+    whole = {k: makers.get(id(fake)) for fake, k in joint.whole}
+    written = frozenset(n for n, i in enumerate(plan.inputs) if i.written or i.layout is not None or i.writes)
+    counted = next((plan.inputs[n].name for n in sorted(written) if not _is_apart(joint, n)), None)
+    return Again(
+        graph,
+        tuple(whole.get(k) for k in joint.differentiable),
+        joint.needing,
+        written,
+        _devices(joint) if any(map(_is_random, joint.module.graph.nodes)) else (),
+        tuple((d, torch.is_autocast_enabled(d), torch.get_autocast_dtype(d)) for d in ("cpu", "cuda")),
+        "" if counted is None else f"what {counted} held before the call wrote to it is gone",
+    )
+
+
+def _is_apart(joint: Joint, position: int) -> bool:
+    """Whether nothing but new contents of written inputs depends on what this one held."""
+    i = joint.plan.inputs[position]
+    if position in joint.needing or i.layout is not None or i.result in joint.differentiable:
+        return False
+    contents = {o.result for o in joint.plan.inputs if o.written}
+    returned = output_args(joint.module.graph)
+    placeholder = [n for n in joint.module.graph.nodes if n.op == "placeholder"][position]
+    reached = {placeholder}
+    todo = [placeholder]
+    while todo:
+        for user in todo.pop().users:
+            if user not in reached and not _takes_those_of_the_batch(user, reached):
+                reached.add(user)
+                todo.append(user)
+    return not any(n in reached for k, n in enumerate(returned) if k not in contents and isinstance(n, torch.fx.Node))
+
+
+def _takes_those_of_the_batch(node: torch.fx.Node, reached: set[torch.fx.Node]) -> bool:
+    """Whether a node is a batch norm's result that depends on what was reached only by name: running statistics, while it trains."""
+    aten = torch.ops.aten
+    if node.target is aten.native_batch_norm_backward.default:
+        return node.args[7] is True and _are_statistics(node, 3, reached)
+    norm = node.args[0] if node.target is operator.getitem else None
+    if not isinstance(norm, torch.fx.Node) or norm.target is not aten._native_batch_norm_legit_functional.default:
+        return False
+    return node.args[1] in (0, 1, 2) and norm.args[5] is True and _are_statistics(norm, 3, reached)
+
+
+def _are_statistics(node: torch.fx.Node, first: int, reached: set[torch.fx.Node]) -> bool:
+    return all(n not in reached or k in (first, first + 1) for k, n in enumerate(node.args))
+
+
+def _is_random(node: torch.fx.Node) -> bool:
+    return isinstance(node.target, torch._ops.OpOverload) and torch.Tag.nondeterministic_seeded in node.target.tags
+
+
+def _devices(joint: Joint) -> tuple[str, ...]:
+    found = {str(v.device) for v in joint.inputs if isinstance(v, torch.Tensor)}
+    return tuple(sorted({"cpu", *(d for d in found if d.startswith("cuda"))}))
+
+
+def drawn_from(devices: Sequence[str]) -> tuple[torch.Tensor, ...]:
+    """The states of the devices' random number generators."""
+    return tuple(torch.get_rng_state() if d == "cpu" else torch.cuda.get_rng_state(d) for d in devices)
+
+
+def _draw_from(devices: Sequence[str], states: Sequence[torch.Tensor]) -> None:
+    for device, state in zip(devices, states, strict=True):
+        if device == "cpu":
+            torch.set_rng_state(state)
+        else:
+            torch.cuda.set_rng_state(state, device)
