@@ -39,6 +39,18 @@ _CHANGES_MORE_THAN_DATA = frozenset(
 """Methods and attributes whose effect a functional graph cannot carry."""
 
 
+_PROMOTING = frozenset(
+    (
+        "add sub mul div subtract multiply divide true_divide truediv floordiv floor_divide remainder mod fmod pow "
+        "addcmul addcdiv lerp"
+    ).split()
+)
+"""Operators that, in place, compute in a type wide enough for all that they are given."""
+
+_ORDERING = frozenset("gt lt ge le greater less greater_equal less_equal maximum minimum fmax fmin clamp clip".split())
+"""Operators that ask which of two numbers is larger."""
+
+
 def output_args(graph: torch.fx.Graph) -> tuple[Any, ...]:
     """What the output node returns, as a flat tuple."""
     returned = next(n for n in reversed(graph.nodes) if n.op == "output").args[0]
@@ -74,7 +86,7 @@ def refusal(graph: torch.fx.GraphModule, inputs: Sequence[GraphInput]) -> str:
         if isinstance(i.real, torch.Tensor) and i.real.requires_grad and is_reshaped(i.fake, i.real):
             return f"the shape or layout of {i.name}, which requires grad, is changed in place"
     for node in graph.graph.nodes:
-        if reason := _unfit(node) or _overlapping(node):
+        if reason := _unfit(node) or _overlapping(node) or _miscast(node):
             return f"{node.name} {reason}"
     return _behind_autograd(graph, inputs) or _straying(graph, inputs)
 
@@ -91,12 +103,16 @@ def _behind_autograd(graph: torch.fx.GraphModule, inputs: Sequence[GraphInput]) 
             continue
         if is_as_strided(node):
             return f"{node.name} sees memory by place, and gradients are needed through it"
-        detached = _fake_of(node) if "detach" in str(node.target) else None
+        detached = _fake_of(node) if "detach" in str(node.target) or _is_data(node) else None
         if detached is not None and detached._version != node.meta.get("version", 0):
             return f"the memory of {node.name} is written to, and gradients are needed through what it is detached from"
         if is_mutating(node) and not seen.requires_grad:
             return f"{node.name} writes past autograd to what needs gradients"
     return ""
+
+
+def _is_data(node: torch.fx.Node) -> bool:
+    return node.target is getattr and node.args[1] == "data"
 
 
 def _overlapping(node: torch.fx.Node) -> str:
@@ -117,6 +133,23 @@ def _overlapping(node: torch.fx.Node) -> str:
         apart = end_of(read) <= start_of(into) or end_of(into) <= start_of(read)
         if not apart and not is_same_place(read, into):
             return "writes where it reads the same memory seen otherwise"
+    return ""
+
+
+def _miscast(node: torch.fx.Node) -> str:
+    """Eager refuses to write what its target cannot hold, or to order complex numbers; fake tensors do not, and unread nodes are dropped."""
+    name = str(node.target) if node.op == "call_method" else getattr(node.target, "__name__", "").partition(".")[0]
+    values = [_fake_of(a) if isinstance(a, torch.fx.Node) else a for a in node.args]
+    tensors = [v for v in values if isinstance(v, torch.Tensor)]
+    if name.strip("_") in _ORDERING and any(t.is_complex() for t in tensors):
+        return "orders complex numbers"
+    into = _fake_of(node.args[0]) if node.args else None
+    written = name.removesuffix("_") if name.endswith("_") else name.removeprefix("i")
+    if into is None or name == written or written not in _PROMOTING:
+        return ""
+    for other in (v for v in values[1:] if isinstance(v, (torch.Tensor, bool, int, float, complex))):
+        if not torch.can_cast(torch.result_type(into, other), into.dtype):
+            return "writes what its target cannot hold"
     return ""
 
 

@@ -140,7 +140,9 @@ def _training(joint: Joint, onion: Onion, compilation: str, settings: Settings) 
         interpret=lambda g: settings.interpret(_backward_graph(g, compilation)),
         again=again,
     )
-    as_traced = types.MethodType(type(onion.call.graph).forward, onion.call.graph)
+    as_traced: Run = types.MethodType(type(onion.call.graph).forward, onion.call.graph)
+    if onion.has(errors):
+        as_traced = errors.once(as_traced)
     layers = (autograd.eager_where_unknown(as_traced, plan, joint.needing), *_layers(plan))
     run = weave(autograd.post_compile(crossing, forward, backward), plan, layers)
     actions = autograd.pre_compile(crossing, [i.name for i in inputs], again)

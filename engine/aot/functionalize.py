@@ -18,6 +18,7 @@ import torch.fx.traceback
 from torch._dispatch.python import enable_python_dispatcher
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch._subclasses.functional_tensor import FunctionalTensor, FunctionalTensorMode
+from torch.amp.autocast_mode import _enter_autocast, _exit_autocast
 from torch.fx.experimental.proxy_tensor import make_fx
 
 from engine.aot.analyse import GRAD_MODE, is_reshaped, output_args
@@ -68,7 +69,7 @@ def trace(
     _check_followed(fakes, inputs)
     known = _relations(mode)
     symbolic = enable_python_dispatcher() if _is_symbolic(fakes) else contextlib.nullcontext()
-    with mode, torch.fx.traceback.preserve_node_meta(), symbolic, _quiet():
+    with mode, torch.fx.traceback.preserve_node_meta(), symbolic, _quiet(), _grad_mode_kept():
         module = make_fx(tracing.run, tracing_mode="real", record_module_stack=False)(*fakes)
     _check_relations(mode, known)
     _name_inputs(module, inputs)
@@ -92,6 +93,16 @@ def is_made_by_view(node: Any) -> bool:
         node = node.args[0]
     schema = getattr(getattr(node, "target", None), "_schema", None)
     return schema is not None and any(r.alias_info is not None for r in schema.returns)
+
+
+@contextlib.contextmanager
+def _grad_mode_kept() -> Iterator[None]:
+    """What fails half-way may have failed where the traced code has gradients switched off."""
+    was = torch.is_grad_enabled()
+    try:
+        yield
+    finally:
+        torch._C._set_grad_enabled(was)
 
 
 @contextlib.contextmanager
@@ -188,6 +199,16 @@ class Interpreter(torch.fx.Interpreter):
         super().__init__(graph, garbage_collect_values=False)
         self.by_fake: dict[int, Any] = {}
         """Functional values by the identity of the traced fake value that they stand for."""
+        self._autocasts: list[Any] = []
+
+    def run(self, *args: Any, **kwargs: Any) -> Any:
+        """Run all nodes; where one raises, autocast is left as it was before."""
+        try:
+            return super().run(*args, **kwargs)
+        except BaseException:
+            while self._autocasts:
+                _exit_autocast(self._autocasts.pop())
+            raise
 
     def run_node(self, n: torch.fx.Node) -> Any:
         """Run one node, and remember what became of its value."""
@@ -199,6 +220,10 @@ class Interpreter(torch.fx.Interpreter):
         if given is not None and given != _shapes(result):
             raise NotFunctional(f"{n.name} resizes the tensor that it is to write to")
         self.by_fake[id(n.meta.get("example_value"))] = result
+        if n.target is _enter_autocast:
+            self._autocasts.append(result)
+        elif n.target is _exit_autocast:
+            self._autocasts.pop()
         return result
 
     def call_function(self, target: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:

@@ -31,6 +31,26 @@ _DRAWING = (
 )
 
 
+class HasRunError(Exception):
+    """Carries what the traced graph raised when it ran in the functional one's place: it may not run once more."""
+
+    def __init__(self, error: Exception) -> None:
+        super().__init__(str(error))
+        self.error = error
+
+
+def once(traced: Run) -> Run:
+    """A traced graph to be run inside of this wrapper in place of the functional one."""
+
+    def call(*inputs: Any) -> Any:
+        try:
+            return traced(*inputs)
+        except Exception as error:
+            raise HasRunError(error) from None
+
+    return call
+
+
 @dataclass(frozen=True)
 class Again:
     """The traced graph, and whether random numbers are drawn that must be drawn again."""
@@ -71,15 +91,25 @@ def post_compile(change: Change, run: Run) -> Run:
     def call(*inputs: Any) -> Any:
         try:
             return run(*inputs)
+        except HasRunError as done:
+            raised = done.error
         except Exception:
-            return traced(*inputs)
+            raised = None
+        if raised is not None:
+            raise raised
+        return traced(*inputs)
 
     def call_from_state(*inputs: Any) -> Any:
         state = torch.get_rng_state()
         try:
             return run(*inputs)
+        except HasRunError as done:
+            raised = done.error
         except Exception:
-            torch.set_rng_state(state)
-            return traced(*inputs)
+            raised = None
+        if raised is not None:
+            raise raised
+        torch.set_rng_state(state)
+        return traced(*inputs)
 
     return call_from_state if again.draws else call

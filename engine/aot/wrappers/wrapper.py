@@ -67,6 +67,10 @@ class Onion:
                 run = wrapper.post_compile(change, run)
         return run
 
+    def has(self, wrapper: Wrapper) -> bool:
+        """Whether this wrapper has something to do."""
+        return any(w is wrapper and c is not None for w, c in self.changes)
+
     def guards(self) -> tuple[Guard, ...]:
         """What the changes take for granted about the inputs."""
         return tuple(g for _, c in self.changes if c is not None for g in c.guards)

@@ -81,3 +81,89 @@ def test_only_views_made_by_operators_that_make_several_are_closed_to_writes(is_
                     view.mul_(2)
             elif run is compiled:
                 assert view.mul_(2).equal(torch.full((3,), 2.0))
+
+
+def _int_div(x: Any) -> Any:
+    x.clone().div_(2)
+    return x * 1
+
+
+def _bool_mul(x: Any) -> Any:
+    x.clone().mul_(2)
+    return x * 1
+
+
+def _complex_order(x: Any) -> Any:
+    torch.where(x > 0, x, x)
+    return x * 1
+
+
+@pytest.mark.parametrize(
+    ("fn", "dtype", "reason"),
+    [
+        (_int_div, torch.int64, "can't be cast to the desired output type Long"),
+        (_bool_mul, torch.bool, "can't be cast to the desired output type Bool"),
+        (_complex_order, torch.complex64, "not implemented for 'ComplexFloat'"),
+    ],
+)
+def test_what_types_forbid_is_an_error_though_nobody_reads_it(
+    fn: Callable[..., Any], dtype: torch.dtype, reason: str
+) -> None:
+    """Eager's kernels refuse some types that fake tensors let pass."""
+    with pytest.raises(RuntimeError, match=reason):
+        engine.compile(fn, backend="aot_eager")(torch.ones(4, dtype=dtype))
+
+
+@pytest.mark.parametrize("region", [torch.no_grad(), torch.autocast("cpu")])
+def test_a_failure_to_trace_under_a_mode_leaves_the_callers_modes(region: Any) -> None:
+    """Where tracing to ATen stops inside of a region, the graph then runs with gradients and types as eager's."""
+
+    def fn(x: Any, w: Any) -> Any:
+        y = x.transpose(0, -1)
+        y.scatter_(0, torch.zeros_like(y, dtype=torch.int64), 2)
+        with region:
+            x.view(torch.complex64)
+        return x @ w
+
+    def result(run: Callable[..., Any]) -> tuple[Any, ...]:
+        leaf = torch.ones(3, 4, requires_grad=True)
+        out = run(leaf * 1.5, torch.ones(4, 2))
+        out.sum().backward()
+        return out.dtype, out.tolist(), leaf.grad
+
+    plain, ours = result(fn), result(engine.compile(fn, backend="aot_eager"))
+    assert plain[:2] == ours[:2]
+    assert plain[2].equal(ours[2])
+    assert torch.is_grad_enabled()
+    assert not torch.is_autocast_enabled("cpu")
+
+
+def test_an_error_on_a_leaf_comes_after_the_same_writes() -> None:
+    """What is written before the error is written once."""
+
+    def fn(x: Any) -> None:
+        with torch.no_grad():
+            x.add_(x)
+        x.masked_fill_(x > 0, 0.5)
+
+    compiled = engine.compile(fn, backend="aot_eager")
+    compiled(torch.ones(3, requires_grad=True) * 1)
+    leaf = torch.ones(3, requires_grad=True)
+    with pytest.raises(RuntimeError, match=LEAF) as error:
+        compiled(leaf)
+    assert (leaf.tolist(), leaf._version) == ([2.0, 2.0, 2.0], 1)
+    assert error.value.__context__ is None
+
+
+def test_memory_of_data_that_comes_to_need_gradients() -> None:
+    """What is written into ``x.data`` from something that needs gradients gives it a history of its own."""
+
+    def fn(x: Any) -> Any:
+        data = x.data
+        data.sub_(x * 2)
+        return data
+
+    compiled = engine.compile(fn, backend="aot_eager")
+    for run in (fn, compiled):
+        out = run(torch.ones(3, requires_grad=True) * 1)
+        assert (out.requires_grad, out.tolist()) == (True, [-1.0, -1.0, -1.0])
