@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from engine.guards.explain import Finding
-from engine.ir.guard import DictKeys, Equals, GlobalState, Guard, IsObject, NoOverlap, SameObject
+from engine.ir.guard import DictKeys, Distinct, Equals, GlobalState, Guard, IsObject, NoOverlap, SameObject
 from engine.ir.origin import Attr, CellOf, Closure, Global, Maybe, Member, Origin
 from engine.ir.tensor_guard import RequiresGradIs, ShapeIs
 
@@ -44,7 +44,7 @@ LESSONS: tuple[tuple[Callable[[Guard], bool], str], ...] = (
         ),
     ),
     (
-        lambda g: isinstance(g, (NoOverlap, SameObject)),
+        lambda g: isinstance(g, (NoOverlap, Distinct, SameObject)),
         (
             "Where two arguments are one tensor, or share storage, a write to one shows in the other; the compiled code was made for the other case. "
             "Which arguments alias is part of what is compiled: keep it the same in all calls, or pass a clone."

@@ -12,6 +12,7 @@ import sympy
 from engine.ir.guard import (
     CodeIs,
     DictKeys,
+    Distinct,
     Equals,
     GlobalState,
     Guard,
@@ -27,7 +28,7 @@ from engine.ir.guard import (
 from engine.ir.origin import Local, Origin
 from engine.ir.tensor_guard import facets
 
-RELATIONAL = (SameObject, NoOverlap, SharesMemory, ShapeRelation)
+RELATIONAL = (SameObject, NoOverlap, Distinct, SharesMemory, ShapeRelation)
 """Kinds that read several values; they come after all guards on each of those."""
 
 UNCHANGING = (type(None), bool, types.FunctionType, types.BuiltinFunctionType)

@@ -596,6 +596,52 @@ class NoOverlap(Guard):
         )
 
 
+@dataclass(frozen=True)
+class Distinct(Guard):
+    """This tensor and the others are all different objects (needed only where what is set on one would be found on another)."""
+
+    kind: ClassVar[str] = "distinct"
+    rank: ClassVar[int] = 80
+
+    others: tuple[Origin, ...]
+
+    @property
+    def origins(self) -> tuple[Origin, ...]:
+        return (self.origin, *self.others)
+
+    def condition(self, expr: str, const: ConstName, others: tuple[str, ...] = (), known: Known = None) -> str:
+        return f"{const(all_distinct, 'all_distinct')}({', '.join((expr, *others))})"
+
+    def test(self, value: Any, others: tuple[Any, ...] = ()) -> bool:
+        return all_distinct(value, *others)
+
+    def expected_text(self) -> str:
+        return "another object than each of " + ", ".join(spoken(o) for o in self.others)
+
+    def actual_text(self, value: Any, others: tuple[Any, ...] = ()) -> str:
+        first: dict[int, Origin] = {}
+        for found, origin in zip((value, *others), self.origins, strict=True):
+            if (known := first.setdefault(id(found), origin)) != origin:
+                return f"{spoken(origin)} and {spoken(known)} are one object"
+        return "all are different objects"
+
+    def sentence(self, actual: str) -> str:
+        return f"{actual[0].upper()}{actual[1:]}; the compiled code sets attributes on one of them and was made for different objects."
+
+    def fixes(self, value: Any, others: tuple[Any, ...] = ()) -> tuple[Fix, ...]:
+        return (
+            Fix(
+                "Pass a copy of one of them, so that what is set on one is not found on the other",
+                f"{self.name} = {self.name}.clone()",
+            ),
+        )
+
+
+def all_distinct(*values: Any) -> bool:
+    """Whether no object is given twice."""
+    return len({id(v) for v in values}) == len(values)
+
+
 def _storage(tensor: Any) -> int:
     if type(tensor) is TensorSpec:
         return id(tensor)

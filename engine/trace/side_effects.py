@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from bytecode.instr import FreeVar
 
-from engine.ir.guard import NoOverlap, SameObject
+from engine.ir.guard import Distinct, NoOverlap, SameObject
 from engine.ir.origin import CellOf, Closure, Namespace
 from engine.trace.signals import Unsupported
 from engine.trace.values.base import Value
@@ -116,17 +116,27 @@ def guard_distinct(tx: Tracer) -> None:
     """A change of one input must not show through another: guard that those which were distinct stay so."""
     by_type: dict[type, list[Value]] = {}
     for value, _ in tx.known.values():
-        if value.origin is not None and isinstance(value, (ListValue, DictValue, SetValue, ObjectValue)):
+        if value.origin is not None and not isinstance(value, TensorValue):
             by_type.setdefault(value.type(), []).append(value)
     why = "one of the two is changed, which would show through the other"
     for value in tx.mutated.values():
-        if value.origin is None or isinstance(value, CellValue):
+        if value.origin is None or isinstance(value, (CellValue, TensorValue)):
             continue
         for other in by_type.get(value.type(), ()):
             # A container's contents and the object that holds them have one origin.
             if other is not value and other.origin is not None and other.origin != value.origin:
                 tx.guard(SameObject(value.origin, other.origin, False, cause=tx.cause(why)))
+    _guard_tensors_distinct(tx, why)
     _guard_overlap(tx)
+
+
+def _guard_tensors_distinct(tx: Tracer, why: str) -> None:
+    """One guard for all tensors, where attributes are set on some: there may be as many as a model has parameters."""
+    if any(isinstance(v, TensorValue) and v.origin is not None for v in tx.mutated.values()):
+        origins = dict.fromkeys(v.origin for v, _ in tx.known.values() if isinstance(v, TensorValue) and v.origin)
+        first, *others = origins
+        if others:
+            tx.guard(Distinct(first, tuple(others), cause=tx.cause(why)))
 
 
 def _guard_overlap(tx: Tracer) -> None:

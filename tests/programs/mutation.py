@@ -167,3 +167,67 @@ def an_inference_tensor_is_not_written(x):
     """Outside inference mode an inference tensor refuses to be written."""
     x.add_(1)
     return x
+
+
+def twice(made):
+    """One tensor in two places."""
+    return made, made
+
+
+@program(lambda: (torch.zeros(2), torch.zeros(2)), lambda: twice(torch.zeros(2)), steady=False)
+def marks_on_tensors(x, y):
+    """What is set on one argument is found on the other where the two are one tensor."""
+    x.mark = 1
+    y.mark = 2
+    return x + x.mark, y.mark
+
+
+@program(
+    lambda: (torch.ones(2, requires_grad=True), torch.ones(2, requires_grad=True)),
+    lambda: twice(torch.ones(2, requires_grad=True)),
+    steady=False,
+)
+def gradients_of_two(x, y):
+    """``.grad`` of two leaves, which may be one; a gradient changed after it was set."""
+    x.grad = torch.full((2,), 3.0)
+    y.grad = torch.full((2,), 5.0)
+    x.grad.mul_(2)
+    return x.grad + 1, y.grad + 1, x.grad is y.grad
+
+
+@program(lambda: (torch.ones(2, requires_grad=True),), breaks=1)
+def gradient_that_is_refused(x):
+    """A gradient of another shape is refused by torch, and ``.grad`` stays as it was."""
+    x.grad = torch.ones(2)
+    try:
+        x.grad = torch.ones(3)
+    except RuntimeError as error:
+        return str(error)[:20], x.grad * 2
+    return x.grad
+
+
+@program(lambda: (torch.ones(2, requires_grad=True),), breaks=1)
+def gradient_over_a_break(x):
+    """A gradient that is set before a break is there behind it."""
+    x.grad = x.detach() * 2
+    print(x.grad)
+    x.grad = x.grad + 1
+    return x.grad * 2
+
+
+class ZeroedModel(torch.nn.Module):
+    """Gradients made and removed by the module's own method."""
+
+    def __init__(self):
+        super().__init__()
+        self.net = torch.nn.Sequential(torch.nn.Linear(2, 3), torch.nn.Linear(3, 1))
+
+    def forward(self, x):
+        for p in self.parameters():
+            p.grad = torch.ones_like(p)
+        total = sum(p.grad.sum() for p in self.parameters())
+        self.zero_grad()
+        return self.net(x), total, [p.grad is None for p in self.parameters()]
+
+
+program(lambda: (torch.randn(2, 2),), lambda: (torch.randn(2, 2),))(ZeroedModel)

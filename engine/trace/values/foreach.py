@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from engine.trace.signals import Unsupported
-from engine.trace.values.base import NONE, Const, Value, force
+from engine.trace.values.base import Const, Value, force
 from engine.trace.values.functions import special
 from engine.trace.values.mappings import DictValue
 from engine.trace.values.sequences import ListValue, TupleValue, sequence_items
@@ -23,7 +23,7 @@ def _group(tx: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
     words = dict(zip(("tensorlistlist", "with_indices"), args, strict=False)) | kwargs
     lists = [[force(tx, t) for t in sequence_items(tx, row)] for row in sequence_items(tx, words["tensorlistlist"])]
     with_indices = force(tx, words.get("with_indices", Const(False))).truth(tx)
-    if not all(isinstance(t, TensorValue) or t is NONE for row in lists for t in row):
+    if not all(isinstance(t, TensorValue) or t.type() is type(None) for row in lists for t in row):
         raise Unsupported("unknown-call", "tensors are grouped together with what is no tensor")
     fakes = [[t.fake if isinstance(t, TensorValue) else None for t in row] for row in lists]
     try:

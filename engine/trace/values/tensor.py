@@ -278,10 +278,22 @@ class TensorValue(Value):
             if not self._has_requires_grad(tx, [value], {}):
                 self._require_grad(tx, force(tx, value))
             return
-        if hasattr(torch.Tensor, name) or name.startswith(_MARKS):
+        gradient = name == "grad" and self._takes_as_gradient(force(tx, value))
+        if not gradient and (hasattr(torch.Tensor, name) or name.startswith(_MARKS)):
             raise Unsupported("side-effect", f"the attribute {name!r} of a tensor is set")
         tx.mutating(self)
         self.written[name] = value
+
+    def _takes_as_gradient(self, value: Value) -> bool:
+        """Whether ``.grad`` can be set to it after the graph: of a leaf from outside, to None or to what torch does not refuse."""
+        if self.held is None or self.origin is None or not self.fake.is_leaf or "grad" in vars(self.held):
+            return False
+        if isinstance(value, Const):
+            return value.value is None
+        if not isinstance(value, TensorValue) or value is self or value.type() is not torch.Tensor:
+            return False
+        mine, new = self.fake, value.fake
+        return (mine.shape, mine.dtype, mine.device, mine.layout) == (new.shape, new.dtype, new.device, new.layout)
 
     def _require_grad(self, tx: Tracer, wanted: Value) -> None:
         if wanted.type() is not bool:

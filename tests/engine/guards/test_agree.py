@@ -20,6 +20,7 @@ from engine.guards.reasons import rejection
 from engine.ir.guard import (
     CodeIs,
     DictKeys,
+    Distinct,
     Equals,
     Guard,
     HasAttribute,
@@ -179,6 +180,7 @@ def guard_on(origin: Origin, value: Any, other: Origin) -> st.SearchStrategy[Gua
         st.just(CodeIs(origin, ADDER.__code__)),
         st.booleans().map(lambda same: SameObject(origin, other, same)),
         st.just(NoOverlap(origin, (other,))),
+        st.just(Distinct(origin, (other,))),
         st.just(SharesMemory(origin, (other,), (0, 0))),
         st.sampled_from(RELATIONS).map(lambda r: ShapeRelation(origin, r, ((S0, origin, 0), (S1, other, -1)))),
         st.sampled_from(RELATIONS).map(lambda r: ShapeRelation(origin, r, ((S0, origin, 0), (S1, other, 1)))),

@@ -16,6 +16,7 @@ from engine.guards.reasons import rejection
 from engine.ir.guard import (
     CodeIs,
     DictKeys,
+    Distinct,
     Equals,
     GlobalState,
     Guard,
@@ -206,6 +207,15 @@ def test_tensors_of_one_storage_are_refused() -> None:
     assert "x and z" in refused(guard, x=x, y=torch.zeros(4), z=x[2:]).sentence
     other = torch.zeros(4)
     assert admits(guard, x=x, y=other, z=other[2:])
+
+
+def test_one_object_in_two_places_is_refused() -> None:
+    """All must be different objects, the others among themselves too; the sentence names the two that are one."""
+    x, y = torch.zeros(4), torch.zeros(4)
+    guard = Distinct(X, (Y, Local("z")))
+    assert admits(guard, x=x, y=y, z=x[2:])
+    assert "Y and x are one object".lower() in refused(guard, x=x, y=x, z=y).sentence.lower()
+    assert "z and y are one object" in refused(guard, x=x, y=y, z=y).sentence.lower()
 
 
 def test_tensors_are_refused_where_they_see_shared_memory_otherwise() -> None:
