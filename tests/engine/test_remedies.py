@@ -18,6 +18,9 @@ from engine.records.guards import Fix
 pytestmark = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="fixes are tried in a forked process")
 
 
+without_gpu = pytest.mark.skipif(torch.cuda.is_available(), reason="a process that may use CUDA is not forked")
+
+
 @pytest.fixture(autouse=True)
 def _fresh() -> Iterator[None]:
     engine.reset()
@@ -50,6 +53,7 @@ def recorded(*calls: tuple[Any, ...], function: Any = scaled) -> engine.Session:
 W = torch.randn(4, 4)
 
 
+@without_gpu
 def test_a_fix_that_helps_is_verified() -> None:
     """Marking a dimension dynamic makes one entry of two, which is said with the counts."""
     session = recorded((torch.randn(2, 4), W), (torch.randn(3, 4), W))
@@ -60,6 +64,7 @@ def test_a_fix_that_helps_is_verified() -> None:
     assert engine.try_fixes(session) == 0, "what was tried is not tried again"
 
 
+@without_gpu
 @pytest.mark.parametrize(
     ("first", "second", "code"),
     [
