@@ -8,6 +8,7 @@ The idea is Dynamo's ``source.py``.
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import warnings
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
@@ -363,6 +364,29 @@ class Key(Origin):
 
     def read(self, base: Any) -> Any:
         return list(base)[self.index]
+
+
+@dataclass(frozen=True)
+class EntryAt(Origin):
+    """What the ``index``-th entry of a dict holds, in its order: reached without asking its key for a hash or a comparison."""
+
+    base: Origin
+    index: int
+
+    @property
+    def expr(self) -> str:
+        return f"list({self.base.expr}.values())[{self.index}]"
+
+    def code(self, base: str, const: ConstName) -> str:
+        return f"{const(self.of, 'entry')}({base}, {self.index})"
+
+    def read(self, base: Any) -> Any:
+        return self.of(base, self.index)
+
+    @staticmethod
+    def of(held: dict[Any, Any], index: int) -> Any:
+        """What entry number ``index`` of a dict holds."""
+        return next(itertools.islice(dict.values(held), index, None))
 
 
 @dataclass(frozen=True)

@@ -390,8 +390,9 @@ def dispatcher(
     function = original(function)
     if is_disabled(function):
         return function
-    if function.__code__.co_flags & inspect.CO_ASYNC_GENERATOR:
-        return _async_generator(function, compiler, role)
+    flags = function.__code__.co_flags
+    if flags & inspect.CO_ASYNC_GENERATOR or (flags & _RESUMABLE and role != "root"):
+        return _resumable(function, compiler, role)
     cache = caches_of(compiler).of(function, role, parent, after)
     state = Dispatch(function, compiler, cache)
     dispatch = state.start()
@@ -404,16 +405,18 @@ def dispatcher(
     return dispatch
 
 
-def _async_generator(function: FunctionType, compiler: Compiler, role: str) -> FunctionType:
-    """An asynchronous generator has no delegation that keeps ``asend`` and ``athrow``: it runs its own code, calls dispatched."""
+def _resumable(function: FunctionType, compiler: Compiler, role: str) -> FunctionType:
+    """Runs its own code, calls dispatched: a delegation would show in ``gi_yieldfrom`` and tracebacks, and would lose ``asend`` and ``athrow``."""
     session = compiler.session()
     cache = caches_of(compiler).of(function, role)
     state = Dispatch(function, compiler, cache)
     if session is not None:
         announce(session, cache)
         session.add_skipped(not_compiled(function))
+    if cache.python is None:
+        cache.python = state._as_python()
     dispatch = FunctionType(
-        state._as_python().code, function.__globals__, function.__name__, function.__defaults__, function.__closure__
+        cache.python.code, function.__globals__, function.__name__, function.__defaults__, function.__closure__
     )
     dress(dispatch, function)
     ORIGINALS[dispatch] = function

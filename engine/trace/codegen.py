@@ -24,6 +24,7 @@ from engine.ir.origin import (
     Attr,
     CellOf,
     Closure,
+    EntryAt,
     Fixed,
     Global,
     Item,
@@ -81,6 +82,7 @@ class Codegen:
         self._outputs: dict[torch.fx.Node, str] = {}
         self._pending: list[Any] = []
         self._cyclic: set[int] = set()
+        self._shared: set[int] = set()
         self._count = 0
         self._cells = frozenset(code.co_cellvars)
         self._free = frozenset(code.co_freevars)
@@ -88,7 +90,7 @@ class Codegen:
     # Loading values.
 
     def prepare(self, roots: Iterable[Value]) -> None:
-        """Look for cycles among what will be loaded: such values are made empty first and filled afterwards."""
+        """Look for cycles among what will be loaded, which are made empty first and filled afterwards, and for what is loaded twice."""
         done: set[int] = set()
         path: set[int] = set()
 
@@ -101,7 +103,10 @@ class Codegen:
             if key in path:
                 self._cyclic.add(key)
                 return
-            if key in done or isinstance(value, Const):
+            if isinstance(value, Const):
+                return
+            if key in done:
+                self._shared.add(key)
                 return
             done.add(key)
             path.add(key)
@@ -135,7 +140,7 @@ class Codegen:
             self.load_origin(value.origin)
             return
         value.reconstruct(self)
-        if value.is_mutable and id(value) not in self._temps:
+        if (value.is_mutable or id(value) in self._shared) and id(value) not in self._temps:
             self.remember(value)
 
     def load_all(self, values: Iterable[Value]) -> None:
@@ -386,6 +391,8 @@ class Codegen:
             case Key(_, index):
                 self._head_call(list)
                 head.item(index)
+            case EntryAt(_, index):
+                self._head_call(EntryAt.of, index)
             case TypeOf():
                 self._head_call(type)
             case ArrayTensor():

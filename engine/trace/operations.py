@@ -8,6 +8,7 @@ import sys
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+from engine.ir.origin import Fixed
 from engine.trace.graph_builder import emit
 from engine.trace.signals import Unsupported
 from engine.trace.values.base import Const, NotConstant, Value, force
@@ -156,6 +157,8 @@ def _containers(tx: Tracer, symbol: str, left: Value, right: Value) -> Value | N
         if isinstance(left, TupleValue) and isinstance(right, TupleValue):
             import torch
 
+            if left.cls is right.cls is tuple and not (left.items and right.items):
+                return left if left.items else right
             kind = torch.Size if left.cls is torch.Size and right.cls is torch.Size else tuple
             return TupleValue([*left.items, *right.items], torch.Size if left.cls is torch.Size else kind)
     if plain == "*" and isinstance(left, SequenceValue) and isinstance(right, Const):
@@ -329,14 +332,36 @@ def is_same(tx: Tracer, left: Value, right: Value) -> bool:
     if left is right:
         return True
     if isinstance(left, Const) and isinstance(right, Const):
-        a, b = left.value, right.value
-        return type(a) is type(b) and bool(a == b)
-    mine, other = left.real(), right.real()
+        return _is_same_constant(tx, left, right)
+    mine, other = tx.real_of(left), tx.real_of(right)
     if mine is not NotImplemented and other is not NotImplemented:
-        if left.origin is not None and right.origin is not None and left.is_mutable and right.is_mutable:
+        is_guarded = [v.is_mutable or v.real() is NotImplemented for v in (left, right)]
+        if all(is_guarded):
             tx.guard_same(left, right, mine is other)
         return mine is other
-    return False
+    return _is_empty_tuple(left) and _is_empty_tuple(right)
+
+
+def _is_empty_tuple(value: Value) -> bool:
+    """Of these there is one."""
+    from engine.trace.values.sequences import TupleValue
+
+    return isinstance(value, TupleValue) and value.cls is tuple and not value.items
+
+
+_MADE_ANEW = (int, float, complex, str, bytes)  # of these, equal ones may be two objects
+
+
+def _is_same_constant(tx: Tracer, left: Const, right: Const) -> bool:
+    a, b = left.value, right.value
+    if a is not b and (type(a) is not type(b) or a != b or type(a) not in _MADE_ANEW):
+        return type(a) is type(b) and bool(a == b)
+    if type(a) in _MADE_ANEW and (left.origin is not None or right.origin is not None):
+        mine, other = (
+            v if v.origin is not None else Const(v.value, Fixed(v.value, repr(v.value))) for v in (left, right)
+        )
+        tx.guard_same(mine, other, a is b)
+    return a is b
 
 
 def same_or_equal(tx: Tracer, left: Value, right: Value) -> bool:

@@ -190,6 +190,7 @@ class Tracer:
         self.graph = GraphBuilder()
         self.guards = GuardSet()
         self.known: dict[int, tuple[Value, Any]] = {}
+        self._read: dict[int, tuple[Value, Any]] = {}
         """Objects with an identity that were wrapped, by id; the object is kept so that its id stays its own."""
         self.mutated: dict[int, Value] = {}
         """Values with an origin whose contents changed, in the order of their first change."""
@@ -307,12 +308,19 @@ class Tracer:
             value = build(self, real, origin)
             if value.is_mutable:
                 self.known[id(real)] = (value, real)
+            elif value.real() is NotImplemented:
+                self._read[id(value)] = (value, real)
             return value
         value = known[0]
         if value.origin is not None and value.origin != origin:
             why = "the same object is reached in two ways, and a change through one must be seen through the other"
             self.guards.add(SameObject(origin, value.origin, True, cause=self.cause(why)))
         return value
+
+    def real_of(self, value: Value) -> Any:
+        """The object that a value is or was read from; ``NotImplemented`` where the traced code makes it."""
+        read = self._read.get(id(value))
+        return value.real() if read is None else read[1]
 
     def guard_same(self, left: Value, right: Value, same: bool) -> None:
         """Take for granted that two read objects are one, or are not."""

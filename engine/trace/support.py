@@ -152,6 +152,24 @@ def advanced(iterable: Any, position: int) -> Iterator[Any]:
     return islice(iterator, position, None)
 
 
+def reversed_from(sequence: Any, index: int) -> Iterator[Any]:
+    """A reversed iterator whose next item is number ``index``; -1 is its end."""
+    iterator: Any = reversed(sequence)
+    if index < 0:
+        for _ in iterator:
+            pass  # one that has ended stays so, whatever is added later
+    else:
+        iterator.__setstate__(index)
+    return iter(iterator)
+
+
+def stepped(iterator: Iterator[Any], count: int) -> Iterator[Any]:
+    """The iterator, ``count`` items on."""
+    for _ in range(count):
+        next(iterator)
+    return iterator
+
+
 def make_function(
     code: types.CodeType,
     namespace: dict[str, Any],

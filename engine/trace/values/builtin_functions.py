@@ -44,6 +44,14 @@ def _len(tx: Tracer, args: Args, kwargs: Words) -> Value:
     return force(tx, args[0]).length(tx)
 
 
+@special(operator.length_hint)
+def _length_hint(tx: Tracer, args: Args, kwargs: Words) -> Value:
+    of = force(tx, args[0])
+    if isinstance(of, iterators.IteratorValue) and hasattr(of.type(), "__length_hint__"):
+        return Const(of.hint(tx))
+    return operations.fold_call(tx, operator.length_hint, args, kwargs, f"operator.length_hint() of {of.describe()}")
+
+
 @special(isinstance)
 def _isinstance(tx: Tracer, args: Args, kwargs: Words) -> Value:
     of = force(tx, args[0])
@@ -185,6 +193,20 @@ def _filter(tx: Tracer, args: Args, kwargs: Words) -> Value:
     return iterators.make_filter(tx, args[0], args[1])
 
 
+def _size(tx: Tracer, of: Value) -> int:
+    return int(of.length(tx).python(tx))
+
+
+def _item_or_end(tx: Tracer, of: Value, index: int) -> Value | None:
+    """An item of a user's sequence; None where it says that there is none."""
+    try:
+        return of.get_item(tx, Const(index))
+    except UserException as error:
+        if issubclass(error.value.type(), (IndexError, StopIteration)):
+            return None
+        raise
+
+
 @special(reversed)
 def _reversed(tx: Tracer, args: Args, kwargs: Words) -> Value:
     of = force(tx, args[0])
@@ -193,8 +215,16 @@ def _reversed(tx: Tracer, args: Args, kwargs: Words) -> Value:
     if isinstance(of, ObjectValue) and of.method(tx, "__reversed__") is not None:
         return of.call_special(tx, "__reversed__", [])
     if isinstance(of, ObjectValue):
-        count = int(of.length(tx).python(tx))
-        return iterators.SequenceIterator([of.get_item(tx, Const(n)) for n in reversed(range(count))], reversed)
+        count = _size(tx, of)
+        return iterators.ReversedIterator(
+            reversed, of, count, lambda tx: _size(tx, of), lambda n: _item_or_end(tx, of, n)
+        )
+    if isinstance(of, (TupleValue, Const)) or (isinstance(of, ListValue) and of.cls is list):
+        items = sequence_items(tx, of)
+        kind: type = type(reversed([])) if isinstance(of, ListValue) else reversed
+        return iterators.ReversedIterator(
+            kind, of, len(items), lambda tx: len(items), lambda n: items[n] if n < len(items) else None
+        )
     return iterators.SequenceIterator(list(reversed(sequence_items(tx, of))), reversed)
 
 
@@ -292,6 +322,12 @@ def _number(kind: type) -> Any:
             return emit(tx, "call_function", torch.sym_float, [of]) if kind is float else Const(kind(of.python(tx)))
         if isinstance(of, ObjectValue):
             name = f"__{kind.__name__}__"
+            if (
+                kind is int
+                and of.method(tx, "__trunc__") is not None
+                and not (of.method(tx, name) or of.method(tx, "__index__"))
+            ):
+                raise Unsupported("unknown-call", "int() by __trunc__, which warns")
             return of.call_special(tx, name if of.method(tx, name) is not None else "__index__", [])
         return operations.fold_call(tx, kind, args, kwargs, f"{kind.__name__}() of {of.describe()}")
 

@@ -14,7 +14,7 @@ from engine.ir.guard import HasAttribute
 from engine.ir.origin import Attr, Fixed, Item, Origin
 from engine.trace.signals import Unsupported
 from engine.trace.values.arity import check_arity
-from engine.trace.values.base import NONE, Const, Value, force
+from engine.trace.values.base import NONE, Const, NotConstant, Value, force
 from engine.trace.values.functions import BoundMethod, BuiltinValue, MethodOf, special_of
 from engine.trace.values.wrap import is_literal, wraps_if
 
@@ -270,7 +270,7 @@ class ClassValue(Value):
         if own is not None and isinstance(own[1], classmethod) and own[0].__module__ != "typing":
             return self.call_method(tx, "__class_getitem__", [key], {})
         if hasattr(self.held, "__class_getitem__") or self.held in (type, list, dict, tuple, set):
-            return self
+            return _parametrised(tx, self, key)
         return super().get_item(tx, key)
 
     def iterate(self, tx: Tracer) -> Value:
@@ -508,4 +508,22 @@ class AliasValue(BuiltinValue):
         return tx.fixed(inner).call(tx, args, kwargs)
 
     def get_item(self, tx: Tracer, key: Value) -> Value:
-        return self
+        return _parametrised(tx, self, key)
+
+
+def _parametrised(tx: Tracer, of: ClassValue | AliasValue, key: Value) -> Value:
+    """``of[key]`` where all is known; what the traced code makes itself counts as ``of``."""
+    if of.held in tx.made_classes:
+        return of
+    try:
+        real = key.python(tx)
+    except NotConstant:
+        return of
+    if any(
+        part in tx.made_classes for part in (real if isinstance(real, tuple) else (real,)) if isinstance(part, type)
+    ):
+        return of
+    try:
+        return tx.fixed(of.held[real])  # type: ignore[index]
+    except TypeError as error:
+        raise tx.user_exception(error) from error

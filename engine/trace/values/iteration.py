@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import itertools
+import operator
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from engine.trace import operations
-from engine.trace.signals import Unsupported
+from engine.trace.signals import Unsupported, UserException
+from engine.trace.support import advanced, stepped
 from engine.trace.values import iterators
 from engine.trace.values.base import NONE, Const, Value, force, is_none
 from engine.trace.values.functions import BY_NAME, special
@@ -175,8 +177,18 @@ def _repeat(tx: Tracer, args: Args, kwargs: Words) -> Value:
     of = args[0] if args else kwargs["object"]
     if len(args) < 2 and "times" not in kwargs:
         return LazyIterator(itertools.repeat, {}, lambda tx, state: of, lambda state: CallOf(itertools.repeat, [of]))
-    times = force(tx, args[1] if len(args) > 1 else kwargs["times"]).python(tx)
-    return SequenceIterator([of] * times, itertools.repeat)
+    times = operator.index(force(tx, args[1] if len(args) > 1 else kwargs["times"]).python(tx))
+
+    def advance(tx: Tracer, state: State) -> Value | None:
+        if not state["left"]:
+            return None
+        state["left"] -= 1
+        return of
+
+    def rest(state: State) -> Value:
+        return CallOf(itertools.repeat, [of, Const(state["left"])])
+
+    return LazyIterator(itertools.repeat, {"left": max(0, times)}, advance, rest)
 
 
 # Selecting.
@@ -444,19 +456,35 @@ def _by_index(fn: Any) -> Any:
 
     def rule(tx: Tracer, args: Args, kwargs: Words) -> Value:
         pools: list[list[Value]] = []
-        rest: list[Any] = []
+        rest_of: list[Any] = []
         for n, arg in enumerate(args):
             if fn is itertools.product or n == 0:
                 pools.append(list(sequence_items(tx, arg)))
             else:
-                rest.append(force(tx, arg).python(tx))
+                rest_of.append(force(tx, arg).python(tx))
         words = {k: force(tx, v).python(tx) for k, v in kwargs.items()}
-        chosen = fn(*([range(len(p)) for p in pools]), *rest, **words)
+        chosen = fn(*([range(len(p)) for p in pools]), *rest_of, **words)
         many = fn is itertools.product
         items: list[Value] = [
             TupleValue([pools[p % len(pools) if many else 0][i] for p, i in enumerate(indices)]) for indices in chosen
         ]
-        return SequenceIterator(items, type(iter(())))
+
+        def advance(tx: Tracer, state: State) -> Value | None:
+            if state["at"] == len(items):
+                return None
+            state["at"] += 1
+            found: Value = items[state["at"] - 1]
+            return found
+
+        def rest(state: State) -> Value:
+            whole = CallOf(
+                fn,
+                [*(TupleValue(p) for p in pools), *map(Const, rest_of)],
+                {name: Const(value) for name, value in words.items()},
+            )
+            return CallOf(stepped, [whole, Const(state["at"])])
+
+        return LazyIterator(fn, {"at": 0}, advance, rest)
 
     return rule
 
@@ -481,3 +509,27 @@ def until(tx: Tracer, function: Value, sentinel: Value) -> Value:
 
 
 _UNTIL = type(iter(int, 1))
+
+
+def by_index(of: Value) -> Value:
+    """An iterator over an object that has ``__getitem__`` only."""
+
+    def advance(tx: Tracer, state: State) -> Value | None:
+        try:
+            found = of.get_item(tx, Const(state["at"]))
+        except UserException as error:
+            if issubclass(error.value.type(), (IndexError, StopIteration)):
+                return _over(state)
+            raise
+        state["at"] += 1
+        return found
+
+    return LazyIterator(_BY_INDEX, {"at": 0}, advance, lambda state: CallOf(advanced, [of, Const(state["at"])]))
+
+
+class _Indexed:
+    def __getitem__(self, index: int) -> int:
+        raise IndexError(index)
+
+
+_BY_INDEX = type(iter(_Indexed()))

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from engine.ir.origin import Origin
 from engine.trace.signals import Unsupported
 from engine.trace.values.base import Const, Value, force
-from engine.trace.values.sequences import TupleValue
+from engine.trace.values.sequences import SequenceValue, TupleValue
 from engine.trace.values.wrap import wraps_if
 
 if TYPE_CHECKING:
@@ -35,6 +35,8 @@ class IteratorValue(Value):
 
         if self.lacks(name):
             return super().get_attr(tx, name)
+        if not callable(getattr(self.type(), name, None)):
+            raise self.refuse(f"reading the attribute {name!r}")
         return MethodOf(self, name)
 
     def call_method(self, tx: Tracer, name: str, args: list[Value], kwargs: dict[str, Value]) -> Value:
@@ -43,7 +45,13 @@ class IteratorValue(Value):
             return self.stop(tx) if found is None else found
         if name == "__iter__":
             return self
+        if name == "__length_hint__":
+            return Const(self.hint(tx))
         raise self.refuse(f"the method {name!r}")
+
+    def hint(self, tx: Tracer) -> int:
+        """How many items are still to come, as ``operator.length_hint`` tells."""
+        raise self.refuse("operator.length_hint()")
 
     def stop(self, tx: Tracer) -> Value:
         """Raise the StopIteration that ``next`` gives at the end."""
@@ -80,8 +88,8 @@ class SequenceIterator(IteratorValue):
 
         return undo
 
-    def length(self, tx: Tracer) -> Value:
-        return Const(len(self.items) - self.position)
+    def hint(self, tx: Tracer) -> int:
+        return max(0, len(self.items) - self.position)
 
     def children(self) -> list[Value]:
         return [self.source] if self._has_source() else self.items[self.position :]  # type: ignore[list-item]
@@ -104,6 +112,54 @@ class SequenceIterator(IteratorValue):
         cg.load_all(rest)
         cg.out.emit("BUILD_TUPLE", len(rest))
         cg.out.emit("GET_ITER")
+
+
+class ReversedIterator(IteratorValue):
+    """``reversed`` over ``source``: reads ``item(n)`` when it comes to it, from number ``index`` down."""
+
+    def __init__(
+        self, cls: type, source: Value, count: int, size: Callable[[Tracer], int], item: Callable[[int], Value | None]
+    ) -> None:
+        self.cls = cls
+        self.source = source
+        self.size = size
+        self.item = item
+        self.index = count - 1
+
+    def type(self) -> type:
+        return self.cls
+
+    def step(self, tx: Tracer) -> Value | None:
+        if self.index < 0:
+            return None
+        tx.mutating(self)
+        found = self.item(self.index)
+        self.index = -1 if found is None else self.index - 1
+        return found
+
+    def snapshot(self) -> Callable[[], None]:
+        index = self.index
+
+        def undo() -> None:
+            self.index = index
+
+        return undo
+
+    def hint(self, tx: Tracer) -> int:
+        return self.index + 1 if self.index < self.size(tx) else 0
+
+    def children(self) -> list[Value]:
+        return [self.source]
+
+    def reconstruct(self, cg: Codegen) -> None:
+        from engine.trace.support import reversed_from
+
+        if not isinstance(self.source, (Const, SequenceValue)):
+            raise Unsupported("side-effect", "continuing a reversed object of the user's own after the graph")
+        cg.helper(reversed_from, 0)
+        cg.load(self.source)
+        cg.const(self.index)
+        cg.out.call(2)
 
 
 class KeyedIterator(SequenceIterator):
@@ -151,8 +207,8 @@ class KeyedIterator(SequenceIterator):
             raise Unsupported("side-effect", f"continuing over a {self.what} that has changed")
         return [item for item in found if item is not None]
 
-    def length(self, tx: Tracer) -> Value:
-        return Const(len(self.keys) - self.position)
+    def hint(self, tx: Tracer) -> int:
+        return len(self.keys) - self.position if self.size() == self.expected else 0
 
     def children(self) -> list[Value]:
         return [item for item in map(self.read, self.keys[self.position :]) if item is not None]
@@ -173,6 +229,9 @@ class RangeIterator(IteratorValue):
 
     def type(self) -> type:
         return type(iter(range(0)))
+
+    def hint(self, tx: Tracer) -> int:
+        return len(self.value) - self.position
 
     def step(self, tx: Tracer) -> Value | None:
         if self.position >= len(self.value):

@@ -74,6 +74,8 @@ def _stub(tx: Tracer, function: MadeFunction) -> Any:
     stub.__qualname__ = function.code.co_qualname
     stub.__module__ = function.namespace.name
     stub.__annotations__ = annotations
+    doc = force(tx, function.get_attr(tx, "__doc__"))
+    stub.__doc__ = doc.value if isinstance(doc, Const) else None
     for name, value in function.attributes.items():
         setattr(stub, name, twin(tx, value))
     tx.known[id(stub)] = (function, stub)

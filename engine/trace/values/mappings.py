@@ -8,7 +8,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from engine.ir.guard import DictKeys, LengthIs
-from engine.ir.origin import Attr, Key, Origin, item_origin
+from engine.ir.origin import Attr, EntryAt, Key, Origin, item_origin
 from engine.trace.values.base import NONE, Const, Value, force
 from engine.trace.values.sequences import TupleValue, sequence_items
 from engine.trace.values.wrap import is_literal, makes, wraps
@@ -536,17 +536,44 @@ def _dict(tx: Tracer, real: dict[Any, Any], origin: Origin) -> Value:
 
 def dict_value(tx: Tracer, real: dict[Any, Any], origin: Origin) -> DictValue:
     """The value for a real dict, guarded by its keys."""
+    from engine.trace.values.identity import HashedKey
+
     why = "its keys decided what was traced"
     tx.guard_type(real, origin, why)
     tx.guard(DictKeys(origin, tuple(real), cause=tx.cause(why)))
     entries: dict[Any, Entry] = {}
     for n, (key, item) in enumerate(real.items()):
         key_value = _key_value(tx, real, key, n, origin)
-        entries[key_value.key(tx)] = (key_value, tx.lazy(item, item_origin(real, origin, key)))
+        stands_for = _hashed(tx, entries, real, key, key_value)
+        is_hashed = isinstance(stands_for, HashedKey) and isinstance(real, dict)
+        reached = EntryAt(origin, n) if is_hashed else item_origin(real, origin, key)
+        entries[stands_for] = (key_value, tx.lazy(item, reached))
     factory = None
     if isinstance(real, collections.defaultdict):
         factory = tx.wrap(real.default_factory, Attr(origin, "default_factory"))
     return DictValue(entries, origin, type(real), factory)
+
+
+def _hashed(tx: Tracer, entries: dict[Any, Entry], real: Any, key: Any, value: Value) -> Any:
+    """What stands for a key of a real dict, which does not hash its keys again: what doing so now would change is left to Python."""
+    from engine.trace.signals import Unsupported, UserException
+    from engine.trace.values.identity import HashedKey
+
+    try:
+        stands_for = value.key(tx)
+        is_known = stands_for in entries
+    except UserException as error:
+        raise Unsupported("unsupported-operation", "a dict with a key whose __hash__ or __eq__ raises") from error
+    if is_known or (isinstance(stands_for, HashedKey) and not _finds(real, key)):
+        raise Unsupported("unsupported-operation", "a dict with a key whose hash has changed")
+    return stands_for
+
+
+def _finds(real: Any, key: Any) -> bool:
+    try:
+        return key in real
+    except Exception:  # of the key's own methods
+        return False
 
 
 @wraps(MappingProxyType)

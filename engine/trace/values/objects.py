@@ -334,10 +334,9 @@ class ObjectValue(Value):
 
     def iterate(self, tx: Tracer) -> Value:
         if self.method(tx, "__iter__") is None and self.method(tx, "__getitem__") is not None:
-            from engine.trace.values.iterators import CombinedIterator, CountIterator
+            from engine.trace.values.iteration import by_index
 
-            count = CountIterator(0)
-            return CombinedIterator(type(iter("")), [self], lambda tx: _by_index(tx, self, count))
+            return by_index(self)
         return self.call_special(tx, "__iter__", [])
 
     def step(self, tx: Tracer) -> Value | None:
@@ -375,7 +374,10 @@ class ObjectValue(Value):
             method = self.method(tx, "__hash__")
             if method is None:
                 return tx.raise_type_error(f"unhashable type: '{self.cls.__name__}'")
-            return HashedKey(tx, self, int(force(tx, method.call(tx, [], {})).python(tx)))
+            number = force(tx, method.call(tx, [], {})).python(tx)
+            if not isinstance(number, int):
+                return tx.raise_type_error("__hash__ method should return an integer")
+            return HashedKey(tx, self, number)
         return self
 
     def reconstruct(self, cg: Codegen) -> None:
@@ -422,17 +424,6 @@ class ObjectValue(Value):
     def has_real(self, name: str) -> bool:
         """Whether the real object has the attribute itself."""
         return name in getattr(self.held, "__dict__", {})
-
-
-def _by_index(tx: Tracer, of: ObjectValue, count: Any) -> Value | None:
-    from engine.trace.signals import UserException
-
-    try:
-        return of.get_item(tx, count.step(tx))
-    except UserException as error:
-        if issubclass(error.value.type(), IndexError):
-            return None
-        raise
 
 
 def _instance_dict() -> Any:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import collections
+import operator
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
@@ -96,6 +97,8 @@ class SequenceValue(Value):
         from engine.trace.values.functions import MethodOf
 
         if not hasattr(self.type(), name):
+            if self.origin is not None and self.type().__dictoffset__:
+                raise self.refuse(f"reading the attribute {name!r}")
             tx.raise_error(AttributeError, f"'{self.type().__name__}' object has no attribute '{name}'")
         if name == "__class__":
             return tx.fixed(self.type())
@@ -168,6 +171,8 @@ class TupleValue(SequenceValue):
         return tuple(items)
 
     def part(self, items: list[Value]) -> Value:
+        if self.cls is tuple and len(items) == len(self.items) and all(map(operator.is_, items, self.items)):
+            return self
         return TupleValue(items, torch.Size if self.cls is torch.Size else tuple)
 
     def key(self, tx: Tracer) -> Any:

@@ -324,6 +324,20 @@ def test_guards_that_refuse_their_own_call_are_reported() -> None:
     assert "refuse the very call" in session.failures[0].sentence
 
 
+def test_a_generator_that_compiled_code_starts_shows_whom_it_delegates_to() -> None:
+    """``gi_yieldfrom`` of a generator that runs as Python is the one that it was written to delegate to, not a part of the engine."""
+
+    def inner() -> Any:
+        yield 2
+
+    def outer() -> Any:
+        yield from inner()
+
+    made = dispatcher(outer, RoutingCompiler(), role="callee")()
+    assert made.send(None) == 2
+    assert made.gi_yieldfrom.gi_code.co_name == "inner"
+
+
 def test_generators_run_as_python_and_say_so() -> None:
     """A generator function stays one, with send and return value, and the reason is recorded; what it calls is compiled."""
     compiler = FakeCompiler()
