@@ -34,6 +34,7 @@ _LENGTHS: dict[type, Any] = {
     t: t.__len__
     for t in (
         dict,
+        collections.OrderedDict,
         list,
         tuple,
         set,

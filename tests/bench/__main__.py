@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 import torch
 
-from tests.bench import overhead, traces, tracing
+from tests.bench import overhead, traces, tracing, training
 
 COLD_WAYS = ("engine", "%%compile", "torch eager", "torch inductor")
 
@@ -86,6 +86,22 @@ def tracing_rows(rounds: int) -> list[Row]:
     return [Row("cold tracing, GPT-2 of 12 layers, backend eager", ours, theirs, "s", 'backend="eager"', 1.0)]
 
 
+def training_rows(rounds: int, cold_rounds: int) -> list[Row]:
+    """Training through joint graphs beside torch's: a warm step, a cold compile, and what is saved between forward and backward."""
+    runs: dict[str, list[float]] = {way: [] for way in training.WAYS}
+    for _ in range(cold_rounds):
+        for way, found in runs.items():
+            found.append(cold(way, "tests.bench.training")["results"])
+    ours, theirs = (statistics.median(runs[way]) for way in training.WAYS)
+    step, saved = training.step_microseconds(rounds=rounds), training.saved_bytes()
+    against = "torch aot_eager"
+    return [
+        Row("training step of an MLP above its two graphs", step["engine"], step["torch"], "us", against, 0.5),
+        Row("cold training compile, GPT-2 of 12 layers", ours, theirs, "s", against, 1.0),
+        Row("saved for its backward", saved["engine"] / 1e3, saved["torch"] / 1e3, "kB", "torch min-cut", 1.0),
+    ]
+
+
 def overhead_rows(rounds: int) -> list[Row]:
     """Warm overheads above the plain call."""
     rows = []
@@ -133,7 +149,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=41, help="rounds of warm calls")
     parser.add_argument("--cold-rounds", type=int, default=3, help="rounds of cold compiles")
     parser.add_argument("--trace-rounds", type=int, default=5, help="rounds of reports and of observed compiles")
-    parser.add_argument("--only", choices=("overhead", "cold", "tracing", "traces"))
+    parser.add_argument("--only", choices=("overhead", "cold", "tracing", "traces", "training"))
     options = parser.parse_args()
     print(
         f"torch {torch.__version__}, Python {platform.python_version()}, {os.cpu_count()} cores, {torch.get_num_threads()} threads"
@@ -145,6 +161,8 @@ def main() -> None:
         rows += cold_rows(options.cold_rounds)
     if options.only in (None, "tracing"):
         rows += tracing_rows(options.cold_rounds)
+    if options.only in (None, "training"):
+        rows += training_rows(options.rounds, options.cold_rounds)
     if options.only in (None, "traces"):
         rows += trace_rows(options.trace_rounds)
     print(f"\n{HEADER}")

@@ -218,8 +218,10 @@ class Backward:
         """The gradients of the inputs that need one, in their order. Saved tensors are let go of unless the graph is retained."""
         if torch.is_grad_enabled():
             return self._once(ctx, values, tangents, layouts)
-        free = iter(layouts)
-        wanted = [known or next(free) for known in self.crossing.layouts]
+        wanted: Sequence[Any] = self.crossing.layouts
+        if layouts:
+            free = iter(layouts)
+            wanted = [known or next(free) for known in wanted]
         is_absent = is_foreign = False
         for n, (size, stride) in enumerate(wanted):
             tangent = tangents[n]
