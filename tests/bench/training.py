@@ -71,8 +71,9 @@ def idle_engine(target: Any, graphs: list[tuple[Run, bool]]) -> Any:
     """Compiled by us, with graphs that do nothing; they are added to ``graphs``."""
     import engine
     from engine import pipeline
+    from engine.runtime.reference import reference
 
-    lower = pipeline.reference
+    lower = reference
 
     def lowered(graph: Any) -> Run:
         run = idle(lower(graph), is_boxed=graph.is_boxed)
@@ -124,7 +125,7 @@ def step_microseconds(*, rounds: int = 41) -> dict[str, float]:
 def saved_bytes() -> dict[str, float]:
     """Bytes of activations that GPT-2 of twelve layers keeps for its backward, inputs not counted: our partition and torch's min-cut."""
     from torch._dynamo.backends.common import aot_autograd
-    from torch._functorch.aot_autograd import make_boxed_func
+    from torch._functorch._aot_autograd.utils import make_boxed_func
     from torch._functorch.partitioners import min_cut_rematerialization_partition
 
     import engine
