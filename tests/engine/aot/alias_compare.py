@@ -155,15 +155,17 @@ def differences(eager: Seen, ours: Seen) -> Iterator[str]:
     """Each difference as one line.
 
     How often gradients are added up shows in their version counters, and is the compiler's affair. So is what a backward reads: where
-    eager complains that a value of its own was overwritten, compiled code may still have what it needs.
+    eager complains that a value of its own was overwritten, compiled code may still have what it needs; where both complain, which
+    gradients had been added up before is a matter of order.
     """
-    has_more = _OVERWRITTEN in eager.errors.get("backward", "") and not ours.errors.get("backward")
+    is_overwritten = _OVERWRITTEN in eager.errors.get("backward", "")
+    has_more = is_overwritten and not ours.errors.get("backward")
     for phase in ("call", "after", "backward"):
         one, other = eager.errors.get(phase, ""), ours.errors.get(phase, "")
         if _message(one, phase) != _message(other, phase) and not (phase == "backward" and has_more):
             yield f"{phase}: raises {one!r}, compiled {other!r}"
     for key, fact in eager.facts.items():
-        if "version of gradient" in key or (has_more and "gradient of" in key):
+        if "version of gradient" in key or (is_overwritten and "gradient of" in key):
             continue
         if ours.facts.get(key, "nothing") != fact:
             yield f"{key}: {fact}, compiled {ours.facts.get(key, 'nothing')}"

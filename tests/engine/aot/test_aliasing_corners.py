@@ -167,3 +167,16 @@ def test_memory_of_data_that_comes_to_need_gradients() -> None:
     for run in (fn, compiled):
         out = run(torch.ones(3, requires_grad=True) * 1)
         assert (out.requires_grad, out.tolist()) == (True, [-1.0, -1.0, -1.0])
+
+
+def test_eager_compares_strides_before_it_writes_where_it_reads() -> None:
+    """Reading the memory that is written to, seen with one dimension more, is eager's error."""
+
+    def fn(x: Any) -> Any:
+        x[None].sub_(x)
+        return x * 1
+
+    with pytest.raises(RuntimeError, match="refer to a single memory location"):
+        fn(torch.ones(2, 3))
+    with pytest.raises(RuntimeError, match="refer to a single memory location"):
+        engine.compile(fn, backend="aot_eager")(torch.ones(2, 3))
