@@ -18,6 +18,7 @@ from typing import Any
 
 from engine.guards.gather import Plan, gather
 from engine.guards.tensors import dict_version, never, tensor_helper
+from engine.guards.unwritten import unwritten
 from engine.ir.guard import Guard
 from engine.ir.origin import MISSING, Origin
 from engine.ir.tensor_guard import Facet
@@ -121,7 +122,7 @@ class _Checker:
     """The question for one module; built anew whenever it had to say no although the guards held."""
 
     __slots__ = (
-        "_attributes", "_dicts", "_entries", "_helper", "_hooks", "_names", "_objects", "_owners", "_rest", "_root", "_tensors", "_types", "_versions",
+        "_dicts", "_entries", "_helper", "_hooks", "_rest", "_root", "_tensors", "_unwritten", "_versions",
     )  # fmt: skip
 
     def __init__(
@@ -135,11 +136,7 @@ class _Checker:
         self._versions = list(map(dict_version, self._dicts))
         self._entries = [_entries(space, wanted) for space, wanted in plan.entries.values()]
         self._hooks = plan.hooks
-        self._objects = list(plan.objects.values())
-        self._types = list(map(type, self._objects))
-        self._owners = [owner for owner, _, _ in plan.attributes.values()]
-        self._names = [name for _, name, _ in plan.attributes.values()]
-        self._attributes = [found for _, _, found in plan.attributes.values()]
+        self._unwritten = unwritten(self._dicts, [*plan.objects.values()], [*plan.attributes.values()])
         # Tensors are held weakly: a parameter that is replaced must not stay.
         self._tensors = [weakref.ref(t) for t in plan.tensors.values()]
         self._helper = helper
@@ -152,11 +149,7 @@ class _Checker:
 
     def __call__(self) -> bool:
         # The tensors last: only while no dictionary was written to are they the ones that are looked at.
-        if [*map(dict_version, self._dicts)] != self._versions or any(self._hooks):
-            return False
-        if not all(map(is_, map(type, self._objects), self._types)):
-            return False
-        if not all(map(is_, map(getattr, self._owners, self._names), self._attributes)):
+        if not self._unwritten() or any(self._hooks):
             return False
         for unchanged in self._entries:
             if not unchanged():

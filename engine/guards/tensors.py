@@ -61,6 +61,15 @@ def keys_tell_modes(in_order: Sequence[Guard], tensors: dict[Origin, tuple[Facet
     return any(isinstance(f, DispatchKeys) and "Autograd" in f.keys for found in tensors.values() for f in found)
 
 
+def guard_tree() -> Any:
+    """An empty tree of guards on one value.
+
+    Raises:
+        AttributeError: this torch has none.
+    """
+    return _helpers.RootGuardManager()
+
+
 def never(*values: Any) -> bool:
     """Stands for a helper that has learned nothing yet."""
     return False

@@ -145,6 +145,8 @@ def keys_of(value: Any) -> list[Any]:
     Raises:
         TypeError: it is no dict.
     """
+    if type(value) is dict:
+        return list(value)
     base: Any = builtin_base(type(value), (dict, collections.OrderedDict, types.MappingProxyType))
     if base is None:
         raise TypeError(f"{type(value).__name__} is no dict")
@@ -185,15 +187,20 @@ def static_attribute(value: Any, name: str) -> Any:
     return _module_member(value, own, name) if found is MISSING else found
 
 
+_PLAIN_METACLASSES = (type, type(torch.Tensor))
+"""They read attributes of classes as Python does, and cannot be changed."""
+
+
 def _in_classes(cls: type, name: str) -> Any:
     """The first entry of this name in the namespaces of a class's MRO."""
     # Plain access where the metaclass is known to leave it alone: this is asked often.
-    if type(cls) is type:
+    if type(cls) in _PLAIN_METACLASSES:
         for base in cls.__mro__:
-            if type(base) is not type:
+            if type(base) not in _PLAIN_METACLASSES:
                 break
-            if name in base.__dict__:
-                return base.__dict__[name]
+            space = base.__dict__
+            if name in space:
+                return space[name]
         else:
             return MISSING
     for base in mro_of(cls):

@@ -340,7 +340,10 @@ class Codegen:
             for link in origin.chain():
                 uses[link] += 1
         self._uses = uses
+        # A module's attribute is slow to read, because its class answers for what is missing: a table is read once for all its members.
+        self._table_uses = Counter((o.base, o.table) for o in uses if isinstance(o, Member))
         self._loaded: dict[Origin, str] = {}
+        self._tables: dict[tuple[Origin, str], str] = {}
         for origin, name in self._origins.items():
             self._head_load(origin)
             self.head.store(name)
@@ -351,11 +354,26 @@ class Codegen:
         if name is not None:
             self.head.load(name)
             return
-        if origin.parent is not None:
+        if isinstance(origin, Member):
+            self._head_table(origin)
+        elif origin.parent is not None:
             self._head_load(origin.parent)
         self._head_step(origin)
         if self._uses[origin] > 1 and not isinstance(origin, (Local, Fixed)):
             name = self._loaded[origin] = self.temp("in")
+            self.head.emit("COPY", 1)
+            self.head.store(name)
+
+    def _head_table(self, origin: Member) -> None:
+        key = (origin.base, origin.table)
+        name = self._tables.get(key)
+        if name is not None:
+            self.head.load(name)
+            return
+        self._head_load(origin.base)
+        self.head.attribute(origin.table)
+        if self._table_uses[key] > 1:
+            name = self._tables[key] = self.temp("in")
             self.head.emit("COPY", 1)
             self.head.store(name)
 
@@ -379,8 +397,7 @@ class Codegen:
                 head.const(self.embed(held))
             case Attr(_, attribute):
                 head.attribute(attribute)
-            case Member(_, table, member):
-                head.attribute(table)
+            case Member(_, _, member):
                 head.item(member)
             case Item(_, key):
                 head.item(self.embed(key))

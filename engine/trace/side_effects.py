@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import inspect
 from typing import TYPE_CHECKING, Any
 
 from bytecode.instr import FreeVar
 
 from engine.ir.guard import Distinct, NoOverlap, SameObject
-from engine.ir.origin import CellOf, Closure, Namespace
+from engine.ir.origin import CellOf, Closure, Local, Namespace
 from engine.trace.signals import Unsupported
 from engine.trace.values.base import Value
 from engine.trace.values.functions import CellValue
@@ -124,7 +125,9 @@ def guard_distinct(tx: Tracer) -> None:
             continue
         for other in by_type.get(value.type(), ()):
             # A container's contents and the object that holds them have one origin.
-            if other is not value and other.origin is not None and other.origin != value.origin:
+            if other is value or other.origin is None or other.origin == value.origin:
+                continue
+            if not (_is_fresh(tx, value) or _is_fresh(tx, other)):
                 tx.guard(SameObject(value.origin, other.origin, False, cause=tx.cause(why)))
     _guard_tensors_distinct(tx, why)
     _guard_overlap(tx)
@@ -137,6 +140,15 @@ def _guard_tensors_distinct(tx: Tracer, why: str) -> None:
         first, *others = origins
         if others:
             tx.guard(Distinct(first, tuple(others), cause=tx.cause(why)))
+
+
+def _is_fresh(tx: Tracer, value: Value) -> bool:
+    """Whether Python makes the object anew for each call, as it does the dictionary of a call's keywords: nothing else can be it."""
+    code = tx.request.function.__code__
+    if not code.co_flags & inspect.CO_VARKEYWORDS:
+        return False
+    index = code.co_argcount + code.co_kwonlyargcount + bool(code.co_flags & inspect.CO_VARARGS)
+    return value.origin == Local(code.co_varnames[index])
 
 
 def _guard_overlap(tx: Tracer) -> None:
