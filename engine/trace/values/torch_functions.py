@@ -113,7 +113,7 @@ _LEFT_IN_TORCH = tuple(
 )
 """Parts of torch that work on more than tensors: the program, its processes, files, devices, other compilers."""
 _LEFT_DOTTED = tuple(f"{name}." for name in _LEFT_IN_TORCH)
-_INLINE_ANYWAY = ("torch.autograd.grad_mode", "torch._higher_order_ops")
+_INLINE_ANYWAY = ("torch.autograd.grad_mode", "torch._higher_order_ops", "torch._dynamo.mutation_guard")
 _LEFT_TO_PYTHON = frozenset(
     "logging warnings importlib threading asyncio subprocess socket os io pdb numpy scipy pandas matplotlib tqdm IPython time "
     "gc sys traceback multiprocessing concurrent shutil pathlib json pickle tempfile linecache".split()
@@ -211,6 +211,14 @@ def _ignored_mark(tx: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Va
 
 for _mark in ("mark_static", "mark_dynamic", "maybe_mark_dynamic", "mark_unbacked", "mark_static_address"):
     BY_NAME[("torch._dynamo.decorators", _mark)] = _ignored_mark
+
+
+def _ignored_tag(tx: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    """Once torch.compile has run anywhere in the process, every new module is noted in a table of its own, which says nothing to others."""
+    return NONE
+
+
+BY_NAME[("torch._dynamo.mutation_guard", "tag")] = _ignored_tag
 
 
 @special(torch.is_tensor)

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import pytest
 import torch
 from torch import nn
+from torch._dynamo.mutation_guard import install_generation_tagging_init
 
 import engine
+from engine.ir.guard import SameObject
+from tests.engine.trace.harness import Traced
 
 
 def test_replaced_weight_of_lstm_is_used() -> None:
@@ -99,3 +103,47 @@ def test_changed_custom_function_is_used() -> None:
     compiled(x).backward()
     assert x.grad is not None
     assert x.grad.tolist() == [7, 7, 7]
+
+
+def test_modules_are_made_after_torch_compile_has_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    """torch.compile wraps the initialiser of all modules when it is first used: modules made in traced code are still followed."""
+    monkeypatch.setattr(nn.Module, "__init__", nn.Module.__init__)
+    monkeypatch.setattr(nn.Module, "__setstate__", nn.Module.__setstate__)
+    monkeypatch.setattr(nn.Module, "___needs_generation_tag_patch", True, raising=False)
+    plain = nn.Module.__init__
+    install_generation_tagging_init()
+    assert nn.Module.__init__ is not plain
+
+    class Scale(nn.Module):
+        def __init__(self, factor: float) -> None:
+            super().__init__()
+            self.factor = factor
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return x * self.factor
+
+    def f(x: torch.Tensor) -> torch.Tensor:
+        return nn.Sequential(Scale(2.0), nn.ReLU())(x)  # type: ignore[no-any-return]
+
+    x = torch.randn(3)
+    assert torch.equal(engine.compile(f, backend="eager", fullgraph=True)(x), f(x))
+
+
+def test_keywords_of_a_call_are_nothing_else() -> None:
+    """The dictionary of a call's keywords is new at each call: no guard asks whether it is another one that is changed."""
+    table = {"a": 1}
+
+    def f(x: torch.Tensor, given: dict[str, int], **kwargs: int) -> torch.Tensor:
+        kwargs["b"] = 2
+        given["c"] = table["a"]
+        return x + kwargs["b"] + len(table)
+
+    traced = Traced(f)  # type: ignore[arg-type]
+    x = torch.ones(2)
+    given: dict[str, int] = {}
+    assert torch.equal(traced(x, given, a=1), x + 3)
+    assert given == {"c": 1}
+    (frame,) = traced.frames
+    apart = [g for g in frame.guards if isinstance(g, SameObject)]
+    assert apart, "the argument might be the table"
+    assert not any("kwargs" in o.expr for g in apart for o in g.origins)
