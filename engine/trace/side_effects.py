@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 from typing import TYPE_CHECKING, Any
 
+import torch
 from bytecode.instr import FreeVar
 
 from engine.ir.guard import Distinct, NoOverlap, SameObject
@@ -153,14 +154,28 @@ def _is_fresh(tx: Tracer, value: Value) -> bool:
 
 def _guard_overlap(tx: Tracer) -> None:
     used: list[TensorValue] = [v for v, _ in tx.input_tensors if v.made_by is not None]
+    unseen = _written_as_data(tx)
     for value, version in tx.input_tensors:
-        if value.fake.is_inference() or value.fake._version == version or value.origin is None:
+        if value.fake.is_inference() or value.origin is None:
+            continue
+        if value.fake._version == version and value.fake.untyped_storage()._cdata not in unseen:
             continue
         others: list[Any] = [v for v in used if v is not value and v.origin is not None]
         apart = tuple(o.origin for o in others if not _may_share(value, o))
         if apart:
             why = "it is changed in place, which would show through a tensor that shares its memory"
             tx.guard(NoOverlap(value.origin, apart, cause=tx.cause(why)))
+
+
+def _written_as_data(tx: Tracer) -> set[int]:
+    """Storages written to through ``x.data``, whose writes ``x`` does not count."""
+    found: set[int] = set()
+    for node in tx.graph.graph.nodes:
+        if node.target is getattr and node.args[1] == "data":
+            fake = node.meta["example_value"]
+            if isinstance(fake, torch.Tensor) and not fake.is_inference() and fake._version != node.meta["version"]:
+                found.add(fake.untyped_storage()._cdata)
+    return found
 
 
 def _may_share(a: TensorValue, b: TensorValue) -> bool:

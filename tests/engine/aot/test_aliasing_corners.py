@@ -180,3 +180,16 @@ def test_eager_compares_strides_before_it_writes_where_it_reads() -> None:
         fn(torch.ones(2, 3))
     with pytest.raises(RuntimeError, match="refer to a single memory location"):
         engine.compile(fn, backend="aot_eager")(torch.ones(2, 3))
+
+
+def test_a_write_through_data_guards_that_inputs_stay_apart() -> None:
+    """Compiled for inputs of their own, a write through ``x.data`` shows in a later call's other view of that memory."""
+
+    def fn(x: Any, y: Any) -> Any:
+        x.data.mul_(2)
+        return y.sum()
+
+    compiled = engine.compile(fn, backend="aot_eager")
+    assert compiled(torch.ones(3), torch.ones(3)).item() == 3.0
+    shared = torch.ones(3)
+    assert compiled(shared, shared.view(3)).item() == 6.0
