@@ -557,11 +557,11 @@ class SameObject(Guard):
 
 
 @dataclass(frozen=True)
-class NoOverlap(Guard):
-    """This tensor shares its storage with none of the others (needed only where a mutation of it could be seen through one of them)."""
+class Apart(Guard):
+    """Base of guards that keep this tensor and the others apart; ``apart`` asks it of all their values at once."""
 
-    kind: ClassVar[str] = "no overlap"
     rank: ClassVar[int] = 80
+    copied_so_that: ClassVar[str]
 
     others: tuple[Origin, ...]
 
@@ -569,11 +569,41 @@ class NoOverlap(Guard):
     def origins(self) -> tuple[Origin, ...]:
         return (self.origin, *self.others)
 
+    @staticmethod
+    def apart(*values: Any) -> bool:
+        """Whether the values are as far apart as the compiled code needs."""
+        raise NotImplementedError
+
     def condition(self, expr: str, const: ConstName, others: tuple[str, ...] = (), known: Known = None) -> str:
-        return f"{const(storages_differ, 'storages_differ')}({', '.join((expr, *others))})"
+        return f"{const(self.apart, self.apart.__name__)}({', '.join((expr, *others))})"
 
     def test(self, value: Any, others: tuple[Any, ...] = ()) -> bool:
-        return storages_differ(value, *others)
+        return self.apart(value, *others)
+
+    def fixes(self, value: Any, others: tuple[Any, ...] = ()) -> tuple[Fix, ...]:
+        return (
+            Fix(f"Pass a copy of one of them, so that {self.copied_so_that}", f"{self.name} = {self.name}.clone()"),
+        )
+
+
+def storages_differ(tensor: Any, *others: Any) -> bool:
+    """Whether the first tensor shares its storage with none of the others."""
+    storage = _storage(tensor)
+    return all(_storage(t) != storage for t in others)
+
+
+def all_distinct(*values: Any) -> bool:
+    """Whether no object is given twice."""
+    return len({id(v) for v in values}) == len(values)
+
+
+@dataclass(frozen=True)
+class NoOverlap(Apart):
+    """This tensor shares its storage with none of the others (needed only where a mutation of it could be seen through one of them)."""
+
+    kind: ClassVar[str] = "no overlap"
+    copied_so_that: ClassVar[str] = "a write to one is not seen in the other"
+    apart = staticmethod(storages_differ)
 
     def expected_text(self) -> str:
         return "no storage shared with " + ", ".join(spoken(o) for o in self.others)
@@ -587,33 +617,14 @@ class NoOverlap(Guard):
     def sentence(self, actual: str) -> str:
         return f"Storage is {actual}; the compiled code writes to one of them and was made for tensors of their own."
 
-    def fixes(self, value: Any, others: tuple[Any, ...] = ()) -> tuple[Fix, ...]:
-        return (
-            Fix(
-                "Pass a copy of one of them, so that a write to one is not seen in the other",
-                f"{self.name} = {self.name}.clone()",
-            ),
-        )
-
 
 @dataclass(frozen=True)
-class Distinct(Guard):
+class Distinct(Apart):
     """This tensor and the others are all different objects (needed only where what is set on one would be found on another)."""
 
     kind: ClassVar[str] = "distinct"
-    rank: ClassVar[int] = 80
-
-    others: tuple[Origin, ...]
-
-    @property
-    def origins(self) -> tuple[Origin, ...]:
-        return (self.origin, *self.others)
-
-    def condition(self, expr: str, const: ConstName, others: tuple[str, ...] = (), known: Known = None) -> str:
-        return f"{const(all_distinct, 'all_distinct')}({', '.join((expr, *others))})"
-
-    def test(self, value: Any, others: tuple[Any, ...] = ()) -> bool:
-        return all_distinct(value, *others)
+    copied_so_that: ClassVar[str] = "what is set on one is not found on the other"
+    apart = staticmethod(all_distinct)
 
     def expected_text(self) -> str:
         return "another object than each of " + ", ".join(spoken(o) for o in self.others)
@@ -628,31 +639,12 @@ class Distinct(Guard):
     def sentence(self, actual: str) -> str:
         return f"{actual[0].upper()}{actual[1:]}; the compiled code sets attributes on one of them and was made for different objects."
 
-    def fixes(self, value: Any, others: tuple[Any, ...] = ()) -> tuple[Fix, ...]:
-        return (
-            Fix(
-                "Pass a copy of one of them, so that what is set on one is not found on the other",
-                f"{self.name} = {self.name}.clone()",
-            ),
-        )
-
-
-def all_distinct(*values: Any) -> bool:
-    """Whether no object is given twice."""
-    return len({id(v) for v in values}) == len(values)
-
 
 def _storage(tensor: Any) -> int:
     if type(tensor) is TensorSpec:
         return id(tensor)
     with torch._C.DisableTorchFunction():
         return int(torch.Tensor.untyped_storage(tensor)._cdata)
-
-
-def storages_differ(tensor: Any, *others: Any) -> bool:
-    """Whether a tensor shares its storage with none of the others."""
-    own = _storage(tensor)
-    return all(_storage(t) != own for t in others)
 
 
 @dataclass(frozen=True)

@@ -88,7 +88,10 @@ def post_compile(change: Change, run: Run) -> Run:
     again: Again = change.plan
     traced = again.traced
 
+    draws = again.draws
+
     def call(*inputs: Any) -> Any:
+        state = torch.get_rng_state() if draws else None
         try:
             return run(*inputs)
         except HasRunError as done:
@@ -97,19 +100,8 @@ def post_compile(change: Change, run: Run) -> Run:
             raised = None
         if raised is not None:
             raise raised
+        if state is not None:
+            torch.set_rng_state(state)
         return traced(*inputs)
 
-    def call_from_state(*inputs: Any) -> Any:
-        state = torch.get_rng_state()
-        try:
-            return run(*inputs)
-        except HasRunError as done:
-            raised = done.error
-        except Exception:
-            raised = None
-        if raised is not None:
-            raise raised
-        torch.set_rng_state(state)
-        return traced(*inputs)
-
-    return call_from_state if again.draws else call
+    return call
