@@ -34,7 +34,9 @@ def _row(session: Session, compilation: CompilationRecord, frame: FrameRecord | 
         "id": compilation.id,
         "name": one_line(frame.name if frame else compilation.frame, 60),
         "role": frame.role if frame else "",
-        "place": f"{places.file_name(session, frame.file)}:{frame.first_line}" if frame and frame.file else "",
+        "place": one_line(f"{places.file_name(session, frame.file)}:{frame.first_line}", 80)
+        if frame and frame.file
+        else "",
         "outcome": _outcome(compilation),
         "cause": one_line(compilation.cause, 200),
         "inputs": one_line(inputs_of(session, compilation), 100),
