@@ -107,8 +107,8 @@ def test_changed_custom_function_is_used() -> None:
 
 def test_modules_are_made_after_torch_compile_has_run(monkeypatch: pytest.MonkeyPatch) -> None:
     """torch.compile wraps the initialiser of all modules when it is first used: modules made in traced code are still followed."""
-    # The tracer is loaded while the initialiser is its own, and keeps to that one.
-    engine.compile(lambda x: x + 1, backend="eager")(torch.ones(1))
+    # What makes modules in traced code is loaded while the initialiser is still its own, and keeps to that one.
+    engine.compile(lambda x: nn.ReLU()(x), backend="eager")(torch.ones(1))
     monkeypatch.setattr(nn.Module, "__init__", nn.Module.__init__)
     monkeypatch.setattr(nn.Module, "__setstate__", nn.Module.__setstate__)
     monkeypatch.setattr(nn.Module, "___needs_generation_tag_patch", True, raising=False)
