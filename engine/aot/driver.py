@@ -14,6 +14,7 @@ from engine.aot.analyse import facts, needs_gradients, offset_guards, reads_obje
 from engine.aot.functionalize import Functional, as_computed, functionalize
 from engine.aot.joint import Joint, trace_joint
 from engine.aot.partition import Method, partition
+from engine.aot.unread import unwritten_kernel
 from engine.aot.views import NotFunctional
 from engine.aot.wrappers import aliases, autocast, autograd, bases, duplicates, errors, mutations, subclasses
 from engine.aot.wrappers.again import run_again
@@ -75,7 +76,7 @@ def compile_graph(
     trains = needs_gradients(graph, inputs)
     try:
         onion = peel(WRAPPERS, Call(graph, tuple(inputs)))
-        if reason := refusal(onion.call.graph, onion.call.inputs) or (changes_objects and reads_objects(graph)) or "":
+        if reason := _refusal(onion.call, graph, changes_objects=changes_objects):
             return _as_traced(graph, trains, reason, told)
         made = _traced(onion.call, compilation, trains)
     except NotFunctional as error:
@@ -91,6 +92,12 @@ def compile_graph(
     )
     guards = (*onion.guards(), *offset_guards(graph, inputs))
     return replace(finished, graphs=(*told, *finished.graphs), guards=guards)
+
+
+def _refusal(call: Call, graph: torch.fx.GraphModule, *, changes_objects: bool) -> str:
+    """Why the call must run as traced; empty when nothing stands against making it functional."""
+    objects = reads_objects(graph) if changes_objects else ""
+    return refusal(call.graph, call.inputs) or objects or unwritten_kernel(graph)
 
 
 def _traced(call: Call, compilation: str, trains: bool) -> Joint | Functional:

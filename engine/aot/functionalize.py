@@ -27,6 +27,7 @@ from engine.aot.views import NotFunctional, overlaps, storage_of, view_in_place,
 from engine.graph.composites import whole
 from engine.graph.passes.drop_dead import drop_dead
 from engine.graph.rules import FUNCTIONAL, check
+from engine.ir.fake import FakeMode
 from engine.ir.frame import GraphInput
 from engine.ir.graph import node_id, origin_of, set_origin
 from engine.ir.plan import InputPlan, Plan
@@ -123,7 +124,7 @@ def fake_mode_of(graph: torch.fx.GraphModule, inputs: Sequence[GraphInput]) -> F
             return value.fake_mode
     from torch.fx.experimental.symbolic_shapes import ShapeEnv
 
-    return FakeTensorMode(shape_env=ShapeEnv())
+    return FakeMode(shape_env=ShapeEnv())
 
 
 def _pristine(i: GraphInput) -> torch.Tensor:

@@ -86,7 +86,12 @@ class OutputPlanner:
         if len(found) < 2:
             return found
         source = _source(node, storage_of(fake))
-        return sorted(found, key=lambda n: self._inputs[n].name != source)
+
+        def is_far(n: int) -> tuple[bool, bool]:
+            given = self._inputs[n]
+            return not counts_with(given.fake, fake), given.name != source
+
+        return sorted(found, key=is_far)
 
     def _plan(self, name: str, node: Any, value: Any) -> OutputPlan:
         if not isinstance(node, torch.fx.Node):

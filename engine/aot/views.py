@@ -107,7 +107,9 @@ def _view_of(name: str, base: torch.Tensor, fake: torch.Tensor) -> View:
     offset = fake.storage_offset() - base.storage_offset()
     dtype = None if base.dtype == fake.dtype else fake.dtype
     plain = dtype is None and is_same_size(offset, 0) and _is_row(base) and _is_row(fake)
-    return View(sizes, strides, offset, detached, dtype, 0, flips, plain and is_same_size(base.numel(), fake.numel()))
+    return View(
+        sizes, strides, offset, detached, dtype, None, flips, plain and is_same_size(base.numel(), fake.numel())
+    )
 
 
 def _rescaled(name: str, base: torch.Tensor, fake: torch.Tensor, ratio: int) -> Size:

@@ -26,8 +26,8 @@ class View:
     detached: Detachment = ""
     dtype: torch.dtype | None = None
     """Seen as elements of another type; None: as it is."""
-    reach: Size = 0
-    """With elements of another width: how many elements of the viewed tensor's memory to see in a row."""
+    reach: Size | None = None
+    """With elements of another width: how many elements of the viewed tensor's memory to see in a row; None: of the same width."""
     flips: tuple[str, ...] = ()
     """Lazy operators on top: "conj", "neg"."""
     is_plain: bool = False

@@ -11,10 +11,10 @@ from types import CodeType, MethodType
 from typing import Any
 
 import torch
-from torch._subclasses.fake_tensor import FakeTensorMode
 
 from engine.bytecode.decode import Decoded, Op, decode, raises_again
 from engine.bytecode.spans import span_of
+from engine.ir.fake import FakeMode
 from engine.ir.files import innermost_of_user
 from engine.ir.frame import FrameRequest
 from engine.ir.global_state import GLOBAL_STATES
@@ -186,7 +186,7 @@ class Tracer:
         self.request = request
         self.options = options
         self.shape_env = NotingShapeEnv(self.cause)
-        self.fake_mode = FakeTensorMode(shape_env=self.shape_env)
+        self.fake_mode = FakeMode(shape_env=self.shape_env)
         self.graph = GraphBuilder()
         self.guards = GuardSet()
         self.known: dict[int, tuple[Value, Any]] = {}

@@ -142,7 +142,7 @@ def _seen(base: str, view: View, names: dict[str, Any]) -> str:
 
 
 def _retyped(base: str, view: View, dtype: torch.dtype, names: dict[str, Any]) -> str:
-    if view.reach == 0:
+    if view.reach is None:
         names[f"dtype_{len(names)}"] = dtype
         return f"{base}.view(dtype_{len(names) - 1})"
     if view.detached:

@@ -18,6 +18,7 @@ from engine.aot.analyse import is_as_strided, is_mutating, is_reshaped, output_a
 from engine.aot.outputs import OutputPlanner
 from engine.aot.views import NotFunctional, counts_with, end_of, overlaps, storage_of, view_in_place, writes_to
 from engine.aot.wrappers import aliases, mutations
+from engine.aot.wrappers.aliases import set_version
 from engine.aot.wrappers.layer import Layer, weave
 from engine.aot.wrappers.rewrite import rewritten
 from engine.aot.wrappers.wrapper import Call, Change
@@ -56,6 +57,8 @@ class Bases:
     bases: tuple[Base, ...]
     passed: tuple[int, ...]
     plan: Plan
+    counts: tuple[tuple[int, int], ...]
+    """Version counters: (a member that has it, by how much it is moved on)."""
 
 
 def pre_compile(call: Call) -> Change | None:
@@ -79,7 +82,8 @@ def pre_compile(call: Call) -> Change | None:
     names = [" and ".join(call.inputs[n].name for n in b.members) for b in bases]
     actions = tuple(WrapperAction(name, "passed as one flat tensor over their memory", why) for name in names)
     guards = tuple(_guard(call.inputs, b) for b in bases)
-    return Change(Call(graph, inputs), actions, Bases(bases, passed, plan), guards)
+    counted = {n: None for n in members if _has_version(call.inputs[n])}
+    return Change(Call(graph, inputs), actions, Bases(bases, passed, plan, _counts(call.inputs, counted)), guards)
 
 
 def _groups(inputs: Sequence[GraphInput]) -> list[list[int]]:
@@ -138,42 +142,51 @@ def _plan(call: Call, members: dict[int, Any]) -> tuple[Plan, list[int]]:
             found = OutputPlan(str(node), "result", len(results))
             results.append(n)
         outputs.append(found)
-    writes = _writes(call.inputs, members)
-    inputs = tuple(_input(i, writes.get(n)) for n, i in enumerate(call.inputs))
+    inputs = tuple(_input(i, n in members) for n, i in enumerate(call.inputs))
     return Plan(inputs, tuple(outputs), len(results), roots=tuple(planner.roots)), results
 
 
-def _writes(inputs: Sequence[GraphInput], members: dict[int, Any]) -> dict[int, int]:
-    """By how much the version counter of each member moves on: real ones may share a counter where their fakes count apart."""
-    found: dict[int, int] = {}
-    for n in members:
-        together = [m for m in members if m == n or counts_with(inputs[n].real, inputs[m].real)]
-        apart: list[int] = []
-        for m in together:
-            if not any(_is_one(inputs, m, a) for a in apart):
-                apart.append(m)
-        for m in members:
-            if m not in together and any(_is_one(inputs, m, a) for a in apart):
-                names = f"{inputs[n].name} and {inputs[m].name}"
+def _counts(inputs: Sequence[GraphInput], members: dict[int, Any]) -> tuple[tuple[int, int], ...]:
+    """How often each version counter is moved on: (a member that has it, by how much).
+
+    Counters that the traced code takes for two may be one in a later call: then it is moved on twice, as in eager.
+    """
+    apart: list[list[int]] = []
+    for m in members:
+        known = next((g for g in apart if _is_one(inputs, m, g[0])), None)
+        if known is None:
+            apart.append([m])
+        else:
+            known.append(m)
+    found = []
+    for group in apart:
+        writes = max(_written(inputs[m]) for m in group)
+        for m in group[1:]:
+            if writes and not counts_with(inputs[group[0]].real, inputs[m].real):
+                names = f"{inputs[group[0]].name} and {inputs[m].name}"
                 raise NotFunctional(f"{names} share memory but no version counter, and one of them is written to")
-        found[n] = sum(max(_written(inputs[m]) for m in together if _is_one(inputs, m, a)) for a in apart)
-    return found
+        found.append((group[0], writes))
+    return tuple(found)
 
 
 def _is_one(inputs: Sequence[GraphInput], m: int, n: int) -> bool:
     return m == n or counts_with(inputs[m].fake, inputs[n].fake)
 
 
+def _has_version(i: GraphInput) -> bool:
+    return not i.fake.is_inference() and not i.real.is_inference()
+
+
 def _written(i: GraphInput) -> int:
     return writes_to(i.fake) - i.version
 
 
-def _input(i: GraphInput, writes: int | None) -> InputPlan:
-    if writes is None:
+def _input(i: GraphInput, is_member: bool) -> InputPlan:
+    if not is_member:
         return InputPlan(i.name, isinstance(i.fake, torch.Tensor))
     layout = view_in_place(i.real, i.fake) if is_reshaped(i.fake, i.real) else None
-    counts = not i.fake.is_inference() and not i.real.is_inference()
-    return InputPlan(i.name, writes=writes, is_counted=counts, layout=layout)
+    # Versions of members are counted here, not by the wrapper that gives them their layouts.
+    return InputPlan(i.name, is_counted=False, layout=layout)
 
 
 def _with_bases(
@@ -224,5 +237,13 @@ def post_compile(change: Change, run: Any) -> Any:
     names = {f"base_{k}": b.make for k, b in enumerate(plan.bases)}
     before = tuple(f"b{k} = base_{k}(i{b.members[0]})" for k, b in enumerate(plan.bases))
     arguments = (*(f"b{k}" for k in range(len(plan.bases))), *(f"i{n}" for n in plan.passed))
-    layers = (aliases.post_compile(plan.plan), mutations.post_compile(plan.plan))
+    layers = (aliases.post_compile(plan.plan), _counting(plan), mutations.post_compile(plan.plan))
     return weave(run, plan.plan, (*layers, Layer(before=before, names=names, arguments=arguments)))
+
+
+def _counting(plan: Bases) -> Layer:
+    """Puts every counter back to what it was, whatever moved it on, and then on by what eager counts."""
+    before = tuple(f"c{n} = i{n}._version" for n, _ in plan.counts)
+    back = tuple(f"set_version((i{n},), (c{n},))" for n, _ in plan.counts)
+    on = tuple(f"set_version((i{n},), (i{n}._version + {w},))" for n, w in plan.counts if w)
+    return Layer(before=before, after=(*back, *on), names={"set_version": set_version})

@@ -62,6 +62,8 @@ class _Scene:
         """Run one statement; keep it when it can be run, and now and then when it raises."""
         scope = dict(self.values)
         space = {"torch": torch, "F": torch.nn.functional}
+        if _grows(line, scope):
+            return False
         try:
             exec(line, space, scope)
         except Exception:
@@ -75,6 +77,15 @@ class _Scene:
         self.values = {k: v for k, v in scope.items() if isinstance(v, (torch.Tensor, tuple, list))}
         self.lines.append(indent + line)
         return True
+
+
+def _grows(line: str, values: dict[str, Any]) -> bool:
+    """Whether a tensor is given more elements than its memory holds: what they are is nobody's promise."""
+    name, resizes, rest = line.partition(".resize_(2)")
+    held = values.get(name)
+    return (
+        bool(resizes) and isinstance(held, torch.Tensor) and held.untyped_storage().nbytes() < 2 * held.element_size()
+    )
 
 
 SHAPES = ["(4,)", "(3, 4)", "(2, 3)", "(1, 4)", "(2, 2, 3)", "()", "(4, 4)", "(0, 3)", "(2, 3, 2, 2)", "(6,)", "(1,)"]
