@@ -19,11 +19,12 @@ DTYPES = {
 
 _TYPE = re.compile(r"(?P<dtype>[a-z]+\d\w*)\[(?P<shape>[^\]]*)\](?:\[(?P<stride>[^\]]*)\])?(?P<device>[a-z]*[:\d]*)")
 _HEAD = re.compile(r"^    def forward\(self(?P<inputs>.*)\):\s*$")
-_INPUT = re.compile(r"(?P<name>\w+)\s*:\s*\"(?P<type>[^\"]*)\"")
+_INPUT = re.compile(r"(?P<name>\w+)\s*:\s*(?:\"(?P<type>[^\"]*)\"|torch\.\w+)")
 _BODY_INPUT = re.compile(r"^        (?P<name>\w+)(?:: \"(?P<type>[^\"]*)\")?(?:  #.*)?$")
 """An input of a joint graph, whose signature only says ``primals, tangents``."""
 _STATEMENT = re.compile(r"^        (?P<name>\w+)(?:: \"(?P<type>[^\"]*)\")? = (?P<code>.*)$")
-_WHERE = re.compile(r"^        # File: (?P<file>.*):(?P<line>\d+) in (?P<function>.*?), code: ?(?P<code>.*)$")
+_WHERE = re.compile(r"^ {8,9}# File: (?P<file>.*):(?P<line>\d+) in (?P<function>.*?), code: ?(?P<code>.*)$")
+"""Where the nodes that follow come from; torch before 2.7 indents it by one more."""
 _CALLEE = re.compile(r"^([A-Za-z_][\w.]*)\(")
 _NAME = re.compile(r"(?<![\w.\"'])[A-Za-z_]\w*")
 _FREED = re.compile(r";\s+\w+( = \w+)* = None\s*$")
@@ -50,16 +51,16 @@ def _nodes(text: str, node_id: Callable[[str], str], known: dict[str, NodeRecord
     lines = text.splitlines()
     body = _body_start(lines)
     for match in _INPUT.finditer(" ".join(lines[:body])):
-        yield _node(node_id, match["name"], "placeholder", match["name"], match["name"], match["type"], (), None)
+        yield _node(node_id, match["name"], "placeholder", match["name"], match["name"], match["type"] or "", (), None)
     span: Span | None = None
     for line in lines[body:]:
-        if not line.startswith("        ") or line.startswith("         "):
-            continue
         where = _WHERE.match(line)
         if where:
             span = Span(where["file"], int(where["line"]))
-        elif line.startswith("        # No stacktrace"):
+        elif line.lstrip().startswith("# No stacktrace"):
             span = None
+        elif not line.startswith("        ") or line.startswith("         "):
+            continue
         elif line.startswith("        return"):
             inputs = _inputs(_rest(lines, line), known)
             yield _node(node_id, "output", "output", "output", line.strip(), "", inputs, None)
