@@ -6,6 +6,7 @@ import html
 import importlib.util
 import os
 import pathlib
+from collections.abc import Mapping
 from typing import Any
 
 from IPython.core.interactiveshell import InteractiveShell
@@ -30,13 +31,23 @@ _reported: list[Session] = []
 QUIET = "color:var(--jp-ui-font-color2,#5a5a5a)"
 
 
-def show(shell: InteractiveShell, session: Session, *, static: bool = True) -> None:
-    """Display a session below a cell. With ``static`` off, only the summary line is kept in the notebook, not the tables and pictures."""
+def show(
+    shell: InteractiveShell,
+    session: Session,
+    *,
+    static: bool = True,
+    others: Mapping[str, Session] | None = None,
+    name: str = "this session",
+) -> None:
+    """Display a session below a cell. With ``static`` off, only the summary line is kept in the notebook, not the tables and pictures.
+
+    ``others`` are sessions that the explorer can set beside it, by name; beside them it is called ``name``.
+    """
     display(bundle(session, static=static), raw=True, metadata=_report_mark(session))
     if has_widgets(shell):
         from notebook_ext.widgets.explorer import Explorer
 
-        display(Explorer(session, on_verify=lambda: verify(session)))
+        display(Explorer(session, on_verify=lambda: verify(session), others=others, name=name))
 
 
 def verify(session: Session) -> None:
@@ -83,7 +94,10 @@ def show_difference(shell: InteractiveShell, first: Session, second: Session, be
     found = compare_sessions(first, second)
     text = difference_text(found, before, after)
     if has_widgets(shell):
+        from notebook_ext.widgets.explorer import Explorer
+
         display({"text/html": difference_html(found, before, after), "text/plain": text}, raw=True)
+        display(Explorer(second, others={before: first}, name=after, view="compare"))
     else:
         print(text)
 

@@ -102,7 +102,10 @@ class CompileMagics(Magics):
         owns = self._owns_cell()
         if failure is not None:
             self._tell_error(failure, parsed, session, shown=owns)
-        self._finish(given, session, failure)
+        others = {"stock torch.compile": compared.session} if compared is not None and compared.session else {}
+        if before := self.sessions.of_cell(self._cell_id(), session):
+            others["the run before"] = before
+        self._finish(given, session, failure, others)
         if compared is not None and compared.session is not None:
             self.shell.user_ns[f"{LAST}_torch"] = compared.session
             display.show_line(compared.session)
@@ -111,12 +114,14 @@ class CompileMagics(Magics):
         if failure is not None:
             self._fail(failure)
 
-    def _finish(self, given: argparse.Namespace, session: Session, failure: BaseException | None) -> None:
+    def _finish(
+        self, given: argparse.Namespace, session: Session, failure: BaseException | None, others: dict[str, Session]
+    ) -> None:
         if given.save:
             path = session.save(pathlib.Path(given.save).expanduser())
             session.add_note(f"Saved as {path.name}; the file holds the source code of the cell.")
         if not isinstance(failure, SystemExit):
-            display.show(self.shell, session, static=not given.no_static)
+            display.show(self.shell, session, static=not given.no_static, others=others, name="this run")
 
     def _verify(self, given: argparse.Namespace, session: Session) -> None:
         if given.verify and not is_torch(given.backend):
@@ -156,6 +161,11 @@ class CompileMagics(Magics):
         result = self.shell.displayhook.exec_result
         raw = getattr(result.info, "raw_cell", "") if isinstance(result, ExecutionResult) else ""
         return str(raw or "").lstrip().startswith("%%")
+
+    def _cell_id(self) -> str:
+        """What the front end calls the cell that runs; the same when it runs again. Empty where there is no such name."""
+        result = self.shell.displayhook.exec_result
+        return str(getattr(result.info, "cell_id", "") or "") if isinstance(result, ExecutionResult) else ""
 
     def _fail(self, error: BaseException) -> None:
         """Let the cell count as failed without its error being shown a second time."""

@@ -9,6 +9,8 @@ from notebook_ext.subjects import Choice, Subject, subject
 
 LAST = "_compile"
 """The name that the last session is bound to."""
+CELLS = 8
+"""Cells whose last session is kept, to be compared with the next run of the same cell."""
 
 
 class Sessions:
@@ -17,6 +19,7 @@ class Sessions:
     def __init__(self, shell: InteractiveShell) -> None:
         self._shell = shell
         self._subjects: dict[Choice, Subject] = {}
+        self._of_cells: dict[str, Session] = {}
 
     def subject(self, choice: Choice, *, keep: bool) -> Subject:
         """A compiler for a cell: a new one whose cache is empty, or with ``keep`` the one that the last cell with this choice used.
@@ -34,6 +37,16 @@ class Sessions:
         self._shell.user_ns_hidden[LAST] = session
         if name:
             self._shell.user_ns[name] = session
+
+    def of_cell(self, cell: str, session: Session) -> Session | None:
+        """Keep the session of a cell; returns the one of its run before. A cell without an id is never the same again."""
+        if not cell:
+            return None
+        before = self._of_cells.pop(cell, None)
+        self._of_cells[cell] = session
+        while len(self._of_cells) > CELLS:
+            del self._of_cells[next(iter(self._of_cells))]
+        return before
 
     @property
     def last(self) -> Session | None:

@@ -2,6 +2,7 @@
 
 import { button, h, plural, put, sentence } from "./shared/dom.js";
 import { key } from "./shared/keys.js";
+import { VIEWS } from "./shared/views.js";
 
 /** @typedef {import("./explorer.js").Frame} Frame */
 
@@ -10,7 +11,6 @@ export class BreaksView {
   constructor(frame) {
     this.frame = frame;
     this.id = "breaks";
-    this.name = "Breaks";
     this.at = 0;
     this.context = h("div", { class: "ctx" });
     this.body = h("div", { class: "scr tall pad" });
@@ -67,3 +67,5 @@ export class BreaksView {
     );
   }
 }
+
+VIEWS.set("breaks", BreaksView);

@@ -3,6 +3,7 @@
 import { button, h, plural, put, sentence } from "./shared/dom.js";
 import { key } from "./shared/keys.js";
 import { Rows } from "./shared/rows.js";
+import { VIEWS } from "./shared/views.js";
 
 /** @typedef {import("./explorer.js").Frame} Frame */
 
@@ -13,7 +14,6 @@ export class ContentsView {
   constructor(frame) {
     this.frame = frame;
     this.id = "contents";
-    this.name = "Contents";
     this.at = 0;
     this.find = "";
     /** @type {number | null} */
@@ -121,3 +121,5 @@ export class ContentsView {
     this.rows.reset(this.lines.length, `calc(${Math.min(longest, 4000)}ch + 8ch)`);
   }
 }
+
+VIEWS.set("contents", ContentsView);

@@ -1,17 +1,8 @@
 // The frame around the views: summary line, tabs, keys, the sentence below, and the talk with the kernel.
 
-import { BreaksView } from "./breaks.js";
-import { ContentsView } from "./contents.js";
-import { GraphView } from "./graph.js";
-import { GuardsView } from "./guards.js";
-import { KernelsView } from "./kernels.js";
-import { LinkedView } from "./linked.js";
-import { OnionView } from "./onion.js";
-import { RecompilesView } from "./recompiles.js";
 import { button, h, put } from "./shared/dom.js";
 import { press } from "./shared/keys.js";
-import { TimingsView } from "./timings.js";
-import { TracerView } from "./tracer.js";
+import { SHARED, VIEWS } from "./shared/views.js";
 
 /**
  * What the explorer needs of a model: anywidget's, or the one of a page without a kernel.
@@ -21,6 +12,31 @@ import { TracerView } from "./tracer.js";
  * @property {(event: string, callback: (...args: any[]) => void) => void} off
  * @property {(message: any) => void} send
  */
+
+/** Every view with the name of its tab, in order; the digit keys open the first ten. */
+const TABS = [
+  ["linked", "Linked view"], ["guards", "Guards"], ["recompiles", "Recompiles"], ["breaks", "Breaks"], ["graph", "Graph"], ["kernels", "Kernels"],
+  ["timings", "Timeline"], ["tracer", "Tracer"], ["onion", "AOT onion"], ["compare", "Compare"], ["contents", "Contents"],
+];
+
+/** Stands in for a view whose code is on its way. */
+class Coming {
+  /** @param {string} id */
+  constructor(id) {
+    this.id = id;
+    this.keys = [];
+    this.el = h("p", { class: "mut pad" }, "Loading …");
+    /** @type {string[]} */
+    this.where = [];
+  }
+
+  /** @param {...string} where */
+  open(...where) {
+    if (where.length) this.where = where;
+  }
+
+  draw() {}
+}
 
 let frames = 0;
 
@@ -34,14 +50,14 @@ export class Frame {
     this.parts = new Map(Object.entries(model.get("parts") || {}));
     /** @type {Set<string>} */
     this.asked = new Set();
-    this.guards = new GuardsView(this);
-    this.views = [new LinkedView(this), this.guards, new RecompilesView(this), new BreaksView(this), new GraphView(this), new KernelsView(this), new TimingsView(this), new TracerView(this), new OnionView(this), new ContentsView(this)];
+    /** Views that were opened, by id. @type {Map<string, any>} */
+    this.made = new Map();
     /** @type {any} */
-    this.view = this.views[0];
+    this.view = this.viewOf(TABS[0][0]);
     this.summary = h("div", { class: "sum", role: "group", "aria-label": "Summary" });
     this.sentence = h("div", { class: "say", role: "status", "aria-live": "polite" });
     this.panel = h("div", { role: "tabpanel", id: this.id + "-panel", class: "panel" });
-    this.tabs = h("div", { class: "tabs", role: "tablist", "aria-label": "Views" }, this.views.map((v) => h("button", { type: "button", role: "tab", id: `${this.id}-${v.id}`, "aria-controls": this.panel.id, "data-view": v.id, onclick: () => this.open(v.id) }, v.name)));
+    this.tabs = h("div", { class: "tabs", role: "tablist", "aria-label": "Views" }, TABS.map(([id, name]) => h("button", { type: "button", role: "tab", id: `${this.id}-${id}`, "aria-controls": this.panel.id, "data-view": id, onclick: () => this.open(id) }, name)));
     this.help = h("div", { class: "keys", role: "dialog", "aria-label": "Keys", hidden: true });
     const tools = h("div", { class: "tools" }, button("?", "?", () => this.toggleHelp(), { "aria-label": "Keys" }));
     const widget = h("div", { class: "wid" }, h("div", { class: "top" }, this.tabs, tools), this.help, this.panel, this.sentence);
@@ -64,6 +80,29 @@ export class Frame {
     this.model.off("msg:custom", this.onMessage);
   }
 
+  /** The view with this id: made when first opened; its code is asked for where it is not here. @param {string} id */
+  viewOf(id) {
+    const View = VIEWS.get(id), made = this.made.get(id);
+    if (made && !(made instanceof Coming && View)) return made;
+    if (!View) this.model.send({ type: "code", view: id });
+    const view = View ? new View(this) : new Coming(id);
+    this.made.set(id, view);
+    return view;
+  }
+
+  /** Take in the code of a view, and show it if it is waited for. @param {string} id @param {string} text */
+  async take(id, text) {
+    const waiting = this.made.get(id), url = URL.createObjectURL(new Blob([text], { type: "text/javascript" }));
+    try {
+      if (!VIEWS.has(id)) (await import(url)).default(SHARED);
+      if (this.view === waiting && waiting instanceof Coming) this.open(id, ...waiting.where);
+    } catch (error) {
+      this.say(`This view could not be loaded: ${error}`);
+    } finally {
+      URL.revokeObjectURL(url);
+    }
+  }
+
   /** One part; null while it is on its way. @param {string} key */
   part(key) {
     if (this.parts.has(key)) return this.parts.get(key);
@@ -81,13 +120,13 @@ export class Frame {
       this.parts.set(message.key, message.data);
       if (this.isReady) this.view.draw();
     } else if (message.type === "say") this.say(message.text);
-    else if (message.type === "what-if") this.guards.told(message.entry, message.data);
+    else if (message.type === "what-if") this.made.get("guards")?.told(message.entry, message.data);
+    else if (message.type === "code") this.take(message.view, message.text);
   }
 
-  /** The session changed: show the new summary; parts in use are sent again by the kernel, others are asked for when needed. */
+  /** The session changed: show the new summary. Parts that were sent and have changed are sent again. */
   renew() {
     this.overview = this.model.get("overview");
-    for (const key of [...this.parts.keys()]) if (!key.startsWith(this.view.id) && !key.startsWith("text|" + (this.view.entry || "?"))) this.parts.delete(key);
     this.drawSummary();
     this.view.draw();
   }
@@ -100,7 +139,7 @@ export class Frame {
   /** Open a view, at an entry and a detail where given. @param {string} id @param {...string} where */
   open(id, ...where) {
     this.isReady = false;
-    this.view = this.views.find((v) => v.id === id) || this.views[0];
+    this.view = this.viewOf(TABS.some((tab) => tab[0] === id) ? id : TABS[0][0]);
     for (const tab of this.tabs.children) {
       const isOn = /** @type {HTMLElement} */ (tab).dataset.view === this.view.id;
       tab.setAttribute("aria-selected", String(isOn));
@@ -163,7 +202,7 @@ export class Frame {
     if (e.key === "Escape") this.escape(isField);
     else if (isField || ((target.tagName === "BUTTON" || target.tagName === "SUMMARY") && /^(Enter| )$/.test(e.key))) return;
     else if (e.key === "?") this.toggleHelp();
-    else if (/^[0-9]$/.test(e.key)) this.open(this.views[(+e.key + 9) % 10].id);
+    else if (/^[0-9]$/.test(e.key)) this.open(TABS[(+e.key + 9) % 10][0]);
     else if (target.parentElement === this.tabs && /^Arrow(Left|Right)$/.test(e.key)) this.nextTab(e.key === "ArrowRight" ? 1 : -1);
     else if (!press(this.view.keys, e.key)) return;
     e.preventDefault();
@@ -183,8 +222,8 @@ export class Frame {
 
   /** @param {number} step */
   nextTab(step) {
-    const at = (this.views.indexOf(this.view) + step + this.views.length) % this.views.length;
-    this.open(this.views[at].id);
+    const at = (TABS.findIndex((tab) => tab[0] === this.view.id) + step + TABS.length) % TABS.length;
+    this.open(TABS[at][0]);
     /** @type {HTMLElement} */ (this.tabs.children[at]).focus();
   }
 }

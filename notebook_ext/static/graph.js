@@ -3,6 +3,7 @@
 import { badge, button, choice, h, hue, plural, put } from "./shared/dom.js";
 import { key } from "./shared/keys.js";
 import { sourceLine } from "./guards.js";
+import { VIEWS } from "./shared/views.js";
 
 /** @typedef {import("./explorer.js").Frame} Frame */
 
@@ -24,7 +25,6 @@ export class GraphView {
   constructor(frame) {
     this.frame = frame;
     this.id = "graph";
-    this.name = "Graph";
     this.entry = "";
     this.stage = "";
     this.at = -1;
@@ -187,3 +187,5 @@ export class GraphView {
     this.frame.say(badge(n.ordinal), " ", h("b", {}, n.name), n.type ? ` ${n.type}` : "", n.bytes ? `, ${n.bytes}` : "", n.module ? ` in ${n.module}` : "", n.kernel ? `, in kernel ${n.kernel}` : "", ".");
   }
 }
+
+VIEWS.set("graph", GraphView);

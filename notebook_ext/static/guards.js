@@ -5,6 +5,7 @@ import { key } from "./shared/keys.js";
 import { openRows } from "./shared/layout.js";
 import { Rows } from "./shared/rows.js";
 import { tokens } from "./shared/tokens.js";
+import { VIEWS } from "./shared/views.js";
 
 /** @typedef {import("./explorer.js").Frame} Frame */
 
@@ -128,7 +129,6 @@ export class GuardsView {
   constructor(frame) {
     this.frame = frame;
     this.id = "guards";
-    this.name = "Guards";
     this.entry = "";
     /** @type {any} */
     this.part = null;
@@ -398,3 +398,5 @@ export class GuardsView {
     this.frame.say(`Guard ${this.at + 1}: `, h("code", {}, g.origin), ` ${g.kind} ${told} `, failed && found.sentence ? h("span", { class: "mut" }, found.sentence) : null, verdict.startsWith("would") ? h("span", { class: "hyp" }, "Hypothetical: the check had stopped before.") : null);
   }
 }
+
+VIEWS.set("guards", GuardsView);

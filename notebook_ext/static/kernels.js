@@ -2,6 +2,7 @@
 
 import { badge, h, plural, put } from "./shared/dom.js";
 import { key } from "./shared/keys.js";
+import { VIEWS } from "./shared/views.js";
 
 /** @typedef {import("./explorer.js").Frame} Frame */
 
@@ -10,7 +11,6 @@ export class KernelsView {
   constructor(frame) {
     this.frame = frame;
     this.id = "kernels";
-    this.name = "Kernels";
     this.at = 0;
     this.context = h("div", { class: "ctx" });
     this.body = h("div", { class: "scr tall" });
@@ -72,3 +72,5 @@ export class KernelsView {
     ];
   }
 }
+
+VIEWS.set("kernels", KernelsView);

@@ -5,6 +5,7 @@ import { ALL, PaneView } from "./pane.js";
 import { badge, button, choice, h, hue, plural, put } from "./shared/dom.js";
 import { key } from "./shared/keys.js";
 import { nextHit } from "./shared/layout.js";
+import { VIEWS } from "./shared/views.js";
 
 /** @typedef {import("./links.js").Pane} Pane */
 /** @typedef {import("./explorer.js").Frame} Frame */
@@ -19,7 +20,6 @@ export class LinkedView {
   constructor(frame) {
     this.frame = frame;
     this.id = "linked";
-    this.name = "Linked view";
     /** @type {any} */
     this.part = null;
     /** @type {Links | null} */
@@ -370,3 +370,5 @@ export class LinkedView {
     return lines.length > 4 ? plural(lines.length, "line") : (lines.length === 1 ? "line " : "lines ") + lines.join(", ");
   }
 }
+
+VIEWS.set("linked", LinkedView);

@@ -16,7 +16,9 @@
  * @property {string} empty
  */
 
-export const NONE = 0, SAME_LINE = 1, LINKED = 2;
+/** How strongly a row is lit up; 0 is not at all. */
+export const SAME_LINE = 1;
+export const LINKED = 2;
 
 /** Adjacency in two flat arrays: the children of row r are `to[start[r]] .. to[start[r + 1] - 1]`. */
 class Edges {
@@ -106,7 +108,7 @@ export class Links {
   }
 
   /**
-   * What selecting a row lights up: for each row NONE, SAME_LINE (same source line) or LINKED (on the way from or to the selected row).
+   * What selecting a row lights up: for each row 0, SAME_LINE (same source line) or LINKED (on the way from or to the selected row).
    *
    * Panes on the way up and down are followed row by row; a pane beside that way (TTIR beside PTX) through the nearest stage they share.
    * @param {number} row

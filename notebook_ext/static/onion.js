@@ -2,6 +2,7 @@
 
 import { badge, button, choice, h, plural, put, sentence } from "./shared/dom.js";
 import { key } from "./shared/keys.js";
+import { VIEWS } from "./shared/views.js";
 
 /** @typedef {import("./explorer.js").Frame} Frame */
 
@@ -12,7 +13,6 @@ export class OnionView {
   constructor(frame) {
     this.frame = frame;
     this.id = "onion";
-    this.name = "AOT onion";
     this.entry = "";
     this.at = 0;
     /** @type {any} */
@@ -162,3 +162,5 @@ export class OnionView {
     this.frame.say(h("b", {}, `${direction === "in" ? "In" : "Out"}: ${name}. `), `${a.argument} ${a.action}. `, h("span", { class: "mut" }, sentence(a.why)));
   }
 }
+
+VIEWS.set("onion", OnionView);

@@ -3,6 +3,7 @@
 import { button, h, plural, put } from "./shared/dom.js";
 import { key } from "./shared/keys.js";
 import { fixList, lesson, sourceLine } from "./guards.js";
+import { VIEWS } from "./shared/views.js";
 
 /** @typedef {import("./explorer.js").Frame} Frame */
 
@@ -19,7 +20,6 @@ export class RecompilesView {
   constructor(frame) {
     this.frame = frame;
     this.id = "recompiles";
-    this.name = "Recompiles";
     /** @type {any} */
     this.part = null;
     this.lane = 0;
@@ -33,6 +33,7 @@ export class RecompilesView {
       key("ArrowDown ArrowUp", "next or previous function", (k) => this.go(this.lane + (k === "ArrowDown" ? 1 : -1), this.column)),
       key("j k", "next or previous miss", (k) => this.miss(k === "j" ? 1 : -1)),
       key("Enter", "show the guard that refused", () => this.guard()),
+      key("d", "compare the entry that refused with the one that was made instead", () => this.diff()),
       key("t", "try the suggested fixes in a process of their own", () => this.frame.act("try")),
     ];
   }
@@ -97,6 +98,17 @@ export class RecompilesView {
     else this.frame.say("No entry refused this call.");
   }
 
+  diff() {
+    if (!this.part || !this.part.lanes.length) return;
+    const { entries, columns } = this.part.lanes[this.lane], column = columns[this.column];
+    const refused = column && column.rejections[column.rejections.length - 1];
+    const made = column && entries.find((/** @type {any} */ e) => e.id === column.entry);
+    const pair = refused && made ? [this.fullId(refused.entry), made.id] : entries.slice(0, 2).map((/** @type {any} */ e) => e.id);
+    if (pair.length < 2) return this.frame.say("There is only one entry, so nothing to compare it with.");
+    const target = (/** @type {string} */ id) => { const e = this.frame.entry(id); return e && e.targets.length > 1 ? e.targets[0] : ""; };
+    this.frame.open("compare", ...pair.map((/** @type {string} */ id) => ["", id, target(id)].join("~")));
+  }
+
   /** @param {string} entry */
   fullId(entry) {
     return entry.includes("/") ? entry : this.part.lanes[this.lane].frame + "/" + entry;
@@ -121,7 +133,7 @@ export class RecompilesView {
         r.place ? [h("p", { class: "mut" }, "Because of " + r.place), sourceLine(r.source)] : null,
         r.fixes.length ? fixList(r.fixes) : null,
         lesson(r.lesson),
-        button("Show the guard", "Enter", () => this.frame.open("guards", this.fullId(r.entry), "call=" + column.first)),
+        h("p", {}, button("Show the guard", "Enter", () => this.frame.open("guards", this.fullId(r.entry), "call=" + column.first)), " ", column.outcome === "compiled" ? button("Compare the two entries", "d", () => this.diff()) : null),
       ]),
     );
     const entries = `${plural(lane.entries.length, "entry")} of at most ${lane.limit}`;
@@ -160,3 +172,5 @@ export class RecompilesView {
     );
   }
 }
+
+VIEWS.set("recompiles", RecompilesView);

@@ -3,6 +3,7 @@
 import { h, plural, put } from "./shared/dom.js";
 import { key } from "./shared/keys.js";
 import { barPlaces } from "./shared/layout.js";
+import { VIEWS } from "./shared/views.js";
 
 /** @typedef {import("./explorer.js").Frame} Frame */
 
@@ -13,7 +14,6 @@ export class TimingsView {
   constructor(frame) {
     this.frame = frame;
     this.id = "timings";
-    this.name = "Timings";
     this.at = 0;
     this.context = h("div", { class: "ctx" });
     this.body = h("div", { class: "scr tall pad" });
@@ -70,3 +70,5 @@ export class TimingsView {
     );
   }
 }
+
+VIEWS.set("timings", TimingsView);

@@ -6,6 +6,7 @@ import { ROW } from "./shared/layout.js";
 import { Rows } from "./shared/rows.js";
 import { marked, tokens } from "./shared/tokens.js";
 import { EVENT, Timeline, countUpTo, tickPlaces } from "./steps.js";
+import { VIEWS } from "./shared/views.js";
 
 /** @typedef {import("./explorer.js").Frame} Frame */
 
@@ -22,7 +23,6 @@ export class TracerView {
   constructor(frame) {
     this.frame = frame;
     this.id = "tracer";
-    this.name = "Tracer";
     this.entry = "";
     /** @type {any} */
     this.part = null;
@@ -343,3 +343,5 @@ export class TracerView {
     return h("div", { class: "r fact" + (step === this.at ? " fresh" : ""), role: "listitem", title: this.part.strings[text], onclick: () => { this.go(step); this.frame.focus(); } }, h("span", { class: "sg" }, step === this.at ? "+" : ""), h("span", { class: "x" }, this.part.strings[text]));
   }
 }
+
+VIEWS.set("tracer", TracerView);

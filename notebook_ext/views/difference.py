@@ -1,12 +1,17 @@
-"""Two recordings side by side, as a table that stays readable without a kernel, and as text."""
+"""Two recordings, or two cache entries, side by side: as a table that stays readable without a kernel, as text, and for the live view."""
 
 from __future__ import annotations
 
 import html
 from collections.abc import Iterator
+from typing import Any
 
+from engine.observe.difference import compare_sessions
 from engine.records.difference import Change, FrameDifference, SessionDifference
-from notebook_ext.views.text import one_line, plural
+from engine.records.kernels import KernelRecord
+from engine.records.session import CompilationRecord, Session
+from notebook_ext.views.summary import inputs_of
+from notebook_ext.views.text import clean, one_line, plural, seconds, size
 
 CELL = "padding:2px 10px 2px 0;text-align:left;vertical-align:top"
 STYLE = "font-family:var(--jp-ui-font-family,system-ui,sans-serif);font-size:13px;line-height:19px;margin:4px 0"
@@ -34,7 +39,7 @@ def headline(found: SessionDifference, first: str, second: str) -> str:
         f"{c.what} {c.first} → {c.second}" for c in found.whole if c.first != c.second and c.what != "graphs"
     )
     return (
-        f"{a} → {b}: {len(changed)} of {plural(len(found.frames), 'function')} differ"
+        f"{a} → {b}: {len(changed)} of {plural(len(found.frames), 'function')} {'differs' if len(changed) == 1 else 'differ'}"
         + (f"; {totals}" if totals else "")
         + "."
     )
@@ -85,3 +90,93 @@ def _frame_html(frame: FrameDifference, first: str, second: str) -> str:
         return f'<div style="{QUIET}">{html.escape(title)}</div>'
     body = "".join(f"<div>{html.escape(line[2:])}</div>" for line in lines)
     return f'<details open><summary>{html.escape(title)}</summary><div style="{CODE}">{body}</div></details>'
+
+
+def difference(first: Session, second: Session, names: tuple[str, str]) -> dict[str, Any]:
+    """What changed between two sessions, function by function; ``only`` names the session that alone has a function."""
+    found = compare_sessions(first, second)
+    return {
+        "headline": headline(found, *names),
+        "whole": [_change_row(c) for c in found.whole],
+        "frames": [
+            {
+                "name": one_line(f.name, 60),
+                "place": one_line(f.place, 60),
+                "first": list(f.first),
+                "second": list(f.second),
+                "only": "" if f.first and f.second else one_line(names[0] if f.first else names[1], 40),
+                "changes": [_change_row(c) for c in f.changes],
+            }
+            for f in found.frames
+        ],
+    }
+
+
+def _change_row(change: Change) -> dict[str, Any]:
+    return {
+        "what": change.what,
+        "first": one_line(change.first, 200),
+        "second": one_line(change.second, 200),
+        "is_same": change.is_same,
+        "only_first": [one_line(t, 300) for t in change.only_first[:SHOWN]],
+        "only_second": [one_line(t, 300) for t in change.only_second[:SHOWN]],
+    }
+
+
+def brief(session: Session, compilation: str) -> dict[str, Any]:
+    """One cache entry in short, to be set beside another: its facts by name, its guards and its kernels' resources as lines.
+
+    Raises:
+        KeyError: there is no such compilation.
+    """
+    record = session.compilation(compilation)
+    targets = dict.fromkeys(t.target for k in record.kernels for t in k.targets) or {"": None}
+    return {
+        "facts": [[name, clean(text)] for name, text in _facts(session, record) if text],
+        "guards": [
+            one_line(f"{g.origin} {g.kind} {g.expected}", 400) for g in (record.guards.guards if record.guards else ())
+        ],
+        "kernels": {target: [_resources(k, target) for k in _once(record)] for target in targets},
+    }
+
+
+def _facts(session: Session, record: CompilationRecord) -> Iterator[tuple[str, str]]:
+    yield "Compiled because", one_line(record.cause, 200)
+    yield "Inputs", inputs_of(session, record)
+    yield "Breaks", str(len(record.trace.breaks)) if record.trace else "0"
+    yield "Guards", str(len(record.guards.guards)) if record.guards else "0"
+    for graph in record.graphs:
+        operations = sum(n.op not in ("placeholder", "output", "get_attr") for n in graph.nodes)
+        yield f"Graph: {graph.stage}", plural(operations, "operation")
+    yield "Kernels", str(len(_once(record)))
+    lowering = record.lowering
+    yield "Left to ATen", str(len(lowering.externs)) if lowering else ""
+    moved = [k.bytes_moved for k in record.kernels]
+    yield "Bytes moved by kernels", size(sum(b for b in moved if b)) if any(moved) else ""
+    if record.aot is not None:
+        yield "Layers", ", ".join(one_line(w.name, 40) for w in record.aot.wrappers if w.actions)
+        if record.aot.partition is not None:
+            yield "Saved for backward", size(record.aot.partition.saved_bytes)
+    yield "Compile time", seconds(sum(t.seconds for t in record.timings if not t.parent))
+    for timing in record.timings:
+        if not timing.parent:
+            yield f"Time: {one_line(timing.stage, 30)}", seconds(timing.seconds)
+
+
+def _once(record: CompilationRecord) -> list[KernelRecord]:
+    return list({k.id: k for k in record.kernels}.values())
+
+
+def _resources(kernel: KernelRecord, target: str) -> str:
+    """One kernel as a line: launch, memory, and what it takes of the target."""
+    parts = [f"{kernel.id} {one_line(kernel.name, 60)}: grid {clean(kernel.grid) or '?'}"]
+    parts += [f"{clean(k)}={clean(v)}" for k, v in (kernel.launch or {}).items()]
+    parts += [f"{size(kernel.bytes_moved)} moved"] if kernel.bytes_moved is not None else []
+    found = next((t for t in kernel.targets if t.target == target), None)
+    if found is None or found.resources is None:
+        return ", ".join([*parts, one_line(found.error, 200) if found and found.error else "not compiled"])
+    told = found.resources
+    parts += [f"{told.registers} registers", f"{told.spills} spills", f"{size(told.shared_bytes)} shared"]
+    parts += [f"occupancy {told.occupancy:.0%}"] if told.occupancy is not None else []
+    parts += [f"{x.stage} {x.instructions}" for x in found.listings if x.instructions]
+    return ", ".join(parts)

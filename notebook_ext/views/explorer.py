@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 from engine.records.session import CompilationRecord, Session
 from notebook_ext.views.breaks import breaks
 from notebook_ext.views.contents import contents, facts, file, text_keys
+from notebook_ext.views.difference import brief, difference
 from notebook_ext.views.graph import graph
 from notebook_ext.views.guards import guards, is_entry
 from notebook_ext.views.kernels import kernels
@@ -19,10 +20,19 @@ from notebook_ext.views.text import one_line
 from notebook_ext.views.timings import timings
 from notebook_ext.views.tracer import tracer
 
+Others = Mapping[str, Session]
+"""Sessions that can be set beside the one shown, by the names that a person knows them by."""
+HERE = "this session"
 
-def overview(session: Session) -> dict[str, Any]:
-    """The summary, what can be chosen, and what is always at hand."""
+
+def overview(session: Session, others: Others | None = None, name: str = HERE) -> dict[str, Any]:
+    """The summary, what can be chosen, and what is always at hand. ``name`` is what the session is called beside ``others``."""
     return {
+        "name": one_line(name, 40),
+        "others": [
+            {"name": one_line(n, 40), "entries": [_entry(s, c) for c in s.compilations]}
+            for n, s in (others or {}).items()
+        ],
         "summary": summary(session).to_dict(),
         "entries": [_entry(session, c) for c in session.compilations],
         "start": start_entry(session),
@@ -43,16 +53,22 @@ def first_parts(session: Session) -> dict[str, Any]:
     return {f"linked|{entry}|": linked(session, entry)} if entry else {}
 
 
-def part(session: Session, key: str) -> Any:
+def part(session: Session, key: str, others: Others | None = None, name: str = HERE) -> Any:
     """One part by its key: a view's name, then its arguments, parted by ``|``.
 
     ``linked|ENTRY|TARGET``, ``text|ENTRY|TARGET|PANE``, ``guards|ENTRY``, ``tracer|ENTRY``, ``onion|ENTRY``,
-    ``graph|ENTRY|STAGE``, ``facts|ENTRY``, ``file|ENTRY|NUMBER``, ``recompiles``, ``timings``, ``breaks``, ``kernels``, ``contents``.
+    ``graph|ENTRY|STAGE``, ``facts|ENTRY``, ``file|ENTRY|NUMBER``, ``brief|ENTRY``, ``recompiles``, ``timings``, ``breaks``, ``kernels``, ``contents``.
+    ``other|NUMBER|KEY`` is a part of another session, ``difference|FIRST|SECOND`` what changed between two (by number; empty: the one shown).
 
     Raises:
         KeyError: there is no such part.
     """
     view, *arguments = key.split("|")
+    if view == "other":
+        return part(_session(session, others, arguments[0])[1], "|".join(arguments[1:]))
+    if view == "difference":
+        (a, first), (b, second) = (_session(session, others, n, name) for n in arguments)
+        return difference(first, second, (a, b))
     if view == "linked":
         entry, target = arguments
         return linked(session, entry, target)
@@ -64,6 +80,16 @@ def part(session: Session, key: str) -> Any:
     return _WHOLE[view](session)
 
 
+def _session(session: Session, others: Others | None, number: str, name: str = HERE) -> tuple[str, Session]:
+    """A session by its number among the others, with its name; the one shown has none."""
+    if not number:
+        return name, session
+    found = list((others or {}).items())
+    if not number.isdecimal() or int(number) >= len(found):
+        raise KeyError(number)
+    return found[int(number)]
+
+
 _BY_ENTRY: dict[str, Callable[..., dict[str, Any]]] = {
     "guards": guards,
     "graph": graph,
@@ -71,6 +97,7 @@ _BY_ENTRY: dict[str, Callable[..., dict[str, Any]]] = {
     "onion": onion,
     "facts": facts,
     "file": file,
+    "brief": brief,
 }
 _WHOLE = {"recompiles": recompiles, "timings": timings, "breaks": breaks, "kernels": kernels, "contents": contents}
 
@@ -86,7 +113,7 @@ def keys(session: Session) -> Iterator[str]:
 
 def entry_keys(compilation: CompilationRecord) -> Iterator[str]:
     """The keys of one compilation's parts, its texts left out."""
-    yield from (f"{view}|{compilation.id}" for view in ("guards", "tracer", "onion", "facts"))
+    yield from (f"{view}|{compilation.id}" for view in ("guards", "tracer", "onion", "facts", "brief"))
     yield f"linked|{compilation.id}|"
     for target in targets_of(compilation)[1:]:
         yield f"linked|{compilation.id}|{target}"
@@ -107,9 +134,16 @@ def parts(session: Session, wanted: Iterable[str]) -> Iterator[tuple[str, Any]]:
                 yield text, part(session, text)
 
 
-def all_parts(session: Session) -> dict[str, Any]:
-    """All parts by key, for a page without a kernel."""
-    return dict(parts(session, keys(session)))
+def all_parts(session: Session, others: Others | None = None, name: str = HERE) -> dict[str, Any]:
+    """All parts by key, for a page without a kernel: of the other sessions, those that comparing needs."""
+    found = dict(parts(session, keys(session)))
+    numbers = [""]
+    for number, other in enumerate((others or {}).values()):
+        wanted = [k for c in other.compilations for k in entry_keys(c) if k.startswith(("linked|", "brief|"))]
+        found |= {f"other|{number}|{key}": value for key, value in parts(other, wanted)}
+        numbers.append(str(number))
+    pairs = [f"difference|{a}|{b}" for a in numbers for b in numbers if a != b]
+    return found | {key: part(session, key, others, name) for key in pairs}
 
 
 def _entry(session: Session, compilation: CompilationRecord) -> dict[str, Any]:
@@ -123,6 +157,7 @@ def _entry(session: Session, compilation: CompilationRecord) -> dict[str, Any]:
         "inputs": one_line(inputs_of(session, compilation), 80),
         "cause": one_line(compilation.cause, 200),
         "kernels": len({k.id for k in compilation.kernels}),
+        "targets": [one_line(t, 40) for t in targets_of(compilation)],
         "rejected": rejected,
         "has_graph": has_graph(compilation),
         "steps": len(compilation.trace.steps) if compilation.trace else 0,

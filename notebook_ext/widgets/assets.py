@@ -1,34 +1,44 @@
-"""The front end's modules and style sheets, joined: anywidget loads one module from a blob, where relative imports fail."""
+"""The front end's modules and style sheets, joined: anywidget loads one module from a blob, where relative imports fail.
+
+A page without a kernel gets all of them as one module. A widget's saved state holds its module, and every cell has a widget, so a widget starts
+with what the first look needs; the other views are fetched from the kernel when they are opened, as functions of what the first module exports.
+"""
 
 from __future__ import annotations
 
 import functools
 import pathlib
 import re
+from collections.abc import Iterable
 
 STATIC = pathlib.Path(__file__).parent.parent / "static"
-MODULES = (
+FIRST = (
     "shared/dom.js",
     "shared/tokens.js",
     "shared/layout.js",
     "shared/keys.js",
     "shared/rows.js",
+    "shared/views.js",
     "links.js",
     "pane.js",
     "linked.js",
     "guards.js",
     "recompiles.js",
-    "timings.js",
     "breaks.js",
-    "kernels.js",
-    "graph.js",
-    "steps.js",
-    "tracer.js",
-    "onion.js",
-    "contents.js",
-    "explorer.js",
 )
-"""In an order in which every module comes after those that it imports."""
+"""What every widget has. In an order in which every module comes after those that it imports."""
+LATER = {
+    "graph": ("graph.js",),
+    "kernels": ("kernels.js",),
+    "timings": ("timings.js",),
+    "tracer": ("steps.js", "tracer.js"),
+    "onion": ("onion.js",),
+    "compare": ("diff.js", "compare.js"),
+    "contents": ("contents.js",),
+}
+"""Modules of the views that are fetched when they are opened."""
+START = "explorer.js"
+MODULES = (*FIRST, *(name for names in LATER.values() for name in names), START)
 STYLES = (
     "shared/frame.css",
     "linked.css",
@@ -37,13 +47,16 @@ STYLES = (
     "timings.css",
     "breaks.css",
     "graph.css",
+    "kernels.css",
     "tracer.css",
     "onion.css",
+    "compare.css",
     "contents.css",
 )
 
-_IMPORT = re.compile(r"^import .*;\n", re.MULTILINE)
+_IMPORT = re.compile(r"^import \{(.*)\} from .*;\n", re.MULTILINE)
 _EXPORT = re.compile(r"^export (?!default)", re.MULTILINE)
+_NAME = re.compile(r"^export (?:async )?(?:function|class|const|let) (\w+)", re.MULTILINE)
 _COMMENT = re.compile(r"^\s*(?:/\*\*(?:[^*]|\*(?!/))*\*/\s*|//.*)\n", re.MULTILINE)
 _INDENT = re.compile(r"\n\s+")
 _CAST = re.compile(r"/\*\* @type \{[^\n]*?\} \*/ ")
@@ -52,13 +65,50 @@ _CAST = re.compile(r"/\*\* @type \{[^\n]*?\} \*/ ")
 @functools.cache
 def module_text() -> str:
     """All modules as one, without imports, inner exports and comments; the default export is anywidget's ``{render}``."""
-    return "".join(_stripped((STATIC / name).read_text(encoding="utf-8")) for name in MODULES)
+    return _joined(MODULES)
+
+
+@functools.cache
+def first_text() -> str:
+    """What a widget starts with, as one module that lets the others use what it exports."""
+    names = ", ".join(exported(FIRST))
+    return f"{_joined(FIRST)}Object.assign(SHARED, {{ {names} }});\n{_joined((START,))}"
+
+
+@functools.cache
+def later_text(view: str) -> str:
+    """The code of one view as a module: its default export takes what the first module shares, and adds the view.
+
+    Raises:
+        KeyError: no view of that name is fetched later.
+    """
+    names = LATER[view]
+    used = dict.fromkeys(name for file in names for name in imported(file) if name not in exported(names))
+    return f"export default ({{ {', '.join(used)} }}) => {{\n{_joined(names)}}};\n"
+
+
+def exported(files: Iterable[str]) -> list[str]:
+    """The names that modules export."""
+    return [name for file in files for name in _NAME.findall(_read(file))]
+
+
+def imported(file: str) -> list[str]:
+    """The names that a module imports."""
+    return [name.strip() for names in _IMPORT.findall(_read(file)) for name in names.split(",")]
 
 
 @functools.cache
 def style_text() -> str:
     """All style sheets as one."""
-    return "".join((STATIC / name).read_text(encoding="utf-8") for name in STYLES)
+    return "".join(map(_read, STYLES))
+
+
+def _joined(files: Iterable[str]) -> str:
+    return "".join(_stripped(_read(file)) for file in files)
+
+
+def _read(file: str) -> str:
+    return (STATIC / file).read_text(encoding="utf-8")
 
 
 def _stripped(text: str) -> str:

@@ -14,10 +14,10 @@ import anywidget
 import traitlets
 
 from engine.records.session import CompilationRecord, Session
-from notebook_ext.views.explorer import first_parts, overview, part
+from notebook_ext.views.explorer import HERE, Others, first_parts, overview, part
 from notebook_ext.views.guards import what_if
 from notebook_ext.views.text import plural
-from notebook_ext.widgets.assets import module_text, style_text
+from notebook_ext.widgets.assets import first_text, later_text, style_text
 
 log = logging.getLogger(__name__)
 
@@ -31,18 +31,29 @@ class Explorer(anywidget.AnyWidget):
     """Shows one session, and follows it while kernels are still being compiled.
 
     ``view`` names what is open at first, as the summary's links do: ``guards|0/1``, ``linked|0/0|line=12``; the linked view when empty.
+    ``others`` are sessions to compare it with, by name; beside them it is called ``name``.
     ``on_verify`` is called without arguments when a person asks for a check; it may take its time, and changes of the session show by themselves.
     """
 
-    _esm = module_text()
+    _esm = first_text()
     _css = style_text()
     overview = traitlets.Dict().tag(sync=True)
     parts = traitlets.Dict().tag(sync=True)
     view = traitlets.Unicode().tag(sync=True)
 
-    def __init__(self, session: Session, *, on_verify: Callable[[], object] | None = None, view: str = "") -> None:
-        super().__init__(overview=overview(session), parts=first_parts(session), view=view)
+    def __init__(
+        self,
+        session: Session,
+        *,
+        on_verify: Callable[[], object] | None = None,
+        view: str = "",
+        others: Others | None = None,
+        name: str = HERE,
+    ) -> None:
+        super().__init__(overview=overview(session, others, name), parts=first_parts(session), view=view)
         self.session = session
+        self._others = dict(others or {})
+        self._name = name
         self._on_verify = on_verify
         self._sent = {key: _fingerprint(value) for key, value in self.parts.items()}
         self._lock = threading.RLock()
@@ -66,6 +77,8 @@ class Explorer(anywidget.AnyWidget):
         """Answer one message of the front end: ask for a part, or for a check."""
         if content.get("type") == "part":
             self._send_part(str(content.get("key")))
+        elif content.get("type") == "code":
+            self._send_code(str(content.get("view")))
         elif content.get("type") == "verify":
             self._verify()
         elif content.get("type") == "what-if":
@@ -84,12 +97,14 @@ class Explorer(anywidget.AnyWidget):
             changed = {c.id for c in self.session.compilations if self._seen.get(c.id) is not c}
             self._seen = {c.id: c for c in self.session.compilations}
             for key in tuple(self._sent):
+                if key.startswith(("other|", "difference|")):
+                    continue  # sessions of earlier runs are over
                 if (
-                    not key.startswith(("linked|", "text|", "graph|", "tracer|", "onion|"))
+                    not key.startswith(("linked|", "text|", "graph|", "tracer|", "onion|", "brief|"))
                     or key.split("|")[1] in changed
                 ):
                     self._send_part(key, only_changed=True)
-            self.overview = overview(self.session)
+            self.overview = overview(self.session, self._others, self._name)
             self._cost = time.perf_counter() - start
 
     def changed(self) -> None:
@@ -104,7 +119,7 @@ class Explorer(anywidget.AnyWidget):
 
     def _send_part(self, key: str, *, only_changed: bool = False) -> None:
         try:
-            value = part(self.session, key)
+            value = part(self.session, key, self._others, self._name)
         except (KeyError, ValueError, TypeError) as error:
             log.debug("no part %r: %s", key, error)
             self._sent.pop(key, None)
@@ -115,6 +130,12 @@ class Explorer(anywidget.AnyWidget):
                 return
             self._sent[key] = fingerprint
         self.send({"type": "part", "key": key, "data": value})
+
+    def _send_code(self, view: str) -> None:
+        try:
+            self.send({"type": "code", "view": view, "text": later_text(view)})
+        except KeyError:
+            log.debug("no view %r", view)
 
     def _verify(self) -> None:
         if self._on_verify is None:

@@ -7,7 +7,7 @@ from html import escape
 from typing import Any
 
 from engine.records.session import Session
-from notebook_ext.views.explorer import all_parts, overview
+from notebook_ext.views.explorer import HERE, Others, all_parts, overview
 from notebook_ext.views.text import one_line
 from notebook_ext.widgets.assets import module_text, style_text
 
@@ -65,9 +65,15 @@ def module_html(model: str) -> str:
     return _MODULE.format(module=_as_constant(module_text()), shim=_scoped(model + _START))
 
 
-def standalone_html(session: Session, title: str = "Compilation explorer") -> str:
-    """One self-contained page that shows the session; opens from disk, offline, in light or dark."""
-    data = {"overview": overview(session), "parts": all_parts(session)}
+def standalone_html(
+    session: Session,
+    title: str = "Compilation explorer",
+    others: Others | None = None,
+    name: str = HERE,
+    view: str = "",
+) -> str:
+    """One self-contained page that shows the session, beside ``others``; opens from disk, offline, in light or dark."""
+    data = {"overview": overview(session, others, name), "parts": all_parts(session, others, name), "view": view}
     element = f'<script type="application/json" id="data">{script_safe(data)}</script>\n'
     return head_html(title) + element + module_html(_SHIM)
 

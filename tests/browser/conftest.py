@@ -69,9 +69,9 @@ def explorer(tab: Callable[[int], Tab], tmp_path: pathlib.Path) -> Callable[...,
     """Opens the page that shows a session; returns Playwright's page."""
     from notebook_ext.widgets.page import standalone_html
 
-    def show(session: Any, theme: str = "light", width: int = 1200) -> Any:
+    def show(session: Any, theme: str = "light", width: int = 1200, **beside: Any) -> Any:
         path = tmp_path / "explorer.html"
-        path.write_text(standalone_html(session), encoding="utf-8")
+        path.write_text(standalone_html(session, **beside), encoding="utf-8")
         page = tab(width).page
         page.goto(f"{path.as_uri()}#{theme}")
         page.wait_for_selector(".lm .say")

@@ -94,6 +94,9 @@ def test_the_widget_works_in_jupyterlab(lab: Lab, tab: Callable[..., Any]) -> No
         assert page.evaluate(CONTRAST) == []
     page.locator('.lm .tabs [data-view="guards"]').click()
     page.wait_for_function("document.querySelector('.lm .say').textContent.startsWith('Guard 7')")
+    for view, shown in (("graph", "svg .nd"), ("tracer", ".tracer"), ("compare", "table.facts")):
+        page.locator(f'.lm .tabs [data-view="{view}"]').click()  # its code comes from the kernel
+        page.wait_for_selector(f".lm .panel {shown}", timeout=10_000)
     page.locator(".lm .sum button", has_text="Verify").click()
     page.wait_for_function("document.querySelector('.lm .sum').textContent.includes('all checked')")
 

@@ -17,10 +17,22 @@ import torch
 
 import engine
 from notebook_ext.widgets import explorer
-from notebook_ext.widgets.assets import MODULES, STATIC, STYLES, module_text, style_text
+from notebook_ext.widgets.assets import (
+    FIRST,
+    LATER,
+    MODULES,
+    STATIC,
+    STYLES,
+    exported,
+    first_text,
+    imported,
+    later_text,
+    module_text,
+    style_text,
+)
 from notebook_ext.widgets.explorer import Explorer
 from notebook_ext.widgets.page import standalone_html
-from tests.notebook_ext.sessions import head_compilation, head_session, hostile_session
+from tests.notebook_ext.sessions import head_compilation, head_session, hostile_session, verified_session
 
 JS = pathlib.Path(__file__).parents[1] / "js"
 
@@ -53,15 +65,39 @@ def test_all_modules_are_joined_into_one_that_imports_nothing() -> None:
     assert not re.search(r"^\s*import\b", text, re.MULTILINE)
     assert re.findall(r"^export .*", text, re.MULTILINE) == ["export default { render };"]
     assert "@param" not in text
-    assert len(text) + len(style_text()) < 138_000
+
+
+def test_a_widget_starts_with_what_the_first_look_needs() -> None:
+    """Saved notebooks hold a widget's module once a cell: it stays small, and the other views come when they are opened."""
+    assert len(first_text()) + len(style_text()) < 110_000
+    assert "class LinkedView" in first_text()
+    assert "class GraphView" not in first_text()
+    assert {view for view in LATER if f'VIEWS.set("{view}"' in later_text(view)} == set(LATER)
+    assert len(module_text()) + len(style_text()) < 260_000
+
+
+def test_later_views_use_only_what_the_first_module_shares() -> None:
+    """Every name that a view imports is exported by a module that came before, or by its own modules."""
+    for files in LATER.values():
+        known = {*exported(FIRST), *exported(files)}
+        assert {name for file in files for name in imported(file)} <= known
+
+
+def test_the_code_of_a_view_is_sent_when_asked_for() -> None:
+    """The reply holds a module; a view that does not exist is not answered."""
+    widget = Recorded(head_session())
+    widget.receive({"type": "code", "view": "graph"})
+    widget.receive({"type": "code", "view": "../secrets"})
+    assert [(m["type"], m["view"]) for m in widget.out] == [("code", "graph")]
+    assert widget.out[0]["text"].startswith("export default ({ ")
 
 
 def test_modules_come_after_what_they_import() -> None:
     """A class must exist before one that is made when the module loads."""
     for i, name in enumerate(MODULES):
         text = (STATIC / name).read_text(encoding="utf-8")
-        for imported in re.findall(r'^import .* from "(.*)";', text, re.MULTILINE):
-            found = (STATIC / name).parent.joinpath(imported).resolve().relative_to(STATIC.resolve()).as_posix()
+        for path in re.findall(r'^import .* from "(.*)";', text, re.MULTILINE):
+            found = (STATIC / name).parent.joinpath(path).resolve().relative_to(STATIC.resolve()).as_posix()
             assert MODULES.index(found) < i
 
 
@@ -73,12 +109,13 @@ def test_no_two_modules_define_the_same_name() -> None:
 
 
 @pytest.mark.skipif(shutil.which("node") is None, reason="node is not here")
-def test_the_joined_module_is_valid(tmp_path: pathlib.Path) -> None:
-    """Node parses it."""
-    path = tmp_path / "explorer.mjs"
-    path.write_text(module_text(), encoding="utf-8")
-    done = subprocess.run(["node", "--check", str(path)], capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
+def test_the_joined_modules_are_valid(tmp_path: pathlib.Path) -> None:
+    """Node parses the one of a page, the one of a widget and each that is sent later."""
+    for text in (module_text(), first_text(), *map(later_text, LATER)):
+        path = tmp_path / "explorer.mjs"
+        path.write_text(text, encoding="utf-8")
+        done = subprocess.run(["node", "--check", str(path)], capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stderr
 
 
 def test_the_front_end_type_checks() -> None:
@@ -212,3 +249,26 @@ def test_the_page_is_one_file_that_loads_nothing() -> None:
     assert text.count("<script") == 2
     assert text.count("</script>") == 2
     assert "<title>a &lt;b&gt; &amp; &lt;/title&gt;</title>" in text
+
+
+def test_another_session_is_set_beside_the_one_shown() -> None:
+    """Its entries are in the overview, its parts come under its number, and what changed between the two is told by function."""
+    widget = Recorded(head_session(), others={"the run before": verified_session()}, name="this run")
+    assert [o["name"] for o in widget.overview["others"]] == ["the run before"]
+    for key in ("other|0|brief|0/0", "difference|0|", "other|1|brief|0/0", "difference|x|"):
+        widget.receive({"type": "part", "key": key})
+    assert [m["key"] for m in widget.out] == ["other|0|brief|0/0", "difference|0|"]
+    told = widget.out[1]["data"]
+    assert told["headline"].startswith("the run before and this run: no difference")
+    assert [f["name"] for f in told["frames"]] == ["Head.forward", "loss", "loss, resumed after line 19"]
+
+
+def test_an_entry_in_short_names_its_facts_guards_and_kernels() -> None:
+    """What comparing needs besides the texts of the panes."""
+    widget = Recorded(head_session())
+    widget.receive({"type": "part", "key": "brief|0/0"})
+    told = widget.out[0]["data"]
+    facts = dict(told["facts"])
+    assert facts["Compiled because"] == "first call"
+    assert int(facts["Guards"]) == len(told["guards"]) > 0
+    assert any("registers" in line for line in told["kernels"]["cuda:90"])
