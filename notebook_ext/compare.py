@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import copy
+import dataclasses
 import io
 import json
 import os
@@ -16,15 +18,33 @@ from types import FunctionType
 from typing import Any
 
 import torch
-from torch.utils._pytree import tree_flatten
+from torch.utils._pytree import tree_flatten, tree_unflatten
 
 from engine.records.base import RecordError, from_plain
 from engine.records.session import Session, SessionData
 from notebook_ext.subjects import Choice, Torch
-from notebook_ext.tape import Tape
+from notebook_ext.tape import Call, Tape, arguments_of, results_of
 
+GRADIENT = "gradient of "
+AFTER = " after the call"
 SECONDS = 120.0
 """How long stock torch.compile may take before the comparison is given up."""
+
+
+@dataclass(frozen=True)
+class Row:
+    """One value of one call, and the largest difference between its elements: in ours and torch.compile's, ours and eager's, torch.compile's and eager's.
+
+    ``value`` is where it stands ("result['loss']", "x after the call", "gradient of weight"). A difference is infinite where shapes or dtypes differ or
+    only one of the two has the value, and None where neither has it.
+    """
+
+    call: int
+    value: str
+    type: str
+    between: float | None
+    ours: float | None
+    theirs: float | None
 
 
 @dataclass(frozen=True)
@@ -33,8 +53,13 @@ class Comparison:
 
     session: Session | None
     calls: int = 0
-    difference: float | None = None
+    rows: tuple[Row, ...] = ()
     problem: str = ""
+
+    @property
+    def difference(self) -> float | None:
+        """The largest difference between ours and torch.compile's; None where no tensor came back."""
+        return max((r.between for r in self.rows if r.between is not None), default=None)
 
     @property
     def text(self) -> str:
@@ -67,23 +92,54 @@ def compare(tape: Tape) -> Comparison:
         session = Session.from_data(from_plain(SessionData, answer["session"], "session"))
     except RecordError as error:
         return Comparison(None, problem=str(error))
-    return Comparison(session, len(tape.calls), answer["difference"], tape.stopped)
+    return Comparison(session, len(tape.calls), tuple(Row(**r) for r in answer["rows"]), tape.stopped)
 
 
 def _repeat(tape: Tape) -> dict[str, Any]:
-    """Run the calls under torch.compile; in the child."""
+    """Run the calls under torch.compile, in eager and through ours again (for gradients); in the child."""
     subject = Torch(Choice(backend="torch"))
-    difference: float | None = None
+    rows: list[Row] = []
+    eager = [copy.deepcopy(s) if isinstance(s, torch.nn.Module) else s for s in tape.subjects]
     with subject.recording() as session:
         compiled = [_compiled(subject, s) for s in tape.subjects]
-        for call in tape.calls:
-            torch.set_rng_state(call.random)
-            with torch.set_grad_enabled(call.grad):
-                result = compiled[call.subject](*call.arguments, **call.keywords)
-            found = [t for t in tree_flatten(result)[0] if isinstance(t, torch.Tensor)]
-            for ours, theirs in zip(call.output, found, strict=True):
-                difference = max(difference or 0.0, _distance(ours, theirs.detach()))
-    return {"session": session.to_dict(), "difference": difference}
+        for number, call in enumerate(tape.calls, 1):
+            theirs = _values(call, compiled[call.subject], tape.subjects[call.subject])
+            plain = _values(call, eager[call.subject], eager[call.subject])
+            ours = _ours(tape, call, with_gradients=any(n.startswith(GRADIENT) for n in theirs))
+            names = dict.fromkeys((*plain, *theirs, *ours))
+            rows += [_row(number, name, ours.get(name), theirs.get(name), plain.get(name)) for name in names]
+    return {"session": session.to_dict(), "rows": [dataclasses.asdict(r) for r in rows]}
+
+
+def _ours(tape: Tape, call: Call, *, with_gradients: bool) -> dict[str, torch.Tensor]:
+    """What our compiler gave in the cell itself; gradients, which the cell may not have asked for, from one more call."""
+    target = tape.targets[call.subject]
+    again = _values(call, target, target) if with_gradients else {}
+    told = call.results | {name + AFTER: t for name, t in call.changed.items()}
+    return {name: t for name, t in again.items() if name.startswith(GRADIENT)} | told
+
+
+def _values(call: Call, function: Callable[..., Any], root: Any) -> dict[str, torch.Tensor]:
+    """Every tensor that one call gives, changes or sends gradients to, by name."""
+    leaves, shape = tree_flatten((call.arguments, call.keywords))
+    copies = [t.detach().clone().requires_grad_(t.requires_grad) if isinstance(t, torch.Tensor) else t for t in leaves]
+    arguments, keywords = tree_unflatten(copies, shape)
+    given = dict(arguments_of(call, arguments, keywords))
+    before = {name: t._version for name, t in given.items()}
+    parameters = dict(root.named_parameters()) if isinstance(root, torch.nn.Module) else {}
+    for parameter in parameters.values():
+        parameter.grad = None
+    torch.set_rng_state(call.random)
+    with torch.set_grad_enabled(call.grad):
+        results = dict(results_of(function(*arguments, **keywords)))
+    found = {name: t.detach().clone() for name, t in results.items()}
+    found |= {name + AFTER: t.detach().clone() for name, t in given.items() if t._version != before[name]}
+    losses = [t.sum() for t in results.values() if t.requires_grad and t.is_floating_point()]
+    if losses:
+        torch.autograd.backward(losses)
+        wanted = given | parameters
+        found |= {GRADIENT + n: t.grad.detach() for n, t in wanted.items() if t.is_leaf and t.grad is not None}
+    return found
 
 
 def _compiled(subject: Torch, root: Any) -> Callable[..., Any]:
@@ -94,13 +150,26 @@ def _compiled(subject: Torch, root: Any) -> Callable[..., Any]:
     return module
 
 
-def _distance(first: torch.Tensor, second: torch.Tensor) -> float:
+def _row(
+    call: int, value: str, ours: torch.Tensor | None, theirs: torch.Tensor | None, plain: torch.Tensor | None
+) -> Row:  # fmt: skip
+    one = next(t for t in (plain, theirs, ours) if t is not None)
+    told = f"{str(one.dtype).removeprefix('torch.')}{list(one.shape)}"
+    return Row(call, value, told, _distance(ours, theirs), _distance(ours, plain), _distance(theirs, plain))
+
+
+def _distance(first: torch.Tensor | None, second: torch.Tensor | None) -> float | None:
+    if first is None and second is None:
+        return None
+    if first is None or second is None:
+        return float("inf")
     if first.shape != second.shape or first.dtype != second.dtype:
         return float("inf")
     if not first.numel():
         return 0.0
+    wide = torch.complex128 if first.is_complex() else torch.float64
     same = (first == second) | (first.isnan() & second.isnan())
-    apart = torch.where(same, torch.zeros_like(first, dtype=torch.float64), (first.double() - second.double()).abs())
+    apart = torch.where(same, torch.zeros((), dtype=torch.float64), (first.to(wide) - second.to(wide)).abs())
     return float(apart.max())
 
 

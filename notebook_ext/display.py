@@ -15,7 +15,9 @@ from IPython.display import display
 from engine.observe.difference import compare_sessions
 from engine.records.runtime import Skipped
 from engine.records.session import Session
+from notebook_ext.compare import Comparison
 from notebook_ext.page import MARK
+from notebook_ext.views.compared import compared_html, compared_text
 from notebook_ext.views.difference import difference_html, difference_text
 from notebook_ext.views.summary import MAX_REMEDIES, summary
 from notebook_ext.views.text import one_line
@@ -100,6 +102,20 @@ def show_difference(shell: InteractiveShell, first: Session, second: Session, be
         display(Explorer(second, others={before: first}, name=after, view="compare"))
     else:
         print(text)
+
+
+def show_comparison(session: Session, compared: Comparison) -> None:
+    """Display what torch.compile made of the same calls: its summary, the numbers, and what differs in graphs, breaks, guards and times."""
+    if compared.session is None:
+        return
+    show_line(compared.session)
+    names = ("ours", "torch.compile")
+    found = compare_sessions(session, compared.session)
+    told = {
+        "text/plain": f"{compared_text(compared)}\n\n{difference_text(found, *names)}",
+        "text/html": f'<div style="{STYLE}">{compared_html(compared)}</div>{difference_html(found, *names)}',
+    }
+    display(told, raw=True)
 
 
 def bundle(session: Session, *, static: bool) -> dict[str, str]:

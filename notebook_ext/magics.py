@@ -108,7 +108,7 @@ class CompileMagics(Magics):
         self._finish(given, session, failure, others)
         if compared is not None and compared.session is not None:
             self.shell.user_ns[f"{LAST}_torch"] = compared.session
-            display.show_line(compared.session)
+            display.show_comparison(session, compared)
         if failure is not None and not owns:
             raise failure
         if failure is not None:

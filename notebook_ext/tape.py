@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import copy
 import functools
+import inspect
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from types import FunctionType
 from typing import Any
 
 import torch
-from torch.utils._pytree import tree_flatten, tree_unflatten
+from torch.utils._pytree import keystr, tree_flatten, tree_flatten_with_path, tree_unflatten
 
 MAX_CALLS = 16
 MAX_BYTES = 512_000_000
+_BY_POSITION = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
 
 
 class NotIsolableError(Exception):
@@ -29,7 +31,12 @@ class Call:
     keywords: dict[str, Any]
     random: torch.Tensor
     grad: bool
-    output: list[torch.Tensor] = field(default_factory=list)
+    names: tuple[str, ...] = ()
+    """What each of the values in ``arguments`` and ``keywords`` is called."""
+    results: dict[str, torch.Tensor] = field(default_factory=dict)
+    """Tensors that came back, by their place in the result."""
+    changed: dict[str, torch.Tensor] = field(default_factory=dict)
+    """Tensor arguments that the call wrote into, as they were after it."""
 
 
 class Tape:
@@ -38,6 +45,8 @@ class Tape:
     def __init__(self) -> None:
         self.subjects: list[Any] = []
         """Copies of modules as they were before their first call; functions as they are."""
+        self.targets: list[Callable[..., Any]] = []
+        """What our compiler made of each subject."""
         self.calls: list[Call] = []
         self.stopped = ""
         self._places: dict[int, int] = {}
@@ -46,20 +55,23 @@ class Tape:
 
     def watch(self, root: Any, target: Callable[..., Any]) -> Callable[..., Any]:
         """A callable that records a call of ``root`` and then makes it through ``target``."""
-        self._subject(root)
+        self._subject(root, target)
 
         @functools.wraps(target if not isinstance(target, torch.nn.Module) else type(target).forward)
         def recorded(*arguments: Any, **keywords: Any) -> Any:
             call = self._begin(root, arguments, keywords)
+            before = [] if call is None else [t._version for _, t in arguments_of(call, arguments, keywords)]
             result = target(*arguments, **keywords)
             if call is not None:
-                call.output = [t.detach().clone() for t in tree_flatten(result)[0] if isinstance(t, torch.Tensor)]
+                call.results = {name: t.detach().clone() for name, t in results_of(result)}
+                after = zip(arguments_of(call, arguments, keywords), before, strict=True)
+                call.changed = {name: t.detach().clone() for (name, t), version in after if t._version != version}
                 self._versions[id(root)] = [(t, t._version) for t in state_of(root)]
             return result
 
         return recorded
 
-    def _subject(self, root: Any) -> None:
+    def _subject(self, root: Any, target: Callable[..., Any]) -> None:
         if id(root) in self._places or self.stopped:
             return
         try:
@@ -69,6 +81,7 @@ class Tape:
             return
         self._places[id(root)] = len(self.subjects)
         self.subjects.append(kept)
+        self.targets.append(target)
         self._versions[id(root)] = [(t, t._version) for t in state_of(root)]
 
     def _begin(self, root: Any, arguments: tuple[Any, ...], keywords: dict[str, Any]) -> Call | None:
@@ -85,7 +98,8 @@ class Tape:
         except NotIsolableError as error:
             self.stopped = str(error)
             return None
-        call = Call(self._places[id(root)], copied[0], copied[1], torch.get_rng_state(), torch.is_grad_enabled())
+        names = _names(root, arguments, keywords)
+        call = Call(self._places[id(root)], copied[0], copied[1], torch.get_rng_state(), torch.is_grad_enabled(), names)
         self.calls.append(call)
         return call
 
@@ -109,6 +123,37 @@ class Tape:
                 raise NotIsolableError(f"the inputs take more than {MAX_BYTES // 1_000_000} MB")
             copies.append(leaf.detach().clone().requires_grad_(leaf.requires_grad))
         return tree_unflatten(copies, shape)
+
+
+def _names(root: Any, arguments: tuple[Any, ...], keywords: dict[str, Any]) -> tuple[str, ...]:
+    """What each argument is called by the signature; by its position where that cannot be told."""
+    function = root.forward if isinstance(root, torch.nn.Module) else root
+    try:
+        known = [p for p in inspect.signature(function).parameters.values() if p.kind in _BY_POSITION]
+    except (TypeError, ValueError):
+        known = []
+    given = [p.name for p in known[: len(arguments)]]
+    more = [f"argument {i}" for i in range(len(given) + 1, len(arguments) + 1)]
+    return (*given, *more, *keywords)
+
+
+def arguments_of(
+    call: Call, arguments: tuple[Any, ...], keywords: dict[str, Any]
+) -> Iterator[tuple[str, torch.Tensor]]:
+    """The tensors in a call's arguments, each with a name that says where it stands."""
+    for name, value in zip(call.names, (*arguments, *keywords.values()), strict=True):
+        yield from _tensors(name, value)
+
+
+def results_of(result: Any) -> Iterator[tuple[str, torch.Tensor]]:
+    """The tensors in a result, each with a name that says where it stands."""
+    return _tensors("result", result)
+
+
+def _tensors(name: str, value: Any) -> Iterator[tuple[str, torch.Tensor]]:
+    for path, leaf in tree_flatten_with_path(value)[0]:
+        if isinstance(leaf, torch.Tensor):
+            yield name + keystr(path), leaf
 
 
 def state_of(root: Any) -> list[torch.Tensor]:

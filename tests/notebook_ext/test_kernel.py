@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 from typing import Any
 
@@ -175,10 +176,25 @@ def test_compare_runs_the_same_calls_through_torch(kernel: Kernel) -> None:
         f"%%compile --compare\ncount = []\n{SOFTMAX}f(torch.ones(2, 4)); count.append(1); f(torch.ones(3, 4));"
     )
     assert ran.succeeded, ran.text
-    ours, theirs = summaries(ran)
+    ours, theirs, numbers = summaries(ran)
     assert "torch.compile on copies of the same 2 recorded calls: largest difference" in ours["text/plain"]
     assert theirs["text/plain"].startswith("stock torch.compile")
+    assert re.search(r"^2 +result +float32\[3, 4\] +\S+ +\S+ +\S+$", numbers["text/plain"], re.MULTILINE)
     assert kernel.run("assert count == [1]").succeeded
+
+
+def test_compare_tells_gradients_and_writes_into_arguments(kernel: Kernel) -> None:
+    """What training and in-place code change is compared too, by name, in every pair of ours, torch.compile and eager."""
+    ran = kernel.run(
+        "%%compile --compare\nlayer = torch.nn.Linear(3, 2)\n\ndef g(x, state):\n    state['seen'].add_(1)\n"
+        "    return {'loss': layer(x).pow(2).sum()}\n\ng(torch.ones(4, 3, requires_grad=True), {'seen': torch.zeros(2)});"
+    )
+    assert ran.succeeded, ran.text
+    table = summaries(ran)[2]["text/plain"]
+    lines = [re.split(r"\s{2,}", line) for line in table.splitlines() if line.startswith("1  ")]
+    rows = {line[1]: line[3:] for line in lines}
+    assert set(rows) == {"result['loss']", "state['seen'] after the call", "gradient of x"}
+    assert all(float(number) < 1e-4 for numbers in rows.values() for number in numbers)
 
 
 def test_what_cannot_be_repeated_is_said(kernel: Kernel) -> None:

@@ -81,7 +81,7 @@ def test_a_failure_under_2_4(tmp_path: Path) -> None:
         ("output", "output"),
     ]
     assert graph.nodes[1].span == Span(MODEL, 9)
-    assert "backend='broken' raised" in compilation.failures[0].what
+    assert "backend='broken' raised" in compilation.failures[0].sentence
 
 
 def test_a_compilation_under_2_6(tmp_path: Path) -> None:
