@@ -28,6 +28,9 @@ TWIN_KB = 92
 """What the twin may take of the 100 kB that a cell may add to a notebook; the rest is for the summary."""
 REPORT = "COMPILE_EXPLORER_REPORT"
 """Set in the environment of a kernel that runs for a report."""
+STEADY = "COMPILE_EXPLORER_STEADY"
+"""Set in the environment of a kernel whose outputs are kept in version control: background work is waited for, and no time is shown."""
+STEADY_WAIT = 120.0
 _reported: list[Session] = []
 
 QUIET = "color:var(--jp-ui-font-color2,#5a5a5a)"
@@ -45,6 +48,8 @@ def show(
 
     ``others`` are sessions that the explorer can set beside it, by name; beside them it is called ``name``.
     """
+    if os.environ.get(STEADY) and session.subject == "engine":
+        _wait(session, STEADY_WAIT)
     display(bundle(session, static=static), raw=True, metadata=_report_mark(session))
     if has_widgets(shell):
         from notebook_ext.widgets.explorer import Explorer
@@ -70,12 +75,16 @@ def _report_mark(session: Session) -> dict[str, Any]:
 
 def save_reported(folder: str, seconds: float) -> None:
     """Wait for background work, then save every session that was shown as ``<number>.json``; called in the kernel when a report is made."""
-    from engine import api
-
     for number, session in enumerate(_reported):
         if session.subject == "engine":
-            api.wait(session, seconds)
+            _wait(session, seconds)
         session.save(pathlib.Path(folder) / f"{number}.json")
+
+
+def _wait(session: Session, seconds: float) -> None:
+    from engine import api
+
+    api.wait(session, seconds)
 
 
 def show_line(session: Session) -> None:
@@ -120,10 +129,11 @@ def show_comparison(session: Session, compared: Comparison) -> None:
 
 def bundle(session: Session, *, static: bool) -> dict[str, str]:
     """The summary as a MIME bundle; all text in it that came from the user is escaped."""
-    line = summary(session)
+    timed = not os.environ.get(STEADY)
+    line = summary(session, timed=timed)
     left = () if line.remedies else session.skipped[:MAX_REMEDIES]
-    head = f'<div style="{STYLE}">{summary_html(session)}{"".join(map(skipped_html, left))}</div>'
-    twin = static_html(session, TWIN_KB) if static else ""
+    head = f'<div style="{STYLE}">{summary_html(session, timed=timed)}{"".join(map(skipped_html, left))}</div>'
+    twin = static_html(session, TWIN_KB, timed=timed) if static else ""
     return {
         "text/html": f"{head}{twin}",
         "text/plain": "\n".join([line.text, *(f"  {skipped_text(s)}" for s in left)]),

@@ -25,6 +25,7 @@ from notebook_ext import answers, arguments, cell, display, roots, shadow
 from notebook_ext.cell import Cell
 from notebook_ext.compare import Comparison, compare
 from notebook_ext.drivers import driver_reason
+from notebook_ext.lesson import LessonMagics
 from notebook_ext.progress import Progress
 from notebook_ext.session import LAST, Sessions
 from notebook_ext.subjects import Choice, Subject, is_torch
@@ -335,7 +336,7 @@ def _inside(call: ast.Call) -> str:
 
 def register(shell: InteractiveShell) -> None:
     """Add the magics and their completion to a shell."""
-    shell.register_magics(CompileMagics(shell))
+    shell.register_magics(CompileMagics(shell), LessonMagics(shell))
     complete = arguments.completer(shell)
     for key in COMPLETED:
         shell.strdispatchers["complete_command"].strs.pop(key, None)
@@ -345,10 +346,11 @@ def register(shell: InteractiveShell) -> None:
 def unregister(shell: InteractiveShell) -> None:
     """Remove what ``register`` added, and the name of the last session."""
     manager = shell.magics_manager
-    for kind, names in CompileMagics.magics.items():
-        for name in names:
-            manager.magics[kind].pop(name, None)
-    manager.registry.pop(CompileMagics.__name__, None)
+    for magics in (CompileMagics, LessonMagics):
+        for kind, names in magics.magics.items():
+            for name in names:
+                manager.magics[kind].pop(name, None)
+        manager.registry.pop(magics.__name__, None)
     for key in COMPLETED:
         shell.strdispatchers["complete_command"].strs.pop(key, None)
     shell.user_ns.pop(LAST, None)

@@ -11,7 +11,7 @@ import tempfile
 from collections.abc import Sequence
 from typing import Any
 
-from notebook_ext.display import REPORT
+from notebook_ext.display import REPORT, STEADY
 from notebook_ext.page import ANSI, MARK, WIDGET, page, title_of
 
 HOME = pathlib.Path(__file__).resolve().parent.parent
@@ -21,16 +21,19 @@ WAIT = 120.0
 """Seconds to wait for kernels that are still being compiled when the last cell is done."""
 
 
-def execute(path: pathlib.Path, folder: pathlib.Path) -> tuple[Any, str]:
-    """The notebook, executed in a new kernel in its own folder, and the traceback of the cell that failed ("" if none did).
+def execute(notebook: Any, home: pathlib.Path, folder: pathlib.Path, *, steady: bool = False) -> str:
+    """Execute a notebook in a new kernel in the folder ``home``; its outputs are then those that need no kernel.
 
-    Sessions that were shown are saved in ``folder`` by number.
+    Sessions that were shown are saved in ``folder`` by number. With ``steady`` the outputs are the same at every run: no times, and nothing that was not
+    compiled yet.
+
+    Returns:
+        The traceback of the cell that failed, "" if none did.
     """
     import nbformat
     from nbclient import NotebookClient
     from nbclient.exceptions import CellExecutionError
 
-    notebook = nbformat.read(path, as_version=4)  # type: ignore[no-untyped-call]
     saving = nbformat.v4.new_code_cell(
         f"__import__('notebook_ext.display').display.save_reported({str(folder)!r}, {WAIT})"
     )  # type: ignore[no-untyped-call]
@@ -38,15 +41,19 @@ def execute(path: pathlib.Path, folder: pathlib.Path) -> tuple[Any, str]:
         notebook,
         timeout=MINUTES * 60,
         kernel_name="python3",
-        resources={"metadata": {"path": str(path.resolve().parent)}},
+        resources={"metadata": {"path": str(home)}},
         store_widget_state=False,
+        coalesce_streams=True,
         record_timing=False,
         extra_arguments=["--IPKernelApp.log_level=40"],
     )
     # The kernel must find our packages also when they are run from a source tree that is not installed.
     search = os.pathsep.join(p for p in (str(HOME), os.environ.get("PYTHONPATH", "")) if p)
     problem = ""
-    with client.setup_kernel(env={**os.environ, "PYTHONPATH": search, REPORT: "1"}):
+    settled = (
+        {STEADY: "1", "TORCH_LOGS": "-dynamo"} if steady else {}
+    )  # stock torch.compile's warnings name times and processes
+    with client.setup_kernel(env={**os.environ, "PYTHONPATH": search, REPORT: "1", **settled}):
         try:
             for index, cell in enumerate(notebook.cells):
                 client.execute_cell(cell, index)
@@ -56,16 +63,18 @@ def execute(path: pathlib.Path, folder: pathlib.Path) -> tuple[Any, str]:
         with contextlib.suppress(CellExecutionError):
             client.execute_cell(saving, len(notebook.cells) - 1)
         notebook.cells.pop()
-    return tidy(notebook), problem
+    tidy(notebook)
+    return problem
 
 
 def tidy(notebook: Any) -> Any:
-    """The notebook without what only a running kernel can show: widget views, and outputs that were emptied."""
+    """Take away what only a running kernel can show (widget views, outputs that were emptied), and which Python it was."""
     for cell in notebook.cells:
         if cell.cell_type == "code":
             cell.outputs = [o for o in cell.outputs if not is_dead(o)]
             cell.metadata.pop("execution", None)
     notebook.metadata.pop("widgets", None)
+    notebook.metadata["language_info"] = {"name": "python"}
     return notebook
 
 
@@ -100,7 +109,8 @@ def report(path: pathlib.Path, folder: pathlib.Path, *, write: bool = False) -> 
     import nbformat
 
     with tempfile.TemporaryDirectory() as saved:
-        notebook, problem = execute(path, pathlib.Path(saved))
+        notebook = nbformat.read(path, as_version=4)  # type: ignore[no-untyped-call]
+        problem = execute(notebook, path.resolve().parent, pathlib.Path(saved), steady=write)
         explorers = {int(file.stem): explorer(file) for file in pathlib.Path(saved).glob("*.json")}
     folder.mkdir(parents=True, exist_ok=True)
     made = folder / f"{path.stem}.html"

@@ -200,7 +200,7 @@ class Roots:
 
     def _tell_other_file(self, function: FunctionType) -> None:
         file = pathlib.Path(function.__code__.co_filename).resolve()
-        if str(file).startswith(LIBRARIES) or not file.is_file():
+        if str(file).startswith(LIBRARIES) or function.__module__.startswith("engine.") or not file.is_file():
             return
         path = f"{function.__module__}.{function.__qualname__}"
         self._skip(path, f"it is defined in {file.name}, not in the notebook", f"Name it: %%compile {path}")

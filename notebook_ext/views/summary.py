@@ -71,12 +71,37 @@ class Group:
     compilations: tuple[CompilationRecord, ...]
 
 
-def summary(session: Session) -> Summary:
-    """What happened, in the order in which a person asks: graphs, breaks, recompiles, kernels, where they ran, whether checked, time."""
+@dataclass(frozen=True)
+class Counts:
+    """The numbers of the summary, over all that was compiled."""
+
+    graphs: int
+    breaks: int
+    recompiles: int
+    kernels: int
+
+
+def counts(session: Session) -> Counts:
+    """How many graphs were made, how often they broke, what was compiled again, and how many kernels came of it."""
+    found = groups(session)
+    return Counts(
+        graphs=sum(_graphs(g) for g in found),
+        breaks=sum(len(breaks_of(g.compilations)) for g in found),
+        recompiles=sum(len(recompiles_of(session, g)) for g in found),
+        kernels=sum(len({k.id for k in c.kernels}) for c in session.compilations),
+    )
+
+
+def summary(session: Session, *, timed: bool = True) -> Summary:
+    """What happened, in the order in which a person asks: graphs, breaks, recompiles, kernels, where they ran, whether checked, time.
+
+    With ``timed`` off the time is left out: what is told is then the same at every run.
+    """
+    spent = session.seconds if timed else 0.0
     notes = tuple(one_line(n, 300) for n in session.notes)
     progress = one_line(session.stage)
     if not any(has_graph(c) for c in session.compilations):
-        return Summary(tuple(_nothing(session)), _few(dict.fromkeys(_remedies(session))), progress, notes)
+        return Summary(tuple(_nothing(session, spent)), _few(dict.fromkeys(_remedies(session))), progress, notes)
     items: list[Item] = []
     if session.subject == "torch":
         items.append(Item("stock torch.compile · "))
@@ -88,7 +113,7 @@ def summary(session: Session) -> Summary:
         items += [Item(" · and "), Item(f"{len(found) - MAX_GROUPS:,} more", "contents", "link")]
     items.extend(_kernel_items(session))
     items.extend(_failure_items(session))
-    items.append(Item(f", {seconds(session.seconds)}", "", "text") if session.seconds else Item(""))
+    items.append(Item(f", {seconds(spent)}" if spent else ""))
     return Summary(tuple(i for i in items if i.text), (), progress, notes)
 
 
@@ -176,11 +201,14 @@ def reason_words(rejection: Rejection) -> str:
 
 def _group_items(session: Session, group: Group) -> Iterator[Item]:
     yield Item(one_line(group.root.name, 60), f"linked|{group.compilations[0].id}", "name")
-    graphs = len({c.frame for c in group.compilations if has_graph(c)})
     yield Item(": ")
-    yield Item(plural(graphs, "graph"), f"graph|{group.compilations[0].id}", "link")
+    yield Item(plural(_graphs(group), "graph"), f"graph|{group.compilations[0].id}", "link")
     yield from _break_items(session, group)
     yield from _recompile_items(session, group)
+
+
+def _graphs(group: Group) -> int:
+    return len({c.frame for c in group.compilations if has_graph(c)})
 
 
 def _break_items(session: Session, group: Group) -> Iterator[Item]:
@@ -284,11 +312,11 @@ def hits(session: Session) -> int:
     return 0 if session.compilations else session.calls_dropped + sum(c.outcome == "hit" for c in session.calls)
 
 
-def _nothing(session: Session) -> Iterator[Item]:
+def _nothing(session: Session, spent: float) -> Iterator[Item]:
     if served := hits(session):
         yield Item("Nothing new was compiled", "recompiles", "name")
         yield Item(f": {plural(served, 'call')} ran what was compiled before")
-        yield Item(f", {seconds(session.seconds)}" if session.seconds else "")
+        yield Item(f", {seconds(spent)}" if spent else "")
         return
     yield Item("Nothing was compiled", "breaks", "name")
     frames = [f for f in session.frames if any(c.frame == f.id for c in session.compilations)]
@@ -303,8 +331,8 @@ def _nothing(session: Session) -> Iterator[Item]:
         yield Item(": what was called runs as Python since an earlier cell, whose summary says why")
     elif not session.skipped:
         yield Item(": no function or module that computes with tensors was called")
-    if session.seconds:
-        yield Item(f", {seconds(session.seconds)}")
+    if spent:
+        yield Item(f", {seconds(spent)}")
 
 
 def _where(record: BreakRecord) -> str:

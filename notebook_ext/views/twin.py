@@ -38,15 +38,15 @@ class Section:
     html: str
 
 
-def static_html(session: Session, limit_kb: int = 100) -> str:
+def static_html(session: Session, limit_kb: int = 100, *, timed: bool = True) -> str:
     """The twin as one closed ``<details>``, at most ``limit_kb`` thousand bytes; sections that do not fit are counted.
 
-    Styles are inline and pictures are data URIs, so that viewers which drop scripts and style sheets still show it.
+    Styles are inline and pictures are data URIs, so that viewers which drop scripts and style sheets still show it. With ``timed`` off, times are left out.
     """
     kept: list[str] = []
     left_out: list[str] = []
     room = limit_kb * 1000 - 800
-    for section in _sections(session):
+    for section in _sections(session, timed):
         text = _details(section.title, section.html)
         size = len(text.encode())
         if size > room:
@@ -61,9 +61,9 @@ def static_html(session: Session, limit_kb: int = 100) -> str:
     return _details(f"Static copy: tables and pictures that need no kernel ({size_kb} kB)", "".join(kept))
 
 
-def summary_html(session: Session) -> str:
+def summary_html(session: Session, *, timed: bool = True) -> str:
     """The summary line as HTML, without buttons; remedies and notes below it."""
-    told = summary(session)
+    told = summary(session, timed=timed)
     parts = [
         f"<b>{_text(item.text)}</b>" if item.kind == "name" else _text(item.text)
         for item in told.items
@@ -100,9 +100,9 @@ def static_text(session: Session) -> str:
     return without_paths("\n".join(lines))
 
 
-def _sections(session: Session) -> Iterator[Section]:
+def _sections(session: Session, timed: bool) -> Iterator[Section]:
     yield from _break_sections(session)
-    yield from _recompile_sections(session)
+    yield from _recompile_sections(session, timed)
     yield from _source_sections(session)
     yield from _kernel_sections(session)
     for group in groups(session):
@@ -112,7 +112,8 @@ def _sections(session: Session) -> Iterator[Section]:
     for group in groups(session):
         if group.compilations:
             yield from _guard_sections(session, group.compilations[0])
-    yield from _timing_sections(session)
+    if timed:
+        yield from _timing_sections(session)
     yield from _triton_sections(session)
 
 
@@ -133,17 +134,18 @@ def _break_sections(session: Session) -> Iterator[Section]:
         yield Section(f"Failures of ours ({len(rows)})", _table(["Entry", "What failed", "Instead"], rows))
 
 
-def _recompile_sections(session: Session) -> Iterator[Section]:
+def _recompile_sections(session: Session, timed: bool) -> Iterator[Section]:
     rows = []
     for lane in recompiles(session)["lanes"]:
         for column in lane["columns"]:
             if column["outcome"] == "compiled":
                 why = "; ".join(f"{r['entry']} rejected: {r['short']}" for r in column["rejections"]) or "first call"
                 entry = next((e for e in lane["entries"] if e["id"] == column["entry"]), None)
-                cost = seconds(entry["seconds"]) if entry else ""
-                rows.append([lane["name"], f"{column['first']}", column["inputs"], why, cost])
+                cost = [seconds(entry["seconds"]) if entry else ""] if timed else []
+                rows.append([lane["name"], f"{column['first']}", column["inputs"], why, *cost])
     if rows:
-        yield Section(f"Compilations ({len(rows)})", _table(["Function", "Call", "Inputs", "Why", "Time"], rows))
+        heads = ["Function", "Call", "Inputs", "Why", *(["Time"] if timed else [])]
+        yield Section(f"Compilations ({len(rows)})", _table(heads, rows))
 
 
 def _source_sections(session: Session) -> Iterator[Section]:

@@ -1,0 +1,128 @@
+"""What lessons are made of: a question to answer before a cell runs, its answer afterwards, and exercises that check themselves."""
+
+from __future__ import annotations
+
+import html
+from collections.abc import Sequence
+from typing import Any
+
+from IPython.core.getipython import get_ipython
+from IPython.core.interactiveshell import InteractiveShell
+from IPython.core.magic import Magics, cell_magic, line_magic, magics_class, no_var_expand
+from IPython.display import display
+
+from engine.errors import BadArgument
+from notebook_ext.display import has_widgets
+from notebook_ext.glossary import explain
+from notebook_ext.views.summary import counts
+from notebook_ext.views.text import one_line
+
+__all__ = ["LessonMagics", "Prediction", "counts", "predict"]
+
+SOLVED, NOT_YET = "Solved", "Not yet"
+BOX = "border-left:3px solid {hue};padding:2px 10px;margin:4px 0"
+ASKED, RIGHT, WRONG = "#0b63a5", "#00705a", "#b04500"
+
+
+class Prediction:
+    """One question with its choices: shown when it is made, answered by a click or ``choose``, and settled by ``reveal``."""
+
+    def __init__(self, question: str, choices: Sequence[object]) -> None:
+        self.question = question
+        self.choices = tuple(map(str, choices))
+        self._chosen = ""
+        self._widget: Any = None
+
+    @property
+    def chosen(self) -> str:
+        """What was predicted; empty where nothing was."""
+        at = self._widget.chosen if self._widget is not None else -1
+        return self.choices[at] if 0 <= at < len(self.choices) else self._chosen
+
+    def choose(self, choice: object) -> None:
+        """Predict without a widget.
+
+        Raises:
+            BadArgument: it is none of the choices.
+        """
+        self._check(choice)
+        self._chosen = str(choice)
+        if self._widget is not None:
+            self._widget.chosen = self.choices.index(self._chosen)
+
+    def reveal(self, answer: object, why: str = "") -> None:
+        """Show the answer beside what was predicted.
+
+        Raises:
+            BadArgument: it is none of the choices.
+        """
+        self._check(answer)
+        right, chosen = str(answer), self.chosen
+        if not chosen:
+            head, hue = f"The answer: {right}", ASKED
+        elif chosen == right:
+            head, hue = f"As you predicted: {chosen}", RIGHT
+        else:
+            head, hue = f"You predicted: {chosen}. The answer: {right}", WRONG
+        if self._widget is not None:
+            self._widget.answer = self.choices.index(right)
+        _say(head, why, hue)
+
+    def _check(self, choice: object) -> None:
+        if str(choice) not in self.choices:
+            raise BadArgument(f"{choice!s} is none of the choices: {', '.join(self.choices)}.")
+
+    def ask(self, shell: InteractiveShell | None) -> None:
+        """Display the question, and the choices to click where widgets can be shown."""
+        _say(f"Predict: {self.question}", "Choose one: " + " · ".join(self.choices), ASKED)
+        if shell is not None and has_widgets(shell):
+            from notebook_ext.widgets.question import Question
+
+            self._widget = Question(question=self.question, choices=list(self.choices))
+            display(self._widget)
+
+
+def predict(question: str, choices: Sequence[object]) -> Prediction:
+    """Ask what the next cell will do. ``reveal`` of the result, called with what really happened, tells how the prediction fared."""
+    made = Prediction(question, choices)
+    made.ask(get_ipython())
+    return made
+
+
+@magics_class
+class LessonMagics(Magics):
+    """The magics of exercises and of the glossary."""
+
+    shell: InteractiveShell
+
+    @no_var_expand
+    @cell_magic
+    def check(self, line: str, body: str) -> None:
+        """``%%check NAME``: run assertions about an exercise. The message of the first that does not hold says what is missing; nothing is raised.
+
+        The cell sees the notebook's names and leaves them as they are.
+        """
+        name = line.strip() or "Exercise"
+        try:
+            code = self.shell.compile(self.shell.transform_cell(body), "<check>", "exec")
+            exec(code, dict(self.shell.user_ns))
+        except AssertionError as error:
+            _say(f"{name}: {NOT_YET}.", str(error) or "An assertion does not hold.", WRONG)
+        except NameError as error:
+            _say(f"{name}: {NOT_YET}.", f"{error}. Run the cells above first, from the top.", WRONG)
+        except Exception as error:
+            _say(f"{name}: {NOT_YET}.", f"{type(error).__name__}: {one_line(str(error), 300)}", WRONG)
+        else:
+            _say(f"{name}: {SOLVED}.", "", RIGHT)
+
+    @line_magic
+    def glossary(self, line: str) -> None:
+        """``%glossary WORD``: what a word of the field means. ``%glossary``: all of them."""
+        print(explain(line.strip()))
+
+
+def _say(head: str, body: str, hue: str) -> None:
+    """Display one line in bold and one below it, as HTML without scripts and as text."""
+    below = f"<br>{html.escape(body)}" if body else ""
+    box = f'<div style="{BOX.format(hue=hue)}"><b>{html.escape(head)}</b>{below}</div>'
+    display({"text/html": box, "text/plain": f"{head}\n{body}".rstrip()}, raw=True)

@@ -1,0 +1,22 @@
+"""A question of a lesson as a widget: choices, and the answer once it is revealed."""
+
+from __future__ import annotations
+
+import anywidget
+import traitlets
+
+from notebook_ext.widgets.assets import STATIC
+
+
+class Question(anywidget.AnyWidget):
+    """Radio buttons. ``chosen`` and ``answer`` are places among the choices, -1 while there is none."""
+
+    _esm = (STATIC / "question.js").read_text(encoding="utf-8")
+    _css = (STATIC / "question.css").read_text(encoding="utf-8")
+    question = traitlets.Unicode().tag(sync=True)
+    choices = traitlets.List(traitlets.Unicode()).tag(sync=True)
+    chosen = traitlets.Int(-1).tag(sync=True)
+    answer = traitlets.Int(-1).tag(sync=True)
+
+    def __repr__(self) -> str:
+        return f"Question: {self.question} (choices can be clicked while the kernel runs)"

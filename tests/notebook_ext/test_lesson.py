@@ -1,0 +1,85 @@
+"""Predictions and checks, as a lesson uses them: in a terminal, and as a widget."""
+
+from __future__ import annotations
+
+import pytest
+
+from engine.errors import BadArgument
+from notebook_ext.lesson import Prediction
+from notebook_ext.widgets.question import Question
+
+
+def test_a_prediction_without_widgets(shell) -> None:
+    """The question and its choices are shown as text; the answer is told beside what was chosen, or alone."""
+    shell.run("from notebook_ext.lesson import predict")
+    asked = shell.run("p = predict('How many?', [1, 2])").text
+    assert "Predict: How many?" in asked
+    assert "Choose one: 1 · 2" in asked
+    assert "The answer: 2\nBecause." in shell.run("p.reveal(2, 'Because.')").text
+    shell.run("p.choose(1)")
+    assert "You predicted: 1. The answer: 2" in shell.run("p.reveal(2)").text
+    shell.run("p.choose(2)")
+    assert "As you predicted: 2" in shell.run("p.reveal(2)").text
+
+
+def test_a_prediction_is_one_of_the_choices() -> None:
+    """Anything else is refused in one sentence that lists the choices."""
+    with pytest.raises(BadArgument, match=r"^3 is none of the choices: 1, 2\.$"):
+        Prediction("?", [1, 2]).choose(3)
+    with pytest.raises(BadArgument, match=r"^3 is none of the choices: 1, 2\.$"):
+        Prediction("?", [1, 2]).reveal(3)
+
+
+def test_the_widget_and_the_prediction_agree() -> None:
+    """What is clicked in the widget is what was predicted; the answer reaches the widget."""
+    made = Prediction("?", ["a", "b"])
+    made._widget = Question(question="?", choices=["a", "b"])
+    assert made.chosen == ""
+    made._widget.chosen = 1
+    assert made.chosen == "b"
+    made.reveal("a")
+    assert made._widget.answer == 0
+
+
+@pytest.mark.parametrize(
+    ("body", "told"),
+    [
+        ("assert True", "Exercise 1: Solved."),
+        ("assert 1 == 2, 'one is not two.'", "Exercise 1: Not yet.\none is not two."),
+        (
+            "assert missing",
+            "Exercise 1: Not yet.\nname 'missing' is not defined. Run the cells above first, from the top.",
+        ),
+        ("1 / 0", "Exercise 1: Not yet.\nZeroDivisionError: division by zero"),
+        ("assert (", "Exercise 1: Not yet.\nSyntaxError"),
+    ],
+)
+def test_a_check_says_what_is_missing(shell, body: str, told: str) -> None:
+    """The first assertion that does not hold speaks; other failures are told as such; nothing is raised."""
+    ran = shell.run(f"%%check Exercise 1\n{body}")
+    assert ran.succeeded
+    assert told in ran.text
+
+
+def test_a_check_leaves_no_names(shell) -> None:
+    """Names that a check binds are gone afterwards, those of the notebook are there to be read."""
+    shell.run("here = 1")
+    assert "Solved" in shell.run("%%check\nhere += 1\nthere = here\nassert there == 2").text
+    assert shell.run("here, 'there' in dir()").value == (1, False)
+
+
+def test_text_never_becomes_html(shell) -> None:
+    """What a question, an answer or a message says is escaped."""
+    shell.run(
+        "from IPython.core.displayhook import *\nimport notebook_ext.lesson as l\nshown = []\nl.display = lambda d, **k: shown.append(d)"
+    )
+    shell.run("l.predict('<b>?</b>', ['<i>']).reveal('<i>', '<u>')")
+    shell.run("%%check <s>\nassert False, '<em>'")
+    page = "".join(d["text/html"] for d in shell.run("shown").value)
+    for tag in ("<b>?", "<i>", "<u>", "<s>", "<em>"):
+        assert tag not in page
+
+
+def test_glossary(shell) -> None:
+    """``%glossary`` explains a word."""
+    assert shell.run("%glossary guards").text.startswith("guard: Something taken for granted")

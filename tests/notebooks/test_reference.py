@@ -1,0 +1,69 @@
+"""The pages of reference are what the code says, and what they show is true."""
+
+from __future__ import annotations
+
+import linecache
+import pathlib
+from typing import Any
+
+import pytest
+import torch
+
+import engine
+from engine.guards.examples import EXAMPLES
+from engine.ir import guard, tensor_guard
+from notebook_ext.glossary import TERMS, explain
+from notebook_ext.reference import PAGES
+
+DOCS = pathlib.Path(__file__).parents[2] / "docs"
+
+
+@pytest.mark.parametrize("name", PAGES)
+def test_a_page_is_what_the_code_says(name: str, request: pytest.FixtureRequest) -> None:
+    """The committed page is the rendered one; ``make accept`` writes it."""
+    if request.config.getoption("--accept"):
+        (DOCS / name).write_text(PAGES[name](), encoding="utf-8")
+    assert (DOCS / name).read_text(encoding="utf-8") == PAGES[name]()
+
+
+@pytest.mark.parametrize("kind", EXAMPLES)
+def test_an_example_of_a_guard_is_true(kind: str) -> None:
+    """Compiled for the first call, the function turns the second away, and the first reason is a guard of this kind."""
+    example = EXAMPLES[kind]
+    names: dict[str, Any] = {"torch": torch, "engine": engine}
+    file = f"<guard {kind}>"
+    linecache.cache[file] = (len(example.code), None, example.code.splitlines(keepends=True), file)
+    exec(compile(example.code, file, "exec"), names)
+    exec(example.before, names)
+    names["f"] = engine.compile(names["f"], backend="aot_eager")
+    try:
+        eval(f"f({example.first})", names)
+        exec(example.meanwhile, names)
+        told = eval(f"engine.explain_call(f, {example.other})", names)
+    finally:
+        torch.set_grad_enabled(True)
+    assert told.hit is None
+    found = told.rejections[0].kind
+    assert (found if kind != "global state" else "global state") == kind
+    if kind == "global state":
+        assert found == "grad mode"
+
+
+def test_every_kind_of_guard_is_on_the_page() -> None:
+    """Kinds that a person can meet have an example; the two that have none are named with their reason."""
+    kinds = {
+        value.kind
+        for module in (guard, tensor_guard)
+        for value in vars(module).values()
+        if isinstance(value, type) and issubclass(value, guard.Guard) and value.kind
+    }
+    assert kinds - set(EXAMPLES) == {"tensor", "tensor subclass"}
+
+
+def test_the_glossary_knows_forms_and_neighbours() -> None:
+    """A plural finds its term; a slip finds what is near; terms stand in alphabetical order and end in a full stop."""
+    assert explain("guards").startswith("guard: ")
+    assert explain("PTX").startswith("PTX: ")
+    assert "Did you mean" in explain("gaurd")
+    assert list(TERMS) == sorted(TERMS, key=str.lower)
+    assert all(text.endswith(".") for text in TERMS.values())
