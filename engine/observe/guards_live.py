@@ -45,7 +45,7 @@ def guards_of_stock(value: Any) -> tuple[GuardsRecord, ...]:
         BadArgument: it was not given to ``torch.compile``.
     """
     function, _ = _target(value)
-    return tuple(_told(e, _resolve(function)) for e in _entries(function.__code__))
+    return tuple(_told(e, _resolve(function.__code__.co_filename)) for e in _entries(function.__code__))
 
 
 def explain_stock_call(value: Any, *arguments: Any, **keywords: Any) -> CallExplanation:
@@ -58,12 +58,27 @@ def explain_stock_call(value: Any, *arguments: Any, **keywords: Any) -> CallExpl
     function, first = _target(value)
     arguments, keywords = pytree.tree_map(_stand_in, (arguments, keywords))
     scope = _locals(function, (*first, *arguments), keywords)
-    entries = _entries(function.__code__)
-    found = [explain_entry(e, scope, _resolve(function)) for e in entries]
+    code = function.__code__
+    return _explained(function.__qualname__, _entries(code), scope, _resolve(code.co_filename))
+
+
+def explain_code(code: CodeType, arguments: Mapping[str, Any]) -> CallExplanation | None:
+    """The same for a frame that is known by its code, and for the values of its arguments and free variables; None where nothing is cached.
+
+    Raises:
+        BadArgument: a specification describes a tensor that cannot be made here.
+    """
+    file, entries = code.co_filename, _entries(code)
+    scope = pytree.tree_map(_stand_in, dict(arguments))
+    return _explained(code.co_qualname, entries, scope, _resolve(file)) if entries else None
+
+
+def _explained(name: str, entries: list[Any], scope: Mapping[str, Any], resolve: Resolve) -> CallExplanation:
+    found = [explain_entry(e, scope, resolve) for e in entries]
     ids = tuple(_id(e) for e in entries)
     hit = next((id for id, (rejection, _) in zip(ids, found, strict=True) if rejection is None), None)
     refused = tuple(r for r, _ in found if r is not None)
-    return CallExplanation(function.__qualname__, hit, ids, refused, dict(zip(ids, (r for _, r in found), strict=True)))
+    return CallExplanation(name, hit, ids, refused, dict(zip(ids, (r for _, r in found), strict=True)))
 
 
 def explain_entry(
@@ -175,8 +190,7 @@ def _id(entry: Any) -> str:
     return str(told) if told is not None else "?"
 
 
-def _resolve(function: FunctionType) -> Resolve:
-    file = function.__code__.co_filename
+def _resolve(file: str) -> Resolve:
     return lambda end: file if file.endswith(end.removeprefix("...")) else None
 
 

@@ -3,19 +3,25 @@
 from __future__ import annotations
 
 import contextlib
+import inspect
 import pathlib
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from types import CodeType, FrameType, FunctionType
 from typing import Any
+from weakref import ref
 
 import torch
 from torch._C._dynamo import eval_frame
 
 from engine.observe.events import frame_of
+from engine.observe.guards_live import explain_code
 from engine.records.bytecode import Span
+from engine.records.guards import CallExplanation
 from engine.records.runtime import CallRecord
 from engine.records.session import Session
+from engine.runtime.observed import observe_foreign
 
 _LIBRARY = str(pathlib.Path(torch.__file__).parent)
 _CALLEES = {"compile_wrapper": "fn", "_call_impl": "forward_call"}
@@ -56,16 +62,23 @@ class Hits:
             if present is not self:  # someone set another in the meantime
                 swap(present)
 
-    def compiling(self) -> None:
-        """A compilation begins: remember which code it is that the last miss led to."""
-        frame: FrameType | None = sys._getframe(1)
-        while frame is not None and not (
-            frame.f_code.co_filename.endswith("convert_frame.py") and isinstance(frame.f_locals.get("code"), CodeType)
-        ):
-            frame = frame.f_back
-        if frame is not None and self._missed is not None:
-            self._codes[self._missed] = frame.f_locals["code"]
+    def compiling(self, frame_id: str) -> None:
+        """A compilation begins: remember which code it is that the last miss led to, and what it was called with, to be asked "what if" later."""
+        for frame in _frames_of_torch(sys._getframe(1)):
+            code, found = frame.f_locals["code"], frame.f_locals.get("locals")
+            if self._missed is not None:
+                self._codes[self._missed] = code
+                self._missed = None
+            if isinstance(found, Mapping):
+                self._remember(frame_id, code, found)
+                break
         self._missed = None
+
+    def _remember(self, frame_id: str, code: CodeType, found: Mapping[str, Any]) -> None:
+        given = inspect.getargs(code)
+        names = [*given.args, *filter(None, (given.varargs, given.varkw)), *code.co_freevars]
+        told = {name: found[name] for name in names if name in found}
+        observe_foreign(self._session, frame_id, partial(_ask, ref(code)), told)
 
     def _note(self, caller: FrameType, *, hit: bool) -> None:
         place = (caller.f_code, caller.f_lasti)
@@ -78,6 +91,19 @@ class Hits:
             return
         entry = str(entries[0].compile_id)  # torch puts the one that it found in front
         self._session.add_call(CallRecord(0, frame_of(entry), "hit", entry, _user_line(caller), None, (entry,)))
+
+
+def _frames_of_torch(frame: FrameType | None) -> Iterator[FrameType]:
+    """torch's own functions further up the stack that compile some code, the innermost first."""
+    while frame is not None:
+        if frame.f_code.co_filename.endswith("convert_frame.py") and isinstance(frame.f_locals.get("code"), CodeType):
+            yield frame
+        frame = frame.f_back
+
+
+def _ask(code: Callable[[], CodeType | None], arguments: Mapping[str, Any]) -> CallExplanation | None:
+    found = code()
+    return explain_code(found, arguments) if found is not None else None
 
 
 def _called(caller: FrameType) -> CodeType | None:

@@ -17,7 +17,7 @@ from torch._logging import _internal as torch_logging
 from torch._logging import structured
 
 from engine.ir.files import source_file
-from engine.observe.events import event_of
+from engine.observe.events import event_of, frame_of
 from engine.observe.fold import Fold
 from engine.observe.guards_live import refused_now
 from engine.observe.hits import Hits
@@ -83,7 +83,7 @@ class _Listener(logging.Handler):
         if event is None:
             return
         if event.kind == "dynamo_start":
-            self._hits.compiling()
+            self._hits.compiling(frame_of(event.compilation))
         self._fold.add(event)
 
     def _fail(self, error: Exception) -> None:

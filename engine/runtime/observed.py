@@ -13,6 +13,7 @@ import torch
 
 from engine.ir import exact
 from engine.ir.spec import TensorSpec
+from engine.records.guards import CallExplanation
 from engine.records.session import Session
 
 if TYPE_CHECKING:
@@ -45,6 +46,9 @@ class Lost:
     words: str
 
 
+Ask = Callable[[Mapping[str, Any]], "CallExplanation | None"]
+
+
 @dataclass(frozen=True)
 class ObservedCall:
     """One call: its number among the session's calls, the entry that served it, and stand-ins for its arguments by parameter."""
@@ -59,11 +63,13 @@ class ObservedFrame:
     """The calls of one frame that are remembered, oldest first, and where they were dispatched.
 
     A resumed frame's cells hold what was live at the break, so that its dispatcher is held weakly; any other may outlive what a cell compiled.
+    ``ask`` is there instead for a frame of another compiler: what its cache says to a call with these arguments, or None where it is gone.
     """
 
     dispatch: Callable[[], Dispatch | None]
     calls: list[ObservedCall] = field(default_factory=list)
     last: ObservedCall | None = None
+    ask: Ask | None = None
 
 
 _frames: weakref.WeakKeyDictionary[Session, dict[str, ObservedFrame]] = weakref.WeakKeyDictionary()
@@ -84,6 +90,16 @@ def observe(
     frame.last = call
     if keep and len(frame.calls) < CALLS:
         frame.calls.append(call)
+
+
+def observe_foreign(session: Session, frame: str, ask: Ask, arguments: Mapping[str, Any]) -> None:
+    """Remember the last call of a frame that another compiler keeps, and how to ask that compiler's cache."""
+    call = ObservedCall(0, "", {name: stand_in(value) for name, value in arguments.items()})
+    _frames.setdefault(session, {})[frame] = ObservedFrame(_nothing, last=call, ask=ask)
+
+
+def _nothing() -> None:
+    return None
 
 
 def _itself(dispatch: Dispatch) -> Dispatch:

@@ -15,7 +15,7 @@ from engine.ir.spec import TensorSpec
 from engine.records.guards import CallExplanation
 from engine.records.session import CompilationRecord, Session
 from engine.runtime.dispatch import Dispatch
-from engine.runtime.observed import Gone, Kept, Lost, ObservedFrame, made, observed, resolved
+from engine.runtime.observed import Gone, Kept, Lost, made, observed, resolved
 
 NOT_LIVE = "The session was loaded, or what it recorded is gone: there is no compiled function to ask."
 NUMBERS = (int, float, bool, str, type(None))
@@ -38,9 +38,7 @@ def inputs_of(session: Session, frame: str) -> tuple[Input, ...]:
     Raises:
         BadArgument: the session is not live.
     """
-    _, found = _live(session, frame)
-    assert found.last is not None
-    return tuple(i for name, value in found.last.arguments.items() for i in _inputs(name, value))
+    return tuple(i for name, value in _last(session, frame).items() for i in _inputs(name, value))
 
 
 def what_if(session: Session, frame: str, edits: Mapping[str, Mapping[str, str]]) -> CallExplanation:
@@ -49,13 +47,19 @@ def what_if(session: Session, frame: str, edits: Mapping[str, Mapping[str, str]]
     Raises:
         BadArgument: the session is not live, an argument is gone, or a text is no such value.
     """
-    dispatch, found = _live(session, frame)
-    assert found.last is not None
     try:
-        arguments = {n: resolved(_edited(n, v, edits)) for n, v in found.last.arguments.items()}
+        arguments = {n: resolved(_edited(n, v, edits)) for n, v in _last(session, frame).items()}
     except Gone as error:
         raise BadArgument(f"Nothing can be asked: {error}.") from error
-    return explanation(dispatch, dispatch.scope(tuple(arguments.values())))
+    found = observed(session, frame)
+    told = None
+    if found is not None and found.ask is not None:
+        told = found.ask(arguments)
+    elif found is not None and (dispatch := found.dispatch()) is not None:
+        told = explanation(dispatch, dispatch.scope(tuple(arguments.values())))
+    if told is None:
+        raise BadArgument(NOT_LIVE)
+    return told
 
 
 def explanation(dispatch: Dispatch, scope: Scope) -> CallExplanation:
@@ -100,12 +104,12 @@ def _with_costs(costs: tuple[float | None, ...]) -> Callable[[CompilationRecord]
     return change
 
 
-def _live(session: Session, frame: str) -> tuple[Dispatch, ObservedFrame]:
+def _last(session: Session, frame: str) -> Mapping[str, Any]:
+    """What the last recorded call of a live frame was given."""
     found = observed(session, frame)
-    dispatch = None if found is None else found.dispatch()
-    if found is None or dispatch is None or found.last is None:
+    if found is None or found.last is None or (found.ask is None and found.dispatch() is None):
         raise BadArgument(NOT_LIVE)
-    return dispatch, found
+    return found.last.arguments
 
 
 def _inputs(path: str, value: Any) -> Iterator[Input]:

@@ -10,6 +10,7 @@ import torch
 from torch._C._dynamo.eval_frame import _debug_get_cache_entry_list
 
 import engine
+from engine import api
 from engine.observe.torch_live import observe_torch
 
 
@@ -142,6 +143,29 @@ def test_what_if() -> None:
     for x in changed:
         assert engine.explain_call(compiled, x, 2).hit is None, x
     assert engine.explain_call(compiled, spec((4, 3)), 2).hit is not None
+
+
+def test_what_if_of_a_recorded_session() -> None:
+    """A session that watched torch.compile answers what its cache would say were an input of the last call another; closures are taken as they were."""
+    factor = 3
+
+    def times(x: torch.Tensor, flag: bool) -> torch.Tensor:
+        return x * factor if flag else x
+
+    with observe_torch() as session:
+        torch.compile(times, backend="eager", dynamic=False)(torch.ones(4, 3), True)
+    (frame,) = (f.id for f in session.frames)
+    inputs = api.what_if_inputs(session, frame)
+    assert (inputs["x"]["shape"], inputs["flag"]["value"]) == ("4, 3", "True")
+    assert api.what_if(session, frame, {}).hit == "0/0"
+    other = api.what_if(session, frame, {"x": {"dtype": "int64"}})
+    assert other.hit is None
+    assert (other.rejections[0].expected, other.rejections[0].actual) == ("Float", "Long")
+    assert api.what_if(session, frame, {"flag": {"value": "False"}}).rejections[0].origin == "L['flag']"
+    assert api.what_if(session, frame, {"factor": {"value": "4"}}).hit is None
+    torch._dynamo.reset()
+    with pytest.raises(ValueError, match="no compiled function to ask"):
+        api.what_if(session, frame, {})
 
 
 def test_a_recompile_under_observation_can_be_stepped() -> None:
