@@ -1,10 +1,22 @@
-// Kernels: what was fused into each, what it needs, whether it was checked; and what went to ATen.
+// Kernels: what was fused into each and why, what it needs of its target, how it stands to the roof, and how long it is at each stage.
 
-import { badge, h, plural, put } from "./shared/dom.js";
+import { LADDER, byOrdinal, gathered, rooflinePlaces } from "./ladder.js";
+import { Links } from "./links.js";
+import { ms } from "./recompiles.js";
+import { badge, button, choice, h, hue, plural, put } from "./shared/dom.js";
 import { key } from "./shared/keys.js";
 import { VIEWS } from "./shared/views.js";
 
 /** @typedef {import("./explorer.js").Frame} Frame */
+
+const ROOF = { width: 340, height: 216, left: 46, right: 12, top: 20, bottom: 34 };
+const HEADS = [["Kernel", ""], ["Lines and fused nodes", ""], ["Grid × warps", "num"], ["Time", "num"], ["Bytes", "num"], ["GB/s", "num"], ["Regs", "num"], ["Spills", "num"], ["Shared", "num"], ["Occup.", "num"], ["Check", ""]];
+const BOUND = { launch: "the launch is the cost at this size", memory: "memory traffic is the limit", arithmetic: "arithmetic is the limit" };
+
+/** @param {any} v */
+const text = (v) => (v == null || v === "" ? "–" : String(v));
+/** A large number with a metric prefix. @param {number} v */
+const metric = (v) => { const k = Math.max(0, Math.min(4, Math.floor(Math.log10(Math.max(v, 1)) / 3))); return Number((v / 1000 ** k).toPrecision(3)) + " " + ["", "k", "M", "G", "T"][k]; };
 
 export class KernelsView {
   /** @param {Frame} frame */
@@ -12,64 +24,209 @@ export class KernelsView {
     this.frame = frame;
     this.id = "kernels";
     this.at = 0;
+    this.target = "";
+    /** @type {any} */
+    this.part = null;
+    /** The links of the compilation in hand, made once. @type {{part: any, links: Links} | null} */
+    this.linked = null;
     this.context = h("div", { class: "ctx" });
-    this.body = h("div", { class: "scr tall" });
-    this.el = h("div", { class: "kernels" }, this.context, this.body);
+    this.body = h("div", { class: "scr ktable" });
+    this.detail = h("div", { class: "kdetail" });
+    this.el = h("div", { class: "kernels" }, this.context, this.body, this.detail);
     this.keys = [
-      key("ArrowDown ArrowUp", "next or previous kernel", (k) => { this.at += k === "ArrowDown" ? 1 : -1; this.draw(); }),
+      key("ArrowDown ArrowUp", "next or previous kernel", (k) => this.go(this.at + (k === "ArrowDown" ? 1 : -1))),
       key("Enter", "open it in the linked view", () => this.link()),
+      key("t", "next target", () => this.turn()),
+      key("d", "compare two targets of it, or this version with the one before", () => this.compare()),
     ];
   }
 
-  open() {}
+  /** @param {string} [entry] @param {string} [kernel] */
+  open(entry, kernel) {
+    if (entry) this.wanted = [entry, kernel];
+  }
+
+  get row() {
+    return this.part && this.part.rows[this.at];
+  }
+
+  /** @param {number} at */
+  go(at) {
+    if (!this.part || !this.part.rows.length) return;
+    this.at = Math.max(0, Math.min(this.part.rows.length - 1, at));
+    this.update();
+  }
 
   link() {
-    const row = this.part && this.part.rows[this.at];
-    if (row) this.frame.open("linked", row.compilation, "kernel=" + row.kernel);
+    if (this.row) this.frame.open("linked", this.row.compilation, "kernel=" + this.row.kernel);
+  }
+
+  turn() {
+    if (!this.part) return;
+    const { targets } = this.part;
+    if (targets.length < 2) return this.frame.say("The kernels were compiled for one target only.");
+    this.target = targets[(targets.indexOf(this.target) + 1) % targets.length];
+    this.draw();
+  }
+
+  /** Two targets of this kernel side by side, else this version and that of another session. */
+  compare() {
+    const { row } = this;
+    if (!row) return;
+    const targets = Object.keys(row.targets), { others } = this.frame.overview;
+    const stage = this.target.startsWith("hip") ? "amdgcn" : "ptx";
+    if (targets.length > 1) {
+      const other = targets.find((t) => t !== this.target) || targets[0];
+      return this.frame.open("compare", ["", row.compilation, this.target].join("~"), ["", row.compilation, other].join("~"), other.startsWith("hip") === this.target.startsWith("hip") ? stage : "ttgir", row.kernel);
+    }
+    const frame = this.frame.entry(row.compilation);
+    const number = (others || []).findIndex((/** @type {any} */ o) => o.entries.some((/** @type {any} */ e) => e.name === frame.name));
+    if (number < 0) return this.frame.say("There is one target and one version of this kernel: compile for another target, or run the cell again.");
+    const before = others[number].entries.find((/** @type {any} */ e) => e.name === frame.name && e.entry === frame.entry) || others[number].entries.find((/** @type {any} */ e) => e.name === frame.name);
+    this.frame.open("compare", [number, before.id, before.targets.length > 1 ? before.targets[0] : ""].join("~"), ["", row.compilation, ""].join("~"), "triton");
+  }
+
+  /** @param {string} target */
+  further(target) {
+    this.frame.say(`Compiling all kernels for ${target}, in the background: they appear here as they come …`);
+    this.frame.model.send({ type: "target", target });
   }
 
   draw() {
     const part = this.frame.part("kernels");
-    /** @type {any} */
     this.part = part;
-    if (!part) return put(this.body, h("p", { class: "mut pad" }, "Loading …"));
+    if (!part) {
+      put(this.context);
+      return put(this.body, h("p", { class: "mut pad" }, "Loading …"));
+    }
+    if (this.wanted) {
+      const [entry, kernel] = this.wanted;
+      this.at = Math.max(0, part.rows.findIndex((/** @type {any} */ r) => r.compilation === entry && (!kernel || r.kernel === kernel)));
+      this.wanted = undefined;
+    }
+    if (!part.targets.includes(this.target)) this.target = part.targets.includes(part.target) ? part.target : part.targets[0] || part.target;
     this.at = Math.max(0, Math.min(part.rows.length - 1, this.at));
-    put(this.context, h("b", {}, plural(part.rows.length, "kernel")), h("span", { class: "mut" }, `target ${part.target || "unknown"}`), part.is_run ? null : h("span", { class: "mut" }, h("b", {}, "Not run here"), ": no GPU. Registers, spills and shared memory are exact, from the compiled binary; bytes are counted from the loops."));
-    const heads = [["Kernel", ""], ["Lines and fused nodes", ""], ["Grid", "num"], ["Warps", "num"], ["Bytes", "num"], ["Regs", "num"], ["Spills", "num"], ["Shared", "num"], ["Occup.", "num"], ["Check", ""]];
+    put(
+      this.context,
+      h("b", {}, plural(part.rows.length, "kernel")),
+      part.targets.length > 1 ? choice("Target", part.targets.map((/** @type {string} */ t) => [t, t]), this.target, (v) => { this.target = v; this.frame.focus(); this.draw(); }) : h("span", { class: "mut" }, `target ${this.target || "unknown"}`),
+      part.is_run ? null : h("span", { class: "mut" }, h("b", {}, "Estimated, not measured"), ": no GPU here. Registers, spills and shared memory are exact, from the compiled binary."),
+      h("span", { class: "sp" }),
+      part.rows.length && part.further.length ? choice("Compile for another target", [["", "another target …"], ...part.further.map((/** @type {string} */ t) => /** @type {[string, string]} */ ([t, t]))], "", (v) => v && this.further(v)) : null,
+      part.rows.length ? button("Compare", "d", () => this.compare()) : null,
+    );
+    this.update();
+  }
+
+  update() {
+    const { part } = this;
     put(
       this.body,
       part.rows.length
-        ? h("table", { class: "t", role: "grid", "aria-label": "Kernels" }, h("thead", {}, h("tr", {}, heads.map(([t, c]) => h("th", { class: c }, t)))), h("tbody", {}, part.rows.map((/** @type {any} */ r, /** @type {number} */ i) => this.#row(r, i))))
+        ? h("table", { class: "t", role: "grid", "aria-label": "Kernels" }, h("thead", {}, h("tr", {}, HEADS.map(([t, c]) => h("th", { class: c }, t)))), h("tbody", {}, part.rows.map((/** @type {any} */ r, /** @type {number} */ i) => this.#row(r, i))))
         : h("p", { class: "pad" }, "No kernels: the linked view says why for each compilation."),
-      h("div", { class: "pad" }, this.#rest(part)),
     );
-    const r = part.rows[this.at];
+    const chosen = /** @type {HTMLElement | null} */ (this.body.querySelector("tr.sel"));
+    if (chosen && (chosen.offsetTop < this.body.scrollTop + 26 || chosen.offsetTop + chosen.offsetHeight > this.body.scrollTop + this.body.clientHeight)) this.body.scrollTop = chosen.offsetTop - 80;
+    const r = this.row;
+    put(this.detail, r ? [this.#roofline(r), this.#ladder(r), this.#reasons(r)] : this.#externs(part.externs));
+    this.tell(r);
+  }
+
+  /** @param {any} r */
+  tell(r) {
     if (!r) return this.frame.say("No kernels.");
-    this.frame.say(h("b", {}, `${r.kernel} `), h("code", {}, r.name), ` of ${r.frame} entry ${r.compilation.split("/").pop()}: ${plural(r.nodes.length, "ATen node")} fused`, r.bytes ? `, ${r.bytes} moved` : "", r.registers == null ? (r.error ? ". " + r.error : ", not compiled yet") : `, ${plural(r.registers, "register")}, ${plural(r.spills || 0, "spill")}`, ". ", h("span", { class: "mut" }, r.check === "not checked" ? "Not checked against ATen." : `Checked: ${r.check}. ${r.check_note}`));
+    const made = r.targets[this.target], e = r.estimates[this.target];
+    const told = !made ? "not compiled yet" : made.error ? made.error : made.registers == null ? "compiled" : `${plural(made.registers, "register")}, ${plural(made.spills || 0, "spill")}`;
+    this.frame.say(
+      h("b", {}, `${r.kernel} `), h("code", {}, r.name), ` of ${r.frame} entry ${r.compilation.split("/").pop()}: ${plural(r.nodes.length, "ATen node")} fused; ${told}. `,
+      e ? `Estimated ${ms(e.seconds)} = ${ms(Math.max(e.memory, e.arithmetic))} of ${e.memory >= e.arithmetic ? "memory traffic" : "arithmetic"} + ${ms(e.launch)} assumed for the launch: ${BOUND[/** @type {keyof typeof BOUND} */ (e.bound)]}. ` : r.bytes ? "" : "Its sizes are symbols, so nothing is estimated. ",
+      made && made.fill ? made.fill + " " : "",
+      h("span", { class: "mut" }, r.check === "not checked" ? "Not checked against ATen." : `Checked: ${r.check}. ${r.check_note}`),
+    );
   }
 
   /** @param {any} r @param {number} i */
   #row(r, i) {
-    const text = (/** @type {any} */ v) => (v == null || v === "" ? "–" : String(v));
-    const good = ["equal", "close"].includes(r.check);
+    const good = ["equal", "close"].includes(r.check), made = r.targets[this.target] || {}, e = r.estimates[this.target];
     return h(
       "tr",
-      { class: i === this.at ? "sel" : "", "aria-selected": String(i === this.at), onclick: () => { this.at = i; this.draw(); this.frame.focus(); }, ondblclick: () => this.link() },
+      { class: i === this.at ? "sel" : "", "aria-selected": String(i === this.at), onclick: () => { this.go(i); this.frame.focus(); }, ondblclick: () => this.link() },
       h("td", {}, h("b", {}, `${r.compilation} ${r.kernel}`), " ", h("code", {}, r.name), r.launches > 1 ? h("span", { class: "mut" }, ` ×${r.launches}`) : null),
-      h("td", {}, r.ordinals.map((/** @type {number} */ o) => [badge(o), " "]), r.nodes.slice(0, 8).join(", "), r.nodes.length > 8 ? ` and ${r.nodes.length - 8} more` : null, r.error ? h("div", { class: "bad" }, r.error) : null),
-      [r.grid, r.warps, r.bytes, r.registers, r.spills, r.shared, r.occupancy == null ? "" : Math.round(r.occupancy * 100) + " %"].map((v) => h("td", { class: "num" }, text(v))),
+      h("td", {}, r.ordinals.map((/** @type {number} */ o) => [badge(o), " "]), r.nodes.slice(0, 5).join(", "), r.nodes.length > 5 ? ` and ${r.nodes.length - 5} more` : null, made.error ? h("div", { class: "bad" }, made.error) : null),
+      [r.grid ? `${r.grid.replace(/^\((.*)\)$/, "$1")} × ${r.warps || "?"}` : "", e ? "≈ " + ms(e.seconds) : "", r.bytes, e ? "≈ " + Math.round(e.rate / 1e9).toLocaleString("en") : "", made.registers, made.spills, made.shared, made.occupancy == null ? "" : Math.round(made.occupancy * 100) + " %"].map((v) => h("td", { class: "num" }, text(v))),
       h("td", { class: "nw " + (good ? "ok" : r.check === "different" ? "bad" : "mut"), title: r.check_note }, (good ? "✓ " : r.check === "different" ? "✗ " : "") + r.check),
     );
   }
 
-  /** @param {any} part */
-  #rest(part) {
-    const { externs, decisions } = part;
-    const names = (/** @type {string[]} */ n) => n.slice(0, 4).join(", ") + (n.length > 4 ? " …" : "");
-    return [
-      externs.length ? [h("h4", {}, `${plural(externs.length, "operation")} went to ATen`), externs.map((/** @type {any} */ e) => h("p", {}, h("code", {}, e.op), e.is_library ? h("span", { class: "mut" }, "  library: ") : h("span", { class: "bad" }, "  not lowered: "), e.reason))] : null,
-      decisions.length ? [h("h4", {}, "Fusion decisions"), decisions.map((/** @type {any} */ d) => h("p", {}, h("b", {}, d.fused ? "✓ Fused: " : "– Not fused: "), h("code", {}, names(d.first)), " with ", h("code", {}, names(d.second)), `. ${d.reason}`, d.saved ? h("span", { class: "mut" }, ` Saves ${d.saved}.`) : null))] : null,
-    ];
+  /** All kernels under the roof of the target; the one in hand is filled. @param {any} r */
+  #roofline(r) {
+    const roof = this.part.peaks[this.target];
+    if (!roof) return h("section", {}, h("h4", {}, "Roofline"), h("p", { class: "mut" }, `No card of ${this.target || "this target"} is known here.`));
+    const rows = this.part.rows.filter((/** @type {any} */ x) => x.estimates[this.target]);
+    const points = rows.map((/** @type {any} */ x) => x.estimates[this.target]);
+    const { x, y, path, ticks } = rooflinePlaces(roof, points, ROOF);
+    const own = rows.indexOf(r);
+    const dot = (/** @type {any} */ e, /** @type {number} */ i) => h("circle", { class: "kd" + (i === own ? " sel" : ""), cx: x(e.intensity), cy: y(e.flops), r: i === own ? 6 : 4, onclick: () => { this.go(this.part.rows.indexOf(rows[i])); this.frame.focus(); } });
+    const mine = own >= 0 ? points[own] : null;
+    return h(
+      "section", {},
+      h("h4", {}, `Roofline, ${roof.card}, f32`, h("span", { class: "mut" }, "  ≈ estimated")),
+      h("svg", { viewBox: `0 0 ${ROOF.width} ${ROOF.height}`, width: "100%", role: "img", "aria-label": mine ? `${r.kernel}: ${mine.intensity.toPrecision(2)} operations a byte, about ${metric(mine.flops)}flop/s` : "Roofline" },
+        ticks.x.map((v) => [h("path", { class: "grid", d: `M${x(v)} ${ROOF.top}V${ROOF.height - ROOF.bottom}` }), h("text", { x: x(v), y: ROOF.height - 20, "text-anchor": "middle" }, v)]),
+        ticks.y.map((v) => [h("path", { class: "grid", d: `M${ROOF.left} ${y(v)}H${ROOF.width - ROOF.right}` }), h("text", { x: ROOF.left - 5, y: y(v) + 4, "text-anchor": "end" }, metric(v))]),
+        h("text", { x: ROOF.left, y: 11, "text-anchor": "start" }, "flop/s"), h("text", { x: (ROOF.left + ROOF.width) / 2, y: ROOF.height - 5, "text-anchor": "middle" }, "operations a byte"),
+        h("path", { class: "roof", d: path }), h("text", { x: ROOF.width - ROOF.right, y: y(roof.flops) - 5, "text-anchor": "end" }, metric(roof.flops) + "flop/s"), h("text", { x: x(ticks.x[0]) + 6, y: y(ticks.x[0] * 10 ** 0.9 * roof.bandwidth) - 12 }, metric(roof.bandwidth) + "B/s"),
+        mine ? h("path", { class: "drop", d: `M${x(mine.intensity)} ${y(mine.flops)}V${y(Math.min(roof.flops, Math.max(mine.intensity, ticks.x[0]) * roof.bandwidth))}` }) : null,
+        points.map((/** @type {any} */ e, /** @type {number} */ i) => (i === own ? null : dot(e, i))), mine ? [dot(mine, own), h("text", { class: "kn", x: x(mine.intensity) + (x(mine.intensity) > ROOF.width - 60 ? -10 : 10), y: y(mine.flops) + 4, "text-anchor": x(mine.intensity) > ROOF.width - 60 ? "end" : "start" }, r.kernel)] : null),
+    );
+  }
+
+  /** How many rows the kernel has at each stage, coloured by source line. @param {any} r */
+  #ladder(r) {
+    const part = this.frame.part(`linked|${r.compilation}|${this.targetKey(r)}`), made = r.targets[this.target];
+    if (part && (!this.linked || this.linked.part !== part)) this.linked = { part, links: new Links(part) };
+    const steps = part && this.linked ? byOrdinal(this.linked.links, r.kernel) : [];
+    const longest = Math.max(1, ...steps.map((s) => s.count));
+    const step = (/** @type {any} */ s) => h("div", { class: "lad" },
+      h("button", { type: "button", class: "lnk", onclick: () => { this.frame.open("linked", r.compilation, "kernel=" + r.kernel); this.frame.view.show?.(s.pane); this.frame.focus(); } }, s.title),
+      h("span", { class: "bar", role: "img", "aria-label": s.parts.map((/** @type {number[]} */ p) => `${p[0] > 0 ? "line " + p[0] : "generated"}: ${p[1]}`).join(", ") }, s.parts.map((/** @type {number[]} */ p) => h("i", { class: hue(p[0]), style: `width:${(p[1] / longest) * 100}%`, title: `${p[0] > 0 ? "source line " + p[0] : "generated"}: ${plural(p[1], "row")}` }))),
+      h("span", { class: "num" }, s.count));
+    const missing = LADDER.filter(([id]) => part && part.panes.some((/** @type {any} */ p) => p.id === id) && !steps.some((s) => s.pane === id)).map(([, title]) => title);
+    const facts = Object.entries(r.targets).map(([t, m]) => [t, m.registers, m.spills, m.shared, m.occupancy == null ? "" : Math.round(m.occupancy * 100) + " %", ms(m.seconds)]);
+    return h(
+      "section", {},
+      h("h4", {}, `IR ladder of ${r.kernel}, rows`, h("span", { class: "mut" }, `  ${this.target}`)),
+      part ? steps.map(step) : h("p", { class: "mut" }, "Loading …"),
+      missing.length ? h("p", { class: "mut" }, `No ${missing.join(", ")}: ${made ? made.error || "not made for this target" : "not compiled yet"}.`) : h("p", { class: "mut" }, "Colour: source line. Grey: generated."),
+      facts.length > 1 ? h("table", { class: "t" }, h("thead", {}, h("tr", {}, ["Target", "Regs", "Spills", "Shared", "Occup.", "Made in"].map((t) => h("th", { class: t === "Target" ? "" : "num" }, t)))), h("tbody", {}, facts.map((f) => h("tr", { class: f[0] === this.target ? "sel" : "" }, f.map((v, i) => h("td", { class: i ? "num" : "" }, text(v))))))) : null,
+      h("p", { class: "mut" }, h("b", {}, "Launch "), Object.entries(r.launch).filter(([k]) => !k.endsWith("_ptr")).map(([k, v]) => `${k} ${v}`).join(", ")),
+    );
+  }
+
+  /** The target as the linked view's parts name it: empty for the one shown first. @param {any} r */
+  targetKey(r) {
+    const all = Object.keys(r.targets), entry = this.frame.entry(r.compilation);
+    return all.length < 2 || !entry || this.target === (all.includes(this.part.target) ? this.part.target : all[0]) ? "" : this.target;
+  }
+
+  /** What was fused into the kernel, what was not, and why. @param {any} r */
+  #reasons(r) {
+    const found = gathered(this.part.decisions.filter((/** @type {any} */ d) => d.compilation === r.compilation && d.kernels.includes(r.kernel)));
+    return h(
+      "section", {},
+      h("h4", {}, `Fusion decisions about ${r.kernel}`),
+      found.length ? found.map((d) => h("p", {}, h("b", { class: d.fused ? "ok" : "" }, d.fused ? "✓ Fused: " : "– Not fused: "), h("code", {}, d.first), d.second ? [" with ", h("code", {}, d.second)] : null, `. ${d.reason}`, d.saved ? h("span", { class: "mut" }, ` Saves ${d.saved}.`) : null)) : h("p", { class: "mut" }, r.nodes.length > 1 ? "Its nodes became one kernel without a choice to be made." : "It holds one node, and no neighbour was considered."),
+      this.#externs(this.part.externs.filter((/** @type {any} */ e) => e.compilation === r.compilation)),
+    );
+  }
+
+  /** @param {any[]} externs */
+  #externs(externs) {
+    if (!externs.length) return null;
+    const by = new Map();
+    for (const e of externs) by.set(`${e.op}|${e.reason}`, { ...e, count: (by.get(`${e.op}|${e.reason}`)?.count || 0) + 1 });
+    return [h("h4", {}, `${plural(externs.length, "operation")} went to ATen`), [...by.values()].map((e) => h("p", {}, h("code", {}, e.op), e.count > 1 ? ` ×${e.count}` : "", e.is_library ? h("span", { class: "mut" }, "  library: ") : h("span", { class: "bad" }, "  not lowered: "), e.reason))];
   }
 }
 

@@ -5,18 +5,27 @@ from __future__ import annotations
 from typing import Any
 
 from engine.records.graph import NodeRecord
-from engine.records.kernels import KernelRecord
+from engine.records.kernels import KernelRecord, TargetRecord
+from engine.records.lowering import FusionDecision, LoweringRecord
 from engine.records.session import CompilationRecord, Session
-from notebook_ext.views import places
+from notebook_ext.views import places, roofline
+from notebook_ext.views.linked import default_target, targets_of
 from notebook_ext.views.text import clean, one_line, size
+
+FURTHER_TARGETS = ("cuda:80", "cuda:89", "cuda:90", "cuda:100", "hip:gfx942")
+"""What kernels of a live session can be compiled for besides."""
 
 
 def kernels(session: Session) -> dict[str, Any]:
-    """Rows of kernels and of ATen calls, with the fusion decisions of each compilation."""
+    """Rows of kernels and of ATen calls, with the fusion decisions of each compilation, and the roof of each target."""
     frames = {f.id: f.name for f in session.frames}
     shown = [c for c in session.compilations if c.kernels or c.lowering]
+    targets = dict.fromkeys(t for c in shown for t in targets_of(c) or [default_target(session, c)] if t)
     return {
         "target": one_line(session.target, 40),
+        "targets": [one_line(t, 40) for t in targets],
+        "further": [t for t in FURTHER_TARGETS if t not in targets] if session.subject == "engine" else [],
+        "peaks": {t: roofline.peak(t) for t in targets},
         "is_run": session.device.startswith(("cuda", "hip")),
         "rows": [
             _row(session, c, k, frames.get(c.frame, ""), nodes)
@@ -32,11 +41,15 @@ def kernels(session: Session) -> dict[str, Any]:
                 "is_library": e.is_library,
             }
             for c in shown
-            if c.lowering
-            for e in c.lowering.externs
+            for lowering in _lowerings(c)
+            for e in lowering.externs
         ],
-        "decisions": [_decision(c, d) for c in shown if c.lowering for d in c.lowering.decisions],
+        "decisions": [_decision(c, d) for c in shown for lowering in _lowerings(c) for d in lowering.decisions],
     }
+
+
+def _lowerings(compilation: CompilationRecord) -> list[LoweringRecord]:
+    return [found for found in (compilation.lowering, compilation.backward) if found is not None]
 
 
 def _fused(compilation: CompilationRecord) -> dict[str, NodeRecord]:
@@ -48,8 +61,6 @@ def _fused(compilation: CompilationRecord) -> dict[str, NodeRecord]:
 def _row(
     session: Session, compilation: CompilationRecord, kernel: KernelRecord, name: str, nodes: dict[str, NodeRecord]
 ) -> dict[str, Any]:
-    target = kernel.targets[-1] if kernel.targets else None
-    resources = target.resources if target else None
     numbers = places.ordinals(session, compilation) if nodes else places.Ordinals()
     files = {f.id for f in session.files}
     used = [places.places_of(nodes[i], files).span for i in kernel.fused_nodes if i in nodes]
@@ -66,12 +77,11 @@ def _row(
         "launches": len(kernel.launches) or sum(k.id == kernel.id for k in compilation.kernels),
         "bytes": size(kernel.bytes_moved),
         "flops": kernel.flops,
-        "target": one_line(target.target, 40) if target else "",
-        "error": one_line(target.error, 300) if target else "",
-        "registers": resources.registers if resources else None,
-        "spills": resources.spills if resources else None,
-        "shared": size(resources.shared_bytes) if resources else "",
-        "occupancy": resources.occupancy if resources else None,
+        "launch": {one_line(k, 40): one_line(v, 60) for k, v in (kernel.launch or {}).items()},
+        "targets": {one_line(t.target, 40): _target(t, kernel) for t in kernel.targets},
+        "estimates": {
+            t: roofline.estimate(t, kernel.bytes_moved, kernel.flops) for t in _targets(session, compilation)
+        },
         "check": one_line(verify.outcome, 40) if verify else "not checked",
         "check_note": one_line(
             verify.note or (f"largest difference {verify.max_error:.2g}" if verify.max_error is not None else ""), 200
@@ -81,9 +91,32 @@ def _row(
     }
 
 
-def _decision(compilation: CompilationRecord, decision: Any) -> dict[str, Any]:
+def _targets(session: Session, compilation: CompilationRecord) -> list[str]:
+    return targets_of(compilation) or [default_target(session, compilation)]
+
+
+def _target(target: TargetRecord, kernel: KernelRecord) -> dict[str, Any]:
+    """What one target's compiler made of a kernel."""
+    resources = target.resources
+    return {
+        "error": one_line(target.error, 300),
+        "registers": resources.registers if resources else None,
+        "spills": resources.spills if resources else None,
+        "shared": size(resources.shared_bytes) if resources else "",
+        "occupancy": resources.occupancy if resources else None,
+        "seconds": target.seconds,
+        "instructions": {x.stage: x.instructions for x in target.listings},
+        "fill": roofline.fill(target.target, kernel.grid),
+    }
+
+
+def _decision(compilation: CompilationRecord, decision: FusionDecision) -> dict[str, Any]:
+    """A decision with the kernels that it is about: fused, the one that holds both sides; refused, those that hold either."""
+    both = {*decision.first, *decision.second}
+    touches = both.issubset if decision.fused else (lambda nodes: not both.isdisjoint(nodes))
     return {
         "compilation": compilation.id,
+        "kernels": list(dict.fromkeys(k.id for k in compilation.kernels if touches(k.fused_nodes))),
         "first": [one_line(i.rpartition(":")[2], 40) for i in decision.first],
         "second": [one_line(i.rpartition(":")[2], 40) for i in decision.second],
         "fused": decision.fused,

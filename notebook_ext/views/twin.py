@@ -6,6 +6,7 @@ import base64
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from html import escape
+from typing import Any
 
 from engine.records.session import CompilationRecord, Session
 from notebook_ext.views import places
@@ -176,6 +177,7 @@ def _from_first_to_last(
 
 
 def _kernel_sections(session: Session) -> Iterator[Section]:
+    none: dict[str, Any] = {}
     rows = [
         [
             r["compilation"],
@@ -183,11 +185,12 @@ def _kernel_sections(session: Session) -> Iterator[Section]:
             ", ".join(r["nodes"][:10]) + (" …" if len(r["nodes"]) > 10 else ""),
             r["grid"],
             r["bytes"],
-            "" if r["registers"] is None else str(r["registers"]),
-            "" if r["spills"] is None else str(r["spills"]),
+            "" if made.get("registers") is None else str(made["registers"]),
+            "" if made.get("spills") is None else str(made["spills"]),
             r["check"],
         ]
         for r in kernels(session)["rows"]
+        for made in (next(reversed(r["targets"].values()), none),)
     ]
     if rows:
         heads = ["Entry", "Kernel", "Fused nodes", "Grid", "Bytes moved", "Registers", "Spills", "Checked"]

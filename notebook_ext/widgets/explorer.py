@@ -87,6 +87,8 @@ class Explorer(anywidget.AnyWidget):
             self._measure()
         elif content.get("type") == "try":
             self._try()
+        elif content.get("type") == "target":
+            self._target(str(content.get("target")))
 
     def refresh(self) -> None:
         """Send what has changed since it was last sent. Safe from any thread."""
@@ -177,6 +179,15 @@ class Explorer(anywidget.AnyWidget):
             if count
             else "Nothing could be measured: the session was loaded, or its functions and arguments are gone."
         )
+
+    def _target(self, target: str) -> None:
+        from engine import api
+        from engine.errors import EngineError
+
+        try:
+            api.compile_for(self.session, target)
+        except EngineError as error:
+            self._say(str(error))
 
     def _try(self) -> None:
         from engine import api

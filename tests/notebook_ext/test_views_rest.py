@@ -13,6 +13,7 @@ from engine.records.guards import CallExplanation, Fix
 from engine.records.runtime import CallRecord, Timing
 from engine.records.session import Session
 from engine.records.trace import Assumption, SymbolRecord, TraceRecord
+from notebook_ext.views import roofline
 from notebook_ext.views.breaks import breaks
 from notebook_ext.views.explorer import all_parts, first_parts, overview, part
 from notebook_ext.views.graph import MAX_PER_RANK, layout
@@ -100,9 +101,43 @@ def test_breaks_point_at_the_expression() -> None:
 def test_kernels_tell_resources_or_that_there_are_none_yet() -> None:
     """A compiled kernel has registers, one still compiling has none; what went to ATen is listed."""
     told = kernels(head_session())
-    assert [r["registers"] for r in told["rows"][:2]] == [28, None]
+    assert [r["targets"].get("cuda:90", {}).get("registers") for r in told["rows"][:2]] == [28, None]
     assert told["rows"][0]["ordinals"] == [1, 2, 3, 4]
     assert [e["op"] for e in told["externs"]] == ["aten.slice"] * 3
+
+
+def test_a_kernel_is_set_against_the_roof_of_its_target() -> None:
+    """The estimate is the longer of memory and arithmetic plus the launch; what is not known is not estimated."""
+    small, large = roofline.estimate("cuda:90", 48_000, 1_000), roofline.estimate("cuda:90", 48_000_000_000, 0)
+    assert small is not None
+    assert large is not None
+    assert (small["bound"], large["bound"]) == ("launch", "memory")
+    assert large["seconds"] == pytest.approx(0.01 + roofline.LAUNCH_SECONDS)
+    assert large["rate"] == pytest.approx(4.8e12, rel=0.01)
+    heavy = roofline.estimate("cuda:80", 1_000, 10**12)
+    assert heavy is not None
+    assert heavy["bound"] == "arithmetic"
+    assert roofline.estimate("cuda:90", None, 5) is None
+    assert roofline.estimate("cuda:1", 5, 5) is None
+
+
+def test_how_a_grid_fills_a_card_is_said_in_words() -> None:
+    """Fewer programs than multiprocessors, more, or a size that is a symbol."""
+    assert roofline.fill("cuda:90", "(32)") == "The grid fills 32 of 132 multiprocessors of the H200."
+    assert (
+        roofline.fill("cuda:80", "(108, 3)")
+        == "The grid has 3 programs for each of the 108 multiprocessors of the A100 80GB."
+    )
+    assert roofline.fill("cuda:90", "(cdiv(s0, 1024))") == ""
+
+
+def test_decisions_name_the_kernels_that_they_are_about() -> None:
+    """A fusion belongs to the kernel that holds both sides."""
+    told = kernels(head_session())
+    fused = next(d for d in told["decisions"] if d["fused"])
+    assert fused["kernels"] == ["k0"]
+    assert set(told["peaks"]) == {"cuda:90"}
+    assert "cuda:90" not in told["further"]
 
 
 def test_a_layout_puts_every_node_below_its_inputs_and_none_on_another() -> None:

@@ -3,7 +3,7 @@
 /** @typedef {Node | string | number | null | undefined | false} Kid */
 /** @typedef {Kid | Kid[] | (Kid | Kid[])[]} Kids */
 
-const SVG = new Set(["svg", "g", "rect", "path", "text"]);
+const SVG = new Set(["svg", "g", "rect", "path", "text", "circle"]);
 
 /**
  * Make an element; `on...` properties are listeners, all others attributes (null and false leave one out).

@@ -1,0 +1,88 @@
+"""What a kernel could reach on its target: a roofline (Williams, Waterman and Patterson, 2009) over bytes and operations counted from the loops."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import Any
+
+LAUNCH_SECONDS = 2.2e-6
+"""Assumed for each launch."""
+
+
+@dataclass(frozen=True)
+class Peak:
+    """What a card does at most: bytes a second of its memory, float32 operations a second outside tensor cores, multiprocessors. From data sheets."""
+
+    card: str
+    bandwidth: float
+    flops: float
+    multiprocessors: int
+
+
+PEAKS = {
+    "cuda:80": Peak("A100 80GB", 2.039e12, 19.5e12, 108),
+    "cuda:89": Peak("L40S", 0.864e12, 91.6e12, 142),
+    "cuda:90": Peak("H200", 4.8e12, 66.9e12, 132),
+    "cuda:100": Peak("B200", 8.0e12, 75.0e12, 148),
+    "hip:gfx942": Peak("MI300X", 5.3e12, 163.4e12, 304),
+}
+
+
+def peak(target: str) -> dict[str, Any] | None:
+    """The roof of a target's best known card; None for a target without one here."""
+    found = PEAKS.get(target)
+    if found is None:
+        return None
+    return {
+        "card": found.card,
+        "bandwidth": found.bandwidth,
+        "flops": found.flops,
+        "ridge": found.flops / found.bandwidth,
+    }
+
+
+def estimate(target: str, moved: int | None, flops: int | None) -> dict[str, Any] | None:
+    """How long one launch would take at the roof, and how that compares with it; None where bytes or the card are unknown.
+
+    ``seconds`` is the longer of memory traffic and arithmetic, plus the launch; ``memory`` and ``arithmetic`` are seconds by themselves,
+    ``rate`` bytes a second, ``share`` the part of ``seconds`` that is not the launch, ``intensity`` operations a byte.
+    """
+    card = PEAKS.get(target)
+    if card is None or not moved:
+        return None
+    memory, arithmetic = moved / card.bandwidth, (flops or 0) / card.flops
+    seconds = max(memory, arithmetic) + LAUNCH_SECONDS
+    bound = "launch" if max(memory, arithmetic) < LAUNCH_SECONDS else "memory" if memory >= arithmetic else "arithmetic"
+    return {
+        "seconds": seconds,
+        "memory": memory,
+        "arithmetic": arithmetic,
+        "launch": LAUNCH_SECONDS,
+        "rate": moved / seconds,
+        "flops": (flops or 0) / seconds,
+        "share": max(memory, arithmetic) / seconds,
+        "intensity": (flops or 0) / moved,
+        "bound": bound,
+    }
+
+
+def programs(grid: str) -> int | None:
+    """How many programs a grid as text launches; None where it is symbolic."""
+    numbers = re.findall(r"\d+", grid)
+    if not numbers or re.search(r"[A-Za-z_]", grid):
+        return None
+    count = 1
+    for number in numbers:
+        count *= int(number)
+    return count
+
+
+def fill(target: str, grid: str) -> str:
+    """In words, how a grid fills the card; empty where either is unknown."""
+    card, count = PEAKS.get(target), programs(grid)
+    if card is None or count is None:
+        return ""
+    if count < card.multiprocessors:
+        return f"The grid fills {count:,} of {card.multiprocessors} multiprocessors of the {card.card}."
+    return f"The grid has {count / card.multiprocessors:.3g} programs for each of the {card.multiprocessors} multiprocessors of the {card.card}."
