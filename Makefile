@@ -21,7 +21,7 @@ PYTEST := $(BIN)/python -m pytest
 WORKERS ?= 2
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test quick test-all lab bench lint accept notebooks clean
+.PHONY: help demo test quick test-all lab bench coverage lint accept notebooks clean
 
 help: ## Say what can be made
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -43,6 +43,9 @@ lab: $(STAMP) ## Open JupyterLab on the tour
 
 bench: $(STAMP) ## Overheads and compile times beside torch.compile, as ratios
 	$(BIN)/python -m tests.bench
+
+coverage: $(STAMP) ## What share of torch's operators, of the programs and of small transformers becomes kernels, and what does not
+	$(BIN)/python -m tests.engine.lowering.coverage
 
 lint: $(STAMP) ## Style, types and the front end's own tests
 	$(BIN)/ruff check .

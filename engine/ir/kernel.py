@@ -27,6 +27,8 @@ class Buffer:
     shape: tuple[Size, ...]
     stride: tuple[Size, ...]
     kind: Literal["input", "intermediate", "output"] = "intermediate"
+    is_complex: bool = False
+    """It is given, or made by an ATen call, as a complex tensor, of which this describes the real view."""
 
 
 @dataclass(frozen=True)
@@ -72,12 +74,16 @@ class KernelSource:
 
 @dataclass(frozen=True)
 class Ref:
-    """A buffer used as an argument or output, seen through sizes, strides and offset (elements); None means as the buffer is."""
+    """A buffer used as an argument or output, seen through sizes, strides and offset (elements); None means as the buffer is.
+
+    One that ``is_complex`` is seen as complex numbers after that, its last dimension of two being their parts.
+    """
 
     buffer: str
     shape: tuple[Size, ...] | None = None
     stride: tuple[Size, ...] | None = None
     offset: Size = 0
+    is_complex: bool = False
 
 
 @dataclass(frozen=True)

@@ -134,6 +134,8 @@ class Def:
     label: str = ""
     """What to call its value inside a kernel."""
     start: Def | float | None = None
+    is_complex: bool = False
+    """It is in memory as a complex tensor, of which this is the real view: inputs and results of ATen calls."""
 
     @property
     def is_computed(self) -> bool:

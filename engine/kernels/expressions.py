@@ -156,8 +156,8 @@ def operation_text(name: str, args: Sequence[str], dtype: torch.dtype, operand: 
     """One operation over operands' texts; infix texts come in parentheses-free form, so operands must be closed."""
     if name in INFIX:
         return f"{args[0]} {INFIX[name]} {args[1]}"
-    if name == "neg":
-        return f"-{args[0]}"
+    if name == "neg":  # Triton subtracts from zero, which would lose the sign of a zero
+        return f"{args[0]} * -1.0" if operand.is_floating_point else f"-{args[0]}"
     if name == "not":
         return f"~{args[0]}"
     if name == "sqrt":

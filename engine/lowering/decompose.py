@@ -13,7 +13,7 @@ from torch._guards import detect_fake_mode
 
 from engine.ir.aot import AotGraph
 from engine.ir.graph import NodeOrigin, node_id, origin_of, set_origin
-from engine.lowering.ops import lowering_of
+from engine.lowering.ops import is_lowered
 
 aten = torch.ops.aten
 
@@ -75,14 +75,16 @@ def is_library(target: Any) -> bool:
     return _packet(target) in LIBRARY | EMPTY or _packet(target).startswith(LINEAR_ALGEBRA)
 
 
-def reason_for(target: Any) -> str:
-    """Why an operator without a lowering is called in ATen."""
+def reason_for(target: Any, *, is_complex: bool = False) -> str:
+    """Why an operator without a lowering (for complex tensors) is called in ATen."""
     if not isinstance(target, torch._ops.OpOverload):
         return "It has no lowering."
     if _packet(target) in EMPTY:
         return "It only allocates: there is nothing to compute."
     if is_library(target):
         return "A vendor library does it best."
+    if is_complex:
+        return "Complex numbers are computed by ATen."
     if _is_random(target):
         return "Random numbers come from ATen, so that a seed gives what it gives in eager."
     return "It has no lowering."
@@ -101,7 +103,7 @@ def decompositions() -> dict[Any, Callable[..., Any]]:
     return {
         op: fn
         for op, fn in decomposition_table.items()
-        if lowering_of(op) is None and not is_library(op) and "_for_cpu" not in str(op) and not _is_random(op)
+        if not is_lowered(op) and not is_library(op) and "_for_cpu" not in str(op) and not _is_random(op)
     }
 
 
@@ -153,7 +155,7 @@ def _attribute(module: torch.nn.Module, path: str) -> Any:
 
 
 def _can_decompose(target: Any) -> bool:
-    if not isinstance(target, torch._ops.OpOverload) or lowering_of(target) is not None or is_library(target):
+    if not isinstance(target, torch._ops.OpOverload) or is_lowered(target) or is_library(target):
         return False
     return target in decompositions() or target.has_kernel_for_dispatch_key(
         torch._C.DispatchKey.CompositeImplicitAutograd
@@ -192,7 +194,7 @@ def _is_provided(target: Any) -> bool:
     """Whether a part is better off on its own than inside the whole operator, which ATen also has."""
     if not isinstance(target, torch._ops.OpOverload):
         return True
-    return lowering_of(target) is not None or is_library(target) or _is_random(target)
+    return is_lowered(target) or is_library(target) or _is_random(target)
 
 
 def _fits(node: torch.fx.Node, traced: torch.fx.GraphModule) -> bool:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import operator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -18,9 +18,9 @@ from engine.ir.loops import Def
 from engine.lowering.decompose import decompose, is_library, reason_for
 from engine.lowering.fuse import bases, fuse, probed
 from engine.lowering.memory import layout, strided
-from engine.lowering.ops import lowering_of
+from engine.lowering.ops import complex_lowering_of, lowering_of
 from engine.lowering.share import Emit
-from engine.lowering.table import ExternNode, Lowering, NotLowered, Tensor, dense_stride, sizes_of
+from engine.lowering.table import REAL, ExternNode, Lowering, NotLowered, Tensor, dense_stride, parts_like, sizes_of
 
 
 class LoweringError(EngineError):
@@ -104,11 +104,19 @@ class Walk:
             return
         for dim, size in enumerate(value.shape):
             self._bind(size, position, dim)
-        stride = tuple(plain(s) for s in value.stride()) if value.layout == torch.strided else ()
-        read = Tensor(sizes_of(value), self.low.add(Def(node.name, value.dtype, sizes_of(value), stride, "input", ())))
+        read = self._read(node.name, value, "input", ())
+        stride = read.base.stride
         self.values[node] = read
         if not all(isinstance(s, int) or {str(f) for f in s.free_symbols} <= self.symbols.keys() for s in stride):
             self.unbound.append((node, read))
+
+    def _read(self, name: str, value: torch.Tensor, kind: str, origins: tuple[str, ...]) -> Tensor:
+        """A tensor that is there: an input, or an ATen call's result. A complex one is read as its real view."""
+        seen = parts_like(value)
+        is_complex = seen is not value
+        stride = tuple(plain(s) for s in seen.stride()) if value.layout == torch.strided else ()
+        made = Def(name, seen.dtype, sizes_of(seen), stride, kind, origins, is_complex=is_complex)
+        return Tensor(made.shape, self.low.add(made), is_complex=is_complex)
 
     def _settle_strides(self) -> None:
         """Inputs whose strides are symbols that no size gives are copied first."""
@@ -119,7 +127,12 @@ class Walk:
                 continue
             self.low.node, self.low.origins = node, origin_of(node).nodes
             copied = Def(
-                self.low.name(f"{node.name}_rows"), read.dtype, read.shape, contiguous_strides(read.shape), "extern", ()
+                self.low.name(f"{node.name}_rows"),
+                read.dtype,
+                read.shape,
+                contiguous_strides(read.shape),
+                "extern",
+                is_complex=read.is_complex,
             )
             reason = "Its strides are symbols that no size gives."
             target = torch.ops.aten.clone.default
@@ -129,7 +142,7 @@ class Walk:
                 )
             )
             self.low.add(copied)
-            self.values[node] = Tensor(read.shape, copied)
+            self.values[node] = Tensor(read.shape, copied, is_complex=read.is_complex)
 
     def _bind(self, value: Any, position: int, dim: int) -> None:
         if isinstance(value, (torch.SymInt, torch.SymFloat)) and value.node.expr.is_Symbol:
@@ -191,9 +204,10 @@ class Walk:
 
     def _lowered(self, node: torch.fx.Node, args: Any, kwargs: Any) -> str | None:
         """Try the table; why it did not work, None if it did."""
-        lowering = lowering_of(node.target)
+        is_complex = _is_complex(node, args, kwargs)
+        lowering = (complex_lowering_of if is_complex else lowering_of)(node.target)
         if lowering is None:
-            return reason_for(node.target)
+            return reason_for(node.target, is_complex=is_complex)
         mark = len(self.low.defs)
         try:
             _check_devices(node)
@@ -230,26 +244,23 @@ class Walk:
             lambda v: self.in_memory(v) if isinstance(v, Tensor) else v, (tuple(args), dict(kwargs))
         )
         value = node.meta.get("val")
-        results: list[Def | None] = []
+        tensors: list[Tensor | None] = []
         many = isinstance(value, (tuple, list))
         for k, item in enumerate(value if many else (value,)):  # type: ignore[arg-type]
             name = node.name if not many else self.low.name(f"{node.name}_{k}")
-            results.append(self._result(name, item) if isinstance(item, torch.Tensor) else None)
-        self.low.externs.append(
-            ExternNode(node, target, args, kwargs, tuple(results), is_library, reason, self.low.origins)
-        )
-        tensors = tuple(None if r is None else Tensor(r.shape, r) for r in results)
-        self.values[node] = tensors if many else tensors[0]
+            tensors.append(self._result(name, item) if isinstance(item, torch.Tensor) else None)
+        results = tuple(None if t is None else t.base for t in tensors)
+        self.low.externs.append(ExternNode(node, target, args, kwargs, results, is_library, reason, self.low.origins))
+        self.values[node] = tuple(tensors) if many else tensors[0]
         if not many and results[0] is None and value is not None:
             raise LoweringError(
                 f"{node.target} gives a number that later operators need; numbers read from tensors are not lowered yet."
             )
 
-    def _result(self, name: str, value: torch.Tensor) -> Def:
+    def _result(self, name: str, value: torch.Tensor) -> Tensor:
         if value.layout != torch.strided:
             raise LoweringError(f"{name} is a sparse tensor: graphs with sparse results are not lowered.")
-        stride = tuple(plain(s) for s in value.stride())
-        return self.low.add(Def(name, value.dtype, sizes_of(value), stride, "extern", self.low.origins))
+        return self._read(name, value, "extern", self.low.origins)
 
     def in_memory(self, value: Tensor) -> Tensor:
         """The tensor itself where it is a strided view of something in memory, else a copy."""
@@ -258,7 +269,7 @@ class Walk:
         node, self.low.node = self.low.node, None
         copied = self.low.pointwise(value.shape, value.dtype, value.at, name=f"{value.base.name}_copy")
         self.low.node = node
-        return copied
+        return replace(copied, is_complex=value.is_complex)
 
     def _output(self, node: torch.fx.Node) -> None:
         given = node.args[0] if isinstance(node.args[0], (tuple, list)) else (node.args[0],)
@@ -274,7 +285,7 @@ class Walk:
         """Something in memory with the strides that eager gives."""
         self.low.origins = origin_of(source).nodes
         placed = strided(value)
-        wanted = source.meta["val"]
+        wanted = parts_like(source.meta["val"])
         if placed is not None and _same_layout(placed, value, wanted):
             return value
         self.low.node = source
@@ -286,7 +297,7 @@ class Walk:
             stride=dense_stride(wanted),
         )
         self.low.node = None
-        return copied
+        return replace(copied, is_complex=value.is_complex)
 
 
 def _node_names(module: torch.fx.GraphModule) -> set[str]:
@@ -295,6 +306,15 @@ def _node_names(module: torch.fx.GraphModule) -> set[str]:
         names = {n.name for n in module.graph.nodes}
         module._names = names  # type: ignore[assignment]
     return names
+
+
+def _is_complex(node: torch.fx.Node, args: Any, kwargs: Any) -> bool:
+    """Whether a call takes or gives complex tensors that loops compute with."""
+    given = torch.utils._pytree.tree_leaves((args, kwargs))
+    made = torch.utils._pytree.tree_leaves(node.meta.get("val"))
+    return any(isinstance(v, Tensor) and v.is_complex for v in given) or any(
+        isinstance(v, torch.Tensor) and v.dtype in REAL for v in made
+    )
 
 
 def _is_item(node: torch.fx.Node) -> bool:
@@ -346,6 +366,7 @@ def _check_result(node: torch.fx.Node, result: Any) -> None:
     for made, expected in zip(results, wanted, strict=True):
         if not isinstance(expected, torch.Tensor):
             continue
+        expected = parts_like(expected)
         same = isinstance(made, Tensor) and made.dtype == expected.dtype and len(made.shape) == len(expected.shape)
         if not same or not all(is_same(a, plain(b)) for a, b in zip(made.shape, expected.shape, strict=True)):
             raise AssertionError(

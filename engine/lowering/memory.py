@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import torch
 from torch.utils import _pytree as pytree
 
-from engine.ir.index import Index, Size, Var, contiguous_strides, flatten, product, unflatten, variable
+from engine.ir.index import Index, Size, Var, contiguous_strides, exact_quotient, flatten, product, unflatten, variable
 from engine.ir.kernel import Buffer, Extern, KernelSource, Launch, Program, Ref, Step
 from engine.ir.loops import Builder, Def, LoopKernel
 from engine.lowering.cost import bytes_moved, flops
@@ -70,19 +70,19 @@ def _buffers(walk: Walk, schedule: Schedule) -> dict[str, Buffer]:
     buffers: dict[str, Buffer] = {}
     for made in walk.low.defs:
         if made.kind == "input":
-            buffers[made.name] = Buffer(made.name, made.dtype, made.shape, made.stride, "input")
+            buffers[made.name] = Buffer(made.name, made.dtype, made.shape, made.stride, "input", made.is_complex)
     for step in schedule.steps:
         for made in step.stored if isinstance(step, Group) else [r for r in step.results if r is not None]:
-            buffers[made.name] = Buffer(
-                made.name, made.dtype, made.shape, made.stride, "output" if made in returned else "intermediate"
-            )
+            kind: Literal["output", "intermediate"] = "output" if made in returned else "intermediate"
+            buffers[made.name] = Buffer(made.name, made.dtype, made.shape, made.stride, kind, made.is_complex)
     return buffers
 
 
 def strided(value: Tensor) -> tuple[tuple[Size, ...], Size] | None:
     """``(strides, offset)`` of a view of something in memory, None where it is no strided view."""
     if value.mapping is None:
-        return value.base.stride, 0
+        is_apart = value.is_complex and not _is_paired(value.base.stride, 0)
+        return None if is_apart else (value.base.stride, 0)
     variables = tuple(Var(f"v{d}", n) for d, n in enumerate(value.shape))
     flat = flatten(value.mapping(tuple(variable(v) for v in variables)), value.base.stride)
     if not flat.terms.keys() <= set(variables):
@@ -90,16 +90,23 @@ def strided(value: Tensor) -> tuple[tuple[Size, ...], Size] | None:
     usual = contiguous_strides(value.shape)
     strides = tuple(flat.terms.get(v, 0) if v.size != 1 else usual[d] for d, v in enumerate(variables))
     negative = any(isinstance(s, int) and s < 0 for s in strides)
-    return None if negative else (strides, flat.const)
+    if negative or (value.is_complex and not _is_paired(strides, flat.const)):
+        return None
+    return strides, flat.const
+
+
+def _is_paired(strides: tuple[Size, ...], offset: Size) -> bool:
+    """Whether real and imaginary parts lie side by side, as complex numbers do."""
+    return strides[-1] == 1 and all(exact_quotient(s, 2) is not None for s in (*strides[:-1], offset))
 
 
 def _ref(value: Tensor) -> Ref:
     """How a step names a tensor in memory."""
     if value.mapping is None:
-        return Ref(value.base.name)
+        return Ref(value.base.name, is_complex=value.is_complex)
     placed = strided(value)
     assert placed is not None, f"{value.base.name} was not put into memory"
-    return Ref(value.base.name, value.shape, placed[0], placed[1])
+    return Ref(value.base.name, value.shape, placed[0], placed[1], value.is_complex)
 
 
 def _extern(step: ExternNode) -> Extern:
@@ -239,9 +246,10 @@ def _call_text(step: Extern) -> str:
 
 def _value_text(value: Any) -> str:
     if isinstance(value, Ref):
-        if value.shape is None:
-            return value.buffer
-        return f"view({value.buffer}, {_tuple_text(value.shape)}, {_tuple_text(value.stride or ())}, {value.offset})"
+        text = value.buffer
+        if value.shape is not None:
+            text = f"view({text}, {_tuple_text(value.shape)}, {_tuple_text(value.stride or ())}, {value.offset})"
+        return f"view_as_complex({text})" if value.is_complex else text
     if isinstance(value, (tuple, list)):
         inside = ", ".join(_value_text(v) for v in value)
         return f"({inside})" if isinstance(value, tuple) else f"[{inside}]"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -43,12 +44,14 @@ class NotLowered(Exception):
 class Tensor:
     """A tensor while lowering: elements of a Def seen through an index map.
 
-    ``mapping`` turns an index of this tensor into one of ``base``.
+    ``mapping`` turns an index of this tensor into one of ``base``. One that ``is_complex`` has a last dimension of two, the real and the
+    imaginary parts, and goes to lowerings of complex numbers only.
     """
 
     shape: tuple[Size, ...]
     base: Def
     mapping: Callable[[Coordinates], Coordinates] | None = None
+    is_complex: bool = False
 
     @property
     def dtype(self) -> torch.dtype:
@@ -182,6 +185,8 @@ class Lowering:
         if stride is not None:
             return tuple(stride)
         value = self.node.meta.get("val") if self.node is not None else None
+        if isinstance(value, torch.Tensor) and value.dtype in REAL and len(shape) == len(value.shape) + 1:
+            value = parts_like(value)
         if (
             isinstance(value, torch.Tensor)
             and len(value.shape) == len(shape)
@@ -207,6 +212,10 @@ class ExternNode:
 
 Lower = Callable[..., Lowered]
 TABLE: dict[Any, Lower] = {}
+COMPLEX: dict[Any, Lower] = {}
+"""Lowerings for calls that take or give complex tensors."""
+REAL = {torch.complex64: torch.float32, torch.complex128: torch.float64}
+"""The type of the parts of complex types that loops compute with."""
 
 
 def lowers(*operators: Any) -> Callable[[Lower], Lower]:
@@ -220,6 +229,29 @@ def lowers(*operators: Any) -> Callable[[Lower], Lower]:
         return fn
 
     return register
+
+
+def lowers_complex(*operators: Any) -> Callable[[Lower], Lower]:
+    """Register a lowering of operators for complex tensors."""
+
+    def register(fn: Lower) -> Lower:
+        for operator in operators:
+            if operator in COMPLEX:
+                raise ValueError(f"{operator} already has a lowering for complex numbers")
+            COMPLEX[operator] = fn
+        return fn
+
+    return register
+
+
+def parts_like(value: Any) -> Any:
+    """A stand-in for a complex tensor's real view: no memory, the same strides in units of its parts. Other values stay."""
+    if not isinstance(value, torch.Tensor) or value.dtype not in REAL:
+        return value
+    with getattr(value, "fake_mode", None) or contextlib.nullcontext():
+        return torch.empty_strided(
+            (*value.shape, 2), (*(2 * s for s in value.stride()), 1), dtype=REAL[value.dtype], device="meta"
+        )
 
 
 def dense_stride(value: torch.Tensor) -> tuple[Size, ...]:

@@ -28,14 +28,27 @@ def exact_values(
     """
     nodes = _by_name(module)
     targets = [nodes[name] for name in wanted if name in nodes]
-    values: dict[torch.fx.Node, Any] = {nodes[n]: _double(v) for n, v in given.items() if n in nodes}
+    values: dict[torch.fx.Node, Any] = {nodes[n]: _given(nodes[n], v) for n, v in given.items() if n in nodes}
     # A node that is both given and wanted (read and written by the kernel) is not computed from anything.
     between = _between(targets, values)
     for node in module.graph.nodes:
         if node in between:
             values[node] = _run(module, node, values)
     found = {name: values.get(nodes[name]) for name in wanted if name in nodes}
-    return {name: value for name, value in found.items() if isinstance(value, torch.Tensor)}
+    return {name: _parts(value) for name, value in found.items() if isinstance(value, torch.Tensor)}
+
+
+def _parts(value: torch.Tensor) -> torch.Tensor:
+    """What kernels see: of a complex tensor its real view."""
+    return torch.view_as_real(value.resolve_conj()) if value.is_complex() else value
+
+
+def _given(node: torch.fx.Node, value: Any) -> Any:
+    """A node's value in double precision, complex again where a kernel sees its parts."""
+    made = node.meta.get("val")
+    if isinstance(made, torch.Tensor) and made.is_complex() and not value.is_complex():
+        value = torch.view_as_complex(value.contiguous())
+    return _double(value)
 
 
 def _by_name(module: torch.fx.GraphModule) -> dict[str, torch.fx.Node]:
@@ -82,12 +95,14 @@ def _run(module: torch.fx.GraphModule, node: torch.fx.Node, values: Mapping[torc
 def _argument(argument: Any, values: Mapping[torch.fx.Node, Any]) -> Any:
     if isinstance(argument, torch.fx.Node):
         return values[argument]
-    if isinstance(argument, torch.dtype) and argument.is_floating_point:
-        return torch.float64
+    if isinstance(argument, torch.dtype) and (argument.is_floating_point or argument.is_complex):
+        return torch.complex128 if argument.is_complex else torch.float64
     if isinstance(argument, torch.device):
         return torch.device("cpu")
     return argument
 
 
 def _double(value: Any) -> Any:
+    if isinstance(value, torch.Tensor) and value.is_complex():
+        return value.to(torch.complex128)
     return value.double() if isinstance(value, torch.Tensor) and value.is_floating_point() else value

@@ -22,6 +22,8 @@ from engine.runtime.pool import Pool, WorkerFailed
 WHERE = "Triton's interpreter"
 TIMEOUT = 120.0
 """Seconds that one kernel may take in the interpreter."""
+COMPLEX = (torch.complex64, torch.complex128)
+"""Types that kernels compute with by their parts."""
 LARGEST = 1 << 28
 """Elements of one kernel's buffers together: beyond that interpreting takes hours."""
 
@@ -125,8 +127,13 @@ class _Recorder(torch.fx.Interpreter):
         )
         for name, result in results.items():
             if name in self._needed and isinstance(result, torch.Tensor):
-                self.kept.setdefault(name, result.detach().clone())
+                self.kept.setdefault(name, _parts(result.detach()).clone())
         return value
+
+
+def _parts(value: torch.Tensor) -> torch.Tensor:
+    """What kernels see of a tensor: of a complex one its real view."""
+    return torch.view_as_real(value.resolve_conj()) if value.dtype in COMPLEX else value
 
 
 def _reference(

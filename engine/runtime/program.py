@@ -185,6 +185,8 @@ class _Writer:
             "torch": torch,  # sympy prints float(size) as torch.sym_float
             "empty_strided": torch.empty_strided,
             "settled": settled,
+            "real_view": real_view,
+            "view_as_complex": torch.view_as_complex,
             "device": self.device,
         }
         if self.device.type == "cuda":
@@ -227,6 +229,9 @@ class _Writer:
         for name in tensors:
             if name in self.scalars:
                 yield f"{self._names[name]} = {self._names[name]}.to(device)"
+        for name in dict.fromkeys(self.program.inputs):
+            if name in self.program.buffers and self.program.buffers[name].is_complex:
+                yield f"{self._names[name]} = real_view({self._names[name]})"
 
     def _launch(self, number: int, step: Launch, written: set[str]) -> Iterator[str]:
         for argument in step.kernel.args:
@@ -268,7 +273,8 @@ class _Writer:
             if name is None:
                 continue
             one = f"r[{position}]" if len(step.results) > 1 else "(r[0] if isinstance(r, (tuple, list)) else r)"
-            yield f"{self._names[name]} = {one}"
+            is_complex = name in self.program.buffers and self.program.buffers[name].is_complex
+            yield f"{self._names[name]} = " + (f"real_view({one})" if is_complex else one)
             yield from self._settle(name)
         yield "del r"
 
@@ -312,6 +318,9 @@ class _Writer:
         return self._bound(value)
 
     def _ref(self, ref: Ref) -> str:
+        return f"view_as_complex({self._seen(ref)})" if ref.is_complex else self._seen(ref)
+
+    def _seen(self, ref: Ref) -> str:
         local, buffer = self._names[ref.buffer], self.program.buffers.get(ref.buffer)
         if ref.shape is None and ref.stride is None and static_size(ref.offset) == 0:
             return local
@@ -370,6 +379,11 @@ def _refs(value: Any) -> Iterator[Ref]:
             yield from _refs(item)
     elif isinstance(value, dict):
         yield from _refs(tuple(value.values()))
+
+
+def real_view(tensor: torch.Tensor) -> torch.Tensor:
+    """A complex tensor's parts as they are in memory, a conjugation that was put off done first."""
+    return torch.view_as_real(tensor.resolve_conj())
 
 
 def settled(

@@ -214,3 +214,32 @@ class Encoder(nn.Module):
 
     def forward(self, x):
         return self.layer(x)
+
+
+@program(lambda: (torch.randn(2, 6, 4, 8),), tolerance=1e-5)
+class ComplexRotary(nn.Module):
+    """Rotary embedding by complex numbers, kept in a buffer, as the first Llama has it."""
+
+    def __init__(self):
+        super().__init__()
+        rates = 1.0 / (10000.0 ** (torch.arange(0, 8, 2).float() / 8))
+        angles = torch.outer(torch.arange(16).float(), rates)
+        self.register_buffer("turns", torch.polar(torch.ones_like(angles), angles), persistent=False)
+
+    def forward(self, x):
+        pairs = torch.view_as_complex(x.float().reshape(*x.shape[:-1], -1, 2))
+        turns = self.turns[: x.shape[1]].view(1, x.shape[1], 1, -1)
+        return torch.view_as_real(pairs * turns).flatten(3).type_as(x)
+
+
+@program(lambda: (torch.randn(3, 16),), tolerance=1e-5)
+class SpectralFilter(nn.Module):
+    """A filter in the frequency domain, as Fourier neural operators learn it."""
+
+    def __init__(self):
+        super().__init__()
+        self.weight = nn.Parameter(torch.randn(9, 2) * 0.1)
+
+    def forward(self, x):
+        spectrum = torch.fft.rfft(x, dim=-1, norm="ortho")
+        return torch.fft.irfft(spectrum * torch.view_as_complex(self.weight), n=x.shape[-1], norm="ortho") + x

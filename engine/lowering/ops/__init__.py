@@ -4,12 +4,48 @@ from __future__ import annotations
 
 from typing import Any
 
-from engine.lowering.ops import bits, indexing, pointwise, pools, reductions, scatters, searching, views
-from engine.lowering.table import TABLE, Lower
+from engine.lowering.ops import (
+    adaptive,
+    bits,
+    collects,
+    complexes,
+    indexing,
+    pointwise,
+    pools,
+    reductions,
+    scatters,
+    searching,
+    special,
+    views,
+)
+from engine.lowering.table import COMPLEX, TABLE, Lower
 
-FAMILIES = (pointwise, bits, views, indexing, reductions, scatters, pools, searching)
+FAMILIES = (
+    pointwise,
+    bits,
+    special,
+    views,
+    indexing,
+    reductions,
+    scatters,
+    collects,
+    pools,
+    adaptive,
+    searching,
+    complexes,
+)
 
 
 def lowering_of(operator: Any) -> Lower | None:
-    """The lowering of an operator, None where there is none."""
+    """The lowering of an operator for real tensors, None where there is none."""
     return TABLE.get(operator)
+
+
+def complex_lowering_of(operator: Any) -> Lower | None:
+    """The lowering of an operator for calls that take or give complex tensors, None where there is none."""
+    return COMPLEX.get(operator)
+
+
+def is_lowered(operator: Any) -> bool:
+    """Whether an operator has a lowering of either kind."""
+    return operator in TABLE or operator in COMPLEX

@@ -22,13 +22,17 @@ MAX_WINDOW = 64
 
 @dataclass(frozen=True)
 class Side:
-    """Windows along one dimension: ``size`` elements there, ``count`` windows of ``width``, every ``step``, from ``-padding`` on."""
+    """Windows along one dimension: ``size`` elements there, ``count`` windows of ``width``, every ``step``, from ``-padding`` on.
+
+    The elements of a window are ``gap`` apart.
+    """
 
     size: Size
     count: Size
     width: int
     step: int
     padding: int
+    gap: int = 1
 
     @property
     def is_inside(self) -> bool:
@@ -37,7 +41,7 @@ class Side:
             self.padding == 0
             and isinstance(self.size, int)
             and isinstance(self.count, int)
-            and (self.count - 1) * self.step + self.width <= self.size
+            and (self.count - 1) * self.step + (self.width - 1) * self.gap + 1 <= self.size
         )
 
     def first(self, window: Index) -> Index:
@@ -61,7 +65,9 @@ def _each(values: Any, count: int) -> list[int]:
     return [int(v) for v in (given * count if len(given) == 1 else given)]
 
 
-def _sides(a: Tensor, windows: Sequence[Size], kernel: Any, stride: Any, padding: Any, rank: int) -> list[Side]:
+def _sides(
+    a: Tensor, windows: Sequence[Size], kernel: Any, stride: Any, padding: Any, rank: int, gaps: Any = (1,)
+) -> list[Side]:
     check_loopable(a)
     widths = _each(kernel, rank)
     steps, pads = _each(stride or widths, rank), _each(padding, rank)
@@ -70,7 +76,8 @@ def _sides(a: Tensor, windows: Sequence[Size], kernel: Any, stride: Any, padding
         total *= width
     if total > MAX_WINDOW:
         raise NotLowered(f"windows of more than {MAX_WINDOW} elements are pooled by ATen")
-    return [Side(*s) for s in zip(a.shape[-rank:], windows[-rank:], widths, steps, pads, strict=True)]
+    sides = zip(a.shape[-rank:], windows[-rank:], widths, steps, pads, _each(gaps, rank), strict=True)
+    return [Side(*s) for s in sides]
 
 
 def _inside(b: Builder, places: Iterable[tuple[Index, Size, bool]]) -> Op | None:
@@ -225,10 +232,8 @@ def max_pool2d_with_indices(
     ceil_mode: bool = False,
 ) -> tuple[Tensor, Tensor]:
     """The largest element of each window (NaN if there is one), and where it lies in its plane."""
-    if _each(dilation, 2) != [1, 1]:
-        raise NotLowered("windows with gaps are pooled by ATen")
     shape = sizes_of(result_value(low)[0])
-    sides = _sides(a, shape, kernel, stride, padding, 2)
+    sides = _sides(a, shape, kernel, stride, padding, 2, dilation)
     held = compute_dtype(a.dtype)
     lowest = float("-inf") if held.is_floating_point else torch.iinfo(held).min
     width = a.shape[-1]
@@ -237,7 +242,7 @@ def max_pool2d_with_indices(
         lead, windows = index[:-2], index[-2:]
         best, where = b.constant(lowest, held), _first_place(b, sides, windows)
         for offsets in product(*(range(s.width) for s in sides)):
-            place = tuple(s.first(w) + o for s, w, o in zip(sides, windows, offsets, strict=True))
+            place = tuple(s.first(w) + o * s.gap for s, w, o in zip(sides, windows, offsets, strict=True))
             inside = _inside(b, ((p, s.size, s.is_inside) for p, s in zip(place, sides, strict=True)))
             value = a.at(b, (*lead, *place)) if inside is None else _guarded(b, a, (*lead, *place), inside, lowest)
             is_more = b.call("gt", value, best, dtype=torch.bool)
@@ -259,10 +264,17 @@ def _guarded(b: Builder, a: Tensor, place: Coordinates, inside: Op, otherwise: f
 
 def _first_place(b: Builder, sides: Sequence[Side], windows: Coordinates) -> Op:
     """Where the first element of a window lies in its plane: the answer while nothing is larger than nothing."""
-    row, column = (
-        b.position(s.first(w))
-        if s.padding == 0
-        else b.call("maximum", b.position(s.first(w)), b.constant(0, b.index_dtype))
-        for s, w in zip(sides, windows, strict=True)
-    )
+    row, column = (_first_inside(b, s, w) for s, w in zip(sides, windows, strict=True))
     return b.call("add", b.call("mul", row, b.size(sides[1].size, b.index_dtype)), column)
+
+
+def _first_inside(b: Builder, side: Side, window: Index) -> Op:
+    """The first place of a window that is not in the padding."""
+    first = side.first(window)
+    place, none = b.position(first), b.constant(0, b.index_dtype)
+    if side.padding == 0:
+        return place
+    if side.gap == 1:
+        return b.call("maximum", place, none)
+    is_before = b.call("lt", place, none, dtype=torch.bool)
+    return b.where(is_before, b.position(first.mod(side.gap)), place)

@@ -75,9 +75,10 @@ def _check_ranks(a: Tensor, indices: Tensor) -> None:
         raise NotLowered("writing into a scalar is done by ATen")
 
 
-def _along(
+def along(
     low: Lowering, a: Tensor, dim: int, indices: Tensor, value: Callable[[Builder, Coordinates], Op], *, is_added: bool
 ) -> Tensor:
+    """``a`` with a value written or added at each index along a dimension."""
     _check_ranks(a, indices)
     dim = positive_dim(dim, len(a.shape))
 
@@ -90,43 +91,17 @@ def _along(
 @lowers(aten.scatter_add.default)
 def scatter_add(low: Lowering, a: Tensor, dim: int, indices: Tensor, source: Tensor) -> Tensor:
     held = compute_dtype(a.dtype)
-    return _along(low, a, dim, indices, lambda b, i: b.cast(source.at(b, i), held), is_added=True)
+    return along(low, a, dim, indices, lambda b, i: b.cast(source.at(b, i), held), is_added=True)
 
 
 @lowers(aten.scatter.src)
 def scatter_src(low: Lowering, a: Tensor, dim: int, indices: Tensor, source: Tensor) -> Tensor:
-    return _along(low, a, dim, indices, lambda b, i: b.cast(source.at(b, i), a.dtype), is_added=False)
+    return along(low, a, dim, indices, lambda b, i: b.cast(source.at(b, i), a.dtype), is_added=False)
 
 
 @lowers(aten.scatter.value)
 def scatter_value(low: Lowering, a: Tensor, dim: int, indices: Tensor, value: Any) -> Tensor:
-    return _along(low, a, dim, indices, element(value, a.dtype, indices.shape), is_added=False)
-
-
-@lowers(aten.scatter_reduce.two)
-def scatter_reduce(
-    low: Lowering, a: Tensor, dim: int, indices: Tensor, source: Tensor, reduce: str, *, include_self: bool = True
-) -> Tensor:
-    """Sums and means. Extremes would need atomic operations that keep NaN, products ones that multiply: no target has them."""
-    if reduce not in ("sum", "mean"):
-        raise NotLowered(f"no target puts values together by {reduce} atomically as eager does")
-    held = compute_dtype(a.dtype)
-    if reduce == "mean" and not held.is_floating_point:
-        raise NotLowered("a mean of whole numbers, rounded down, is computed by ATen")
-    start = a
-    if not include_self:
-        start = _along(low, a, dim, indices, lambda b, i: b.constant(0, a.dtype), is_added=False)
-    total = _along(low, start, dim, indices, lambda b, i: b.cast(source.at(b, i), held), is_added=True)
-    if reduce == "sum":
-        return total
-    none = low.pointwise(a.shape, held, lambda b, i: b.constant(1 if include_self else 0, held), name="count_start")
-    count = _along(low, none, dim, indices, lambda b, i: b.constant(1, held), is_added=True)
-
-    def mean(b: Builder, i: Coordinates) -> Op:
-        one = b.constant(1, held)
-        return b.call("div", total.at(b, i), b.call("maximum", count.at(b, i), one))
-
-    return low.pointwise(a.shape, a.dtype, mean)
+    return along(low, a, dim, indices, element(value, a.dtype, indices.shape), is_added=False)
 
 
 @lowers(aten.put.default)

@@ -626,3 +626,125 @@ def rows_with_room(a: torch.Tensor, b: torch.Tensor) -> Any:
     scaled = a * 2
     deep = (a.view(2, 32, 1030) * 3).view(64, 1030)
     return scaled @ b, scaled.t() @ a[:, :8], deep @ b
+
+
+def complexes(*shape: int) -> Make:
+    """Normally distributed complex numbers."""
+    return lambda: torch.randn(shape, dtype=torch.complex64)
+
+
+@case(normal(2, 6, 4, 8), normal(6, 4))
+def rotary_by_complex_numbers(x: Any, angle: Any) -> Any:
+    """Rotary embedding as Llama's authors write it."""
+    turn = torch.polar(torch.ones_like(angle), angle)
+    pairs = torch.view_as_complex(x.float().reshape(*x.shape[:-1], -1, 2))
+    return torch.view_as_real(pairs * turn.view(1, 6, 1, 4)).flatten(3)
+
+
+@case(complexes(4, 5), complexes(5), normal(4, 1), complexes(4, 5))
+def complex_arithmetic(x: Any, y: Any, r: Any, z: Any) -> Any:
+    """Products, quotients, conjugates, and what is real again."""
+    return (
+        (x + y, x - 2 * y, x * y, x / z, x * r, r / z, -x, x * (2 + 3j), 1j * r, x * 0.5, x.exp(), x.reciprocal()),
+        (x.abs(), x.angle(), x.real + 1, (x * y).imag, x.conj() * z, x == y, torch.where(r > 0, x, y), x.sum(-1)),
+        ((x * y).mean(), torch.complex(r, r) + x, r.to(torch.complex64) * y, x.resolve_conj() + 1),
+    )
+
+
+@case(complexes(4, 6), complexes(4, 6), whole(3, below=4))
+def complex_shapes(x: Any, y: Any, rows: Any) -> Any:
+    """Rearranged like any other tensor."""
+    return (
+        (x.t() * 2, x.reshape(8, 3) + 1, x[1:3, ::2] * y[:2, :3], torch.cat([x, y]), torch.stack([x, y], 1), x[rows]),
+        (x.flip(1), x.unsqueeze(1).expand(4, 2, 6) * 1, x.permute(1, 0).contiguous(), F.pad(x, (1, 2)), x.roll(1, 0)),
+        (
+            x.split(2, 1)[1] * 2,
+            x.select(-1, 2) + 1,
+            x.index_select(1, rows),
+            (x * y).cumsum(0),
+            torch.zeros_like(x) + y,
+        ),
+    )
+
+
+@case(normal(3, 16), complexes(9), dynamic=False)
+def filtered_by_its_spectrum(x: Any, weight: Any) -> Any:
+    """Library transforms with kernels of complex numbers between them."""
+    return torch.fft.irfft(torch.fft.rfft(x * 2) * weight, n=16) + x, torch.fft.fft(x).real * 2
+
+
+@case(normal(5, 4), whole(6, below=5), normal(6, 4), whole(6, 3, below=5), whole(5, 4, below=50), whole(6, 4, below=9))
+def collected(a: Any, rows: Any, source: Any, places: Any, n: Any, m: Any) -> Any:
+    """Extremes, products and means of what an index names, with and without what was there."""
+    b = source[:, :3]
+    return (
+        (a.index_reduce(0, rows, source, "amax"), a.index_reduce(0, rows, source, "prod", include_self=False)),
+        (
+            a.index_reduce(0, rows, source, "mean"),
+            n.index_reduce(0, rows, m, "amin"),
+            n.index_reduce(0, rows, m, "mean"),
+        ),
+        (a.scatter_reduce(0, places, b, "amax"), a.scatter_reduce(0, places, b, "amin", include_self=False)),
+        (
+            a.scatter_reduce(0, places, b, "prod"),
+            n.scatter_reduce(0, places, m, "mean"),
+            a.scatter(0, places, 2.0, reduce="add"),
+        ),
+    )
+
+
+@case(normal(4, 6), coins(4, 6), normal(24), normal(4))
+def copied_where(a: Any, mask: Any, source: Any, diagonal: Any) -> Any:
+    """Elements that a mask or a diagonal takes from elsewhere."""
+    return (
+        (a.masked_scatter(mask, source), torch.diagonal_scatter(a, diagonal, 1), a.take(mask.long())),
+        torch.diagonal_scatter(a, diagonal[:2], -2),
+    )
+
+
+@case(normal(40), whole(30, below=7), normal(3, 4), normal(3, 5))
+def counted_and_multiplied(x: Any, n: Any, a: Any, b: Any) -> Any:
+    """Histograms, and products of three."""
+    weight = torch.ones(2, 4, 5) + torch.arange(5)
+    return x.histc(8), x.histc(5, -1, 1), n.float().histc(7, 0, 6), F.bilinear(a, b, weight)
+
+
+@case(lambda: torch.cat([torch.linspace(-4.4, 30, 61), torch.tensor([0.0, -0.0, math.inf, math.nan, -3.0, 1e-3])]))
+def special_functions(x: Any) -> Any:
+    """Series with reflections and poles."""
+    return torch.digamma(x), torch.polygamma(1, x.abs() + 0.1), torch.special.spherical_bessel_j0(x), x.angle()
+
+
+@case(normal(2, 3, 7, 9), normal(1, 2, 5, 6, 7), dynamic=False)
+def windows_of_all_sizes(x: Any, y: Any) -> Any:
+    """Windows as large as they must be, and windows with gaps."""
+    return (
+        (
+            F.adaptive_max_pool2d(x, (3, 4), return_indices=True),
+            F.adaptive_max_pool2d(x, 1),
+            F.adaptive_avg_pool3d(y, (2, 3, 3)),
+        ),
+        (F.max_pool2d(x, 3, 2, 1, dilation=2, return_indices=True), F.max_pool2d(x, 2, 1, dilation=3)),
+    )
+
+
+def _holes() -> torch.Tensor:
+    x = torch.randn(4, 6)
+    x[0, 1], x[2] = math.nan, -math.inf
+    return x
+
+
+@case(_holes, whole(4, 6, below=4))
+def not_a_number_collected(x: Any, places: Any) -> Any:
+    """NaN stays NaN where values are put together, and where windows hold one."""
+    start = torch.zeros(4, 6)
+    return (
+        (start.scatter_reduce(0, places, x, "amax"), start.scatter_reduce(0, places, x, "amin", include_self=False)),
+        F.adaptive_max_pool2d(x[None], (2, 3)),
+    )
+
+
+@case(lambda: torch.tensor([0.0, -0.0, 2.0]))
+def signs_of_nothing(x: Any) -> Any:
+    """Zeros keep their sign, as what is divided by them shows."""
+    return 1 / -x, torch.atan2(-x, x - 1), (-x).signbit(), 1 / (x * -3), torch.copysign(x + 1, -x)

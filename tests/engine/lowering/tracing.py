@@ -25,17 +25,27 @@ def trace(function: Callable[..., Any], args: tuple[Any, ...], *, is_dynamic: bo
     if is_dynamic:
         first = make_fx(called, tracing_mode="symbolic")(*args)
         module = make_fx(_functional(first), tracing_mode="symbolic")(*args)
-        module.graph.eliminate_dead_code()
+        _without_epilogue(module)
         return AotGraph(module, tuple(n.meta["val"] for n in module.graph.nodes if n.op == "placeholder"), "0/0")
     mode = FakeTensorMode()
     fakes = tuple(mode.from_tensor(a) if isinstance(a, torch.Tensor) else a for a in args)
     with mode, torch.no_grad():
         first = make_fx(called, tracing_mode="real")(*fakes)
         module = make_fx(_functional(first), tracing_mode="real")(*fakes)
-    module.graph.eliminate_dead_code()
+    _without_epilogue(module)
     return AotGraph(module, fakes, "0/0")
 
 
 def _functional(module: torch.fx.GraphModule) -> Callable[..., Any]:
     functional: Callable[..., Any] = torch.func.functionalize(torch.fx.Interpreter(module).run, remove="mutations")
     return functional
+
+
+def _without_epilogue(module: torch.fx.GraphModule) -> None:
+    """Take away the writes of inputs at the graph's end, which are no work of lowering: AOT returns such values and writes them itself."""
+    for node in list(module.graph.nodes):
+        if node.target is torch.ops.aten.copy_.default and node.args[0].op == "placeholder":
+            node.replace_all_uses_with(node.args[1])
+            module.graph.erase_node(node)
+    module.graph.eliminate_dead_code()
+    module.recompile()
