@@ -15,9 +15,10 @@ import torch.fx
 
 from engine.aot.joint import Joint, is_backward
 from engine.aot.mincut import INFINITE, Network
+from engine.aot.randomness import is_state, is_stated, join_draws, state_draws
 from engine.aot.recompute import ban, is_size, is_view, seen_by, size_of
 from engine.graph.passes.drop_dead import is_droppable
-from engine.ir.graph import NodeOrigin, origin_of, set_origin
+from engine.ir.graph import NodeOrigin, checkpoint_of, origin_of, set_origin
 from engine.records.aot import PartitionRecord, SavedValue
 
 Method = Literal["min-cut", "default"]
@@ -48,12 +49,16 @@ class Halves:
 
 def partition(joint: Joint, is_free: Sequence[bool], method: Method = "min-cut") -> Halves:
     """Cut ``joint``. ``is_free`` tells for each input whether it is in memory anyway (a parameter), so that saving it costs nothing."""
-    parts = _Parts(joint)
-    _keep_overwritten(joint, parts)
+    state_draws(joint.module.graph)
+    _keep_overwritten(joint, _Parts(joint))
+    twins = _compute_apart(joint, _Parts(joint))
     parts = _Parts(joint)
     read = parts.read_by_backward()
     chosen = read if method == "default" else _minimum_cut(parts, read, is_free)
     saved = _ordered(parts, _completed(parts, chosen))
+    for node, twin in twins.items():
+        if node in saved:
+            twin.replace_all_uses_with(node)
     return _split(parts, saved, method, is_free)
 
 
@@ -74,6 +79,8 @@ class _Parts:
         self.late = self._late()
         """Nodes that only the backward can run: they need a tangent, or have effects that are the backward's."""
         self.written = [n for n, i in zip(self.inputs, joint.plan.inputs, strict=True) if i.written]
+        self.again = self._again()
+        """Nodes inside of activation checkpoints, which the backward is to run once more, and those of its own that follow from them."""
 
     def _late(self) -> set[Node]:
         late = set(self.tangents)
@@ -81,6 +88,25 @@ class _Parts:
             if any(n in late for n in node.all_input_nodes) or (is_backward(node) and not is_droppable(node)):
                 late.add(node)
         return late
+
+    def _again(self) -> set[Node]:
+        again: set[Node] = set()
+        for node in self.nodes[:-1]:
+            if node in self.late or node.op != "call_function" or not is_droppable(node):
+                continue
+            if any(n in again for n in node.all_input_nodes) if is_backward(node) else checkpoint_of(node) is not None:
+                again.add(node)
+        return again
+
+    def leaves_checkpoint(self, node: Node) -> bool:
+        """Whether something of the forward outside of a node's checkpoint reads it, or a view of it."""
+        own = checkpoint_of(node)
+        for user in node.users:
+            if user.op == "output" or (not is_backward(user) and checkpoint_of(user) != own):
+                return True
+            if not is_backward(user) and is_view(user) and self.leaves_checkpoint(user):
+                return True
+        return False
 
     def read_by_backward(self) -> set[Node]:
         """Early values that late nodes read, or that are gradients themselves."""
@@ -104,6 +130,28 @@ def _keep_overwritten(joint: Joint, parts: _Parts) -> None:
             reader.replace_input_with(node, copy)
 
 
+def _compute_apart(joint: Joint, parts: _Parts) -> dict[Node, Node]:
+    """Where a checkpoint's result is read by the backward, let the backward read a copy of its own, made again inside of the checkpoint.
+
+    The result itself is then kept only where another checkpoint starts from it: nothing is computed again from one checkpoint to the next.
+    Returns the copies by what they are copies of.
+    """
+    graph = joint.module.graph
+    twins: dict[Node, Node] = {}
+    for node in parts.nodes:
+        if node not in parts.again or is_backward(node) or is_stated(node) or not parts.leaves_checkpoint(node):
+            continue
+        with graph.inserting_before(node.next):
+            twins[node] = twin = graph.node_copy(node, lambda n: twins.get(n, n) if is_view(node) else n)  # noqa: B023
+        twin.meta = {**node.meta}
+        for reader in [u for u in node.users if u in parts.late or is_backward(u)]:
+            reader.replace_input_with(node, twin)
+    for twin in reversed(list(twins.values())):
+        if not twin.users:
+            graph.erase_node(twin)
+    return {node: twin for node, twin in twins.items() if twin.users}
+
+
 def _minimum_cut(parts: _Parts, read: set[Node], is_free: Sequence[bool]) -> set[Node]:
     """The early values to save so that everything in ``read`` can be had from them, at the least bytes."""
     early = [n for n in parts.nodes[:-1] if n not in parts.late]
@@ -112,9 +160,13 @@ def _minimum_cut(parts: _Parts, read: set[Node], is_free: Sequence[bool]) -> set
     source, sink = network.node(), network.node()
     places = {n: (network.node(), network.node()) for n in early if n in relevant}
     costs = _costs(parts, read, is_free)
+
+    def is_left(node: Node) -> bool:
+        return node in parts.again and not is_view(node) and parts.leaves_checkpoint(node)
+
     for node, (into, out) in places.items():
         network.edge(into, out, costs(node))
-        if node.op == "placeholder" or ban(node):
+        if node.op == "placeholder" or is_left(node) or (node not in parts.again and ban(node)):
             network.edge(source, into, INFINITE)
         if node in read:
             network.edge(out, sink, INFINITE)
@@ -133,13 +185,16 @@ def _costs(parts: _Parts, read: set[Node], is_free: Sequence[bool]) -> Callable[
     saved them too, and complain.
     """
     free = {n for n, f in zip(parts.inputs, is_free, strict=True) if f}
-    eager = {seen_by(n) for n in read}
+    given = (n for node in parts.again for n in node.all_input_nodes if n not in parts.again)
+    eager = {seen_by(n) for n in (*read, *given)}
     callers = {r for r in parts.results if isinstance(r, Node)} | set(parts.inputs)
     written = set(parts.written)
 
     def cost(node: Node) -> int:
         value = node.meta.get("val")
         if is_view(node) or node in written or isinstance(value, (tuple, list)):
+            return INFINITE
+        if node in parts.again and not parts.leaves_checkpoint(node):
             return INFINITE
         if node in free or node.op == "get_attr":
             return 1
@@ -181,6 +236,7 @@ def _split(parts: _Parts, saved: list[Node], method: Method, is_free: Sequence[b
     module = parts.joint.module
     again: list[Node] = []
     forward = _extract(module, parts.inputs, [*parts.results, *saved], _effects(parts), again)
+    join_draws(forward)
     again.clear()
     backward = _extract(module, [*saved, *parts.tangents], parts.gradients, _late_effects(parts), again)
     recomputed = [n for n in again if n not in parts.late]
@@ -201,7 +257,8 @@ def _split(parts: _Parts, saved: list[Node], method: Method, is_free: Sequence[b
 
 def _effects(parts: _Parts) -> set[Node]:
     """Nodes of the forward that run although nobody reads them."""
-    return {n for n in parts.nodes[:-1] if n not in parts.late and not is_droppable(n) and n.op != "placeholder"}
+    early = (n for n in parts.nodes[:-1] if n not in parts.late and n.op != "placeholder")
+    return {n for n in early if is_stated(n) or not is_droppable(n)}
 
 
 def _late_effects(parts: _Parts) -> set[Node]:
@@ -305,6 +362,8 @@ def _of(node: Node) -> tuple[str, ...]:
 def _why_saved(node: Node, inputs: set[Node], free: set[Node], method: Method) -> str:
     if node in free:
         return "a parameter, in memory anyway"
+    if is_state(node):
+        return "the state that random numbers are drawn from again"
     if node in inputs:
         return "an input: saving it takes no memory of its own, and keeps it alive"
     if is_size(node):
@@ -318,6 +377,10 @@ def _why_saved(node: Node, inputs: set[Node], free: set[Node], method: Method) -
 
 
 def _why_again(node: Node) -> str:
+    if is_stated(node):
+        return "drawn again from the same state of the random numbers: it stands in an activation checkpoint"
+    if checkpoint_of(node) is not None and not is_backward(node) and not is_view(node):
+        return "it stands in an activation checkpoint"
     if is_view(node):
         return "a view: making it takes no time and no memory"
     if is_size(node):

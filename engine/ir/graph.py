@@ -12,6 +12,10 @@ KEY = "engine_origin"
 """Where in ``node.meta["custom"]`` an ``OriginOf`` lives. torch keeps "custom" through make_fx on forward nodes, and drops other keys."""
 
 
+CHECKPOINT = "engine_checkpoint"
+"""Where in ``node.meta["custom"]`` the number of the activation checkpoint is that a node was traced inside of."""
+
+
 @dataclass(frozen=True)
 class NodeOrigin:
     """Where an fx node came from. ``nodes`` are session-wide ids of nodes of the stage before (empty for the traced graph itself)."""
@@ -35,6 +39,12 @@ def origin_of(node: torch.fx.Node) -> NodeOrigin:
     """The origin of a node, ``NOWHERE`` if it has none."""
     found = node.meta.get("custom", {}).get(KEY)
     return found if isinstance(found, NodeOrigin) else NOWHERE
+
+
+def checkpoint_of(node: torch.fx.Node) -> int | None:
+    """The activation checkpoint that a node stands in, whose values the user asked to be computed again rather than kept; None outside."""
+    found = node.meta.get("custom", {}).get(CHECKPOINT)
+    return found if isinstance(found, int) else None
 
 
 def node_id(stage: str, compilation: str, node: torch.fx.Node) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import keyword
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -18,7 +18,7 @@ from torch._subclasses.fake_tensor import (
 from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
 
 from engine.ir.frame import GraphInput, GraphSlot, Slot
-from engine.ir.graph import NodeOrigin, set_origin
+from engine.ir.graph import CHECKPOINT, NodeOrigin, set_origin
 from engine.ir.in_graph import InGraph
 from engine.ir.origin import Origin
 from engine.trace.signals import Skip, Unsupported
@@ -43,6 +43,8 @@ class GraphBuilder:
         """How many nodes compute something."""
         self.submodules: dict[str, torch.fx.GraphModule] = {}
         """Graphs of bodies, by the name under which nodes reach them."""
+        self._checkpoint: int | None = None
+        self._checkpoints = 0
 
     def placeholder(self, origin: Origin, fake: Any, real: Any) -> torch.fx.Node:
         """The input that reads ``origin``, made at the first call."""
@@ -74,8 +76,21 @@ class GraphBuilder:
         if self._first is None:
             self._first = node
         set_origin(node, origin)
+        if self._checkpoint is not None:
+            node.meta["custom"][CHECKPOINT] = self._checkpoint
         self.operations += 1
         return node
+
+    @contextlib.contextmanager
+    def checkpointed(self) -> Iterator[None]:
+        """Nodes added meanwhile stand in an activation checkpoint; one inside of another is part of it."""
+        outer = self._checkpoint
+        if outer is None:
+            self._checkpoint, self._checkpoints = self._checkpoints, self._checkpoints + 1
+        try:
+            yield
+        finally:
+            self._checkpoint = outer
 
     def attach(self, name: str, module: torch.fx.GraphModule, origin: NodeOrigin) -> torch.fx.Node:
         """Hold a body's graph; the node that reaches it."""

@@ -16,6 +16,7 @@ import torch.fx
 
 from engine.aot.analyse import output_args
 from engine.aot.joint import Joint
+from engine.aot.randomness import drawing_from, is_random
 
 Autocast = tuple[str, bool, torch.dtype]
 
@@ -82,16 +83,12 @@ class Again:
 
     @contextlib.contextmanager
     def _as_then(self, random: Sequence[torch.Tensor]) -> Iterator[None]:
-        now = drawn_from(self.devices)
         with contextlib.ExitStack() as stack:
             for device, enabled, dtype in self.autocast:
                 stack.enter_context(torch.autocast(device, dtype=dtype, enabled=enabled))
             stack.enter_context(torch.enable_grad())
-            _draw_from(self.devices, random)
-            try:
-                yield
-            finally:
-                _draw_from(self.devices, now)
+            stack.enter_context(drawing_from(self.devices, random))
+            yield
 
     def _graph(self) -> torch.fx.GraphModule:
         if self._made is None:
@@ -116,7 +113,7 @@ def run_again(graph: torch.fx.GraphModule, joint: Joint) -> Again:
         tuple(whole.get(k) for k in joint.differentiable),
         joint.needing,
         written,
-        _devices(joint) if any(map(_is_random, joint.module.graph.nodes)) else (),
+        _devices(joint) if any(map(is_random, joint.module.graph.nodes)) else (),
         tuple((d, torch.is_autocast_enabled(d), torch.get_autocast_dtype(d)) for d in ("cpu", "cuda")),
         "" if counted is None else f"what {counted} held before the call wrote to it is gone",
     )
@@ -155,23 +152,6 @@ def _are_statistics(node: torch.fx.Node, first: int, reached: set[torch.fx.Node]
     return all(n not in reached or k in (first, first + 1) for k, n in enumerate(node.args))
 
 
-def _is_random(node: torch.fx.Node) -> bool:
-    return isinstance(node.target, torch._ops.OpOverload) and torch.Tag.nondeterministic_seeded in node.target.tags
-
-
 def _devices(joint: Joint) -> tuple[str, ...]:
     found = {str(v.device) for v in joint.inputs if isinstance(v, torch.Tensor)}
     return tuple(sorted({"cpu", *(d for d in found if d.startswith("cuda"))}))
-
-
-def drawn_from(devices: Sequence[str]) -> tuple[torch.Tensor, ...]:
-    """The states of the devices' random number generators."""
-    return tuple(torch.get_rng_state() if d == "cpu" else torch.cuda.get_rng_state(d) for d in devices)
-
-
-def _draw_from(devices: Sequence[str], states: Sequence[torch.Tensor]) -> None:
-    for device, state in zip(devices, states, strict=True):
-        if device == "cpu":
-            torch.set_rng_state(state)
-        else:
-            torch.cuda.set_rng_state(state, device)

@@ -16,8 +16,9 @@ from engine.aot.analyse import output_args
 from engine.aot.functionalize import as_computed, is_made_by_view
 from engine.aot.joint import Joint
 from engine.aot.partition import Halves
+from engine.aot.randomness import drawn_from
 from engine.aot.undefined import NotSeparable, absent_gradients, without_tangents
-from engine.aot.wrappers.again import Again, NotAgain, drawn_from
+from engine.aot.wrappers.again import Again, NotAgain
 from engine.aot.wrappers.aliases import set_version
 from engine.aot.wrappers.layer import Layer
 from engine.ir.plan import Plan

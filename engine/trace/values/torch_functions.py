@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import cmath
+import contextlib
 import math
 import operator
 import types
@@ -107,7 +108,7 @@ _LEFT_IN_TORCH = tuple(
         "_prims _python_dispatcher _subclasses _tensor_str _thread_safe_fork _utils_internal _vendor _weights_only_unpickler "
         "ao.ns ao.pruning ao.quantization autograd backends compiler contrib cpu cuda distributed export func futures fx hub jit library "
         "mps mtia monitor multiprocessing nested onnx optim package profiler quasirandom serialization sparse storage "
-        "utils.backend_registration utils.benchmark utils.bottleneck utils.bundled_inputs utils.checkpoint utils.cpp_extension utils.data "
+        "utils.backend_registration utils.benchmark utils.bottleneck utils.bundled_inputs utils.cpp_extension utils.data "
         "utils.dlpack utils.flop_counter utils.hooks utils.mobile_optimizer utils.model_zoo utils.tensorboard utils.viz xpu"
     ).split()
 )
@@ -263,9 +264,12 @@ def _size(tx: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
 
 @special(torch.utils.checkpoint.checkpoint)
 def _checkpoint(tx: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
-    # Values are the same with and without recomputation; the graph's own backward decides what to keep.
+    # Values are the same with and without recomputation; the partition sees to it that what is marked is computed again.
     own = ("use_reentrant", "context_fn", "determinism_check", "debug", "preserve_rng_state", "early_stop")
-    return force(tx, args[0]).call(tx, args[1:], {k: v for k, v in kwargs.items() if k not in own})
+    given = {k: v for k, v in kwargs.items() if k not in own}
+    chooses = "context_fn" in kwargs
+    with contextlib.nullcontext() if chooses else tx.graph.checkpointed():
+        return force(tx, args[0]).call(tx, args[1:], given)
 
 
 def guard_state(tx: Tracer, state: str, value: Any) -> None:
