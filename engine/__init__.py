@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from engine.api import (
         compile,
+        compiled_autograd,
         expect,
         explain,
         explain_call,
@@ -42,7 +43,7 @@ if TYPE_CHECKING:
 
 _HOMES = {
     "engine.api": (
-        "compile", "expect", "explain", "explain_call", "guards_of", "list_backends", "mark_dynamic", "mark_static", "measure_guards", "record",
+        "compile", "compiled_autograd", "expect", "explain", "explain_call", "guards_of", "list_backends", "mark_dynamic", "mark_static", "measure_guards", "record",
         "register_backend", "reset", "try_fixes", "verify", "wait",
     ),
     "engine.errors": (
@@ -70,6 +71,7 @@ __all__ = [
     "UnknownTarget",
     "allow_in_graph",
     "compile",
+    "compiled_autograd",
     "config",
     "disable",
     "expect",

@@ -15,6 +15,8 @@ from typing import Any
 import torch
 
 from engine import afterwards, errors, remedies
+from engine.autograd.front import forget
+from engine.backwards import captured_backwards
 from engine.expectation import expecting
 from engine.ir.context import current_session, recording
 from engine.ir.marks import DYNAMIC, STATIC
@@ -35,6 +37,7 @@ __all__ = [
     "cancel",
     "compile",
     "compile_for",
+    "compiled_autograd",
     "detach",
     "expect",
     "explain",
@@ -120,6 +123,34 @@ def compile(
     if fn_or_module is None:
         return functools.partial(_compile, pipeline=pipeline_for(checked))
     return _compile(fn_or_module, pipeline_for(checked))
+
+
+@contextlib.contextmanager
+def compiled_autograd(
+    backend: str | Callable[..., Any] = "triton",
+    *,
+    dynamic: bool | None = None,
+    target: str | None = None,
+    enabled: bool = True,
+) -> Iterator[None]:
+    """Capture each backward of this thread whole, as one graph, while the context is open; run it compiled, and again when the same comes.
+
+    All that autograd runs is in the graph: hooks, Python functions, backwards of compiled calls (also of several, around graph breaks), and the
+    adding to ``.grad``. Gradients, side effects and their order, and errors are those of eager; a backward that cannot be captured runs in
+    torch's own engine, with the reason in the records. Contexts nest: the innermost counts.
+
+    Args:
+        backend: as for ``compile``.
+        dynamic: True makes every size that autograd keeps a symbol from the start; else those that are seen to change.
+        target: as for ``compile``.
+        enabled: False leaves the backwards inside to torch's engine.
+
+    Raises:
+        UnknownBackend, UnknownTarget, BadArgument: see their messages.
+    """
+    options = make_options(backend, dynamic=dynamic, target=target)
+    with captured_backwards(options if enabled else None):
+        yield
 
 
 def _compile(subject: Any, pipeline: Pipeline) -> Any:
@@ -379,6 +410,7 @@ def reset() -> None:
     """Forget everything compiled so far."""
     inspect_cache.reset()
     forget_pipelines()
+    forget()
 
 
 def wait(session: Session, timeout: float | None = None) -> bool:

@@ -27,6 +27,7 @@ containers =
     engine
 layers =
     api
+    backwards
     expectation : pipeline : observe
     afterwards : (remedies)
     {" | ".join(f"({stage})" for stage in STAGES)}
@@ -87,6 +88,7 @@ def test_the_contract_bites(tmp_path: pathlib.Path) -> None:
     for package, text in {
         "": "",
         "api": "",
+        "backwards": "",
         "expectation": "",
         "pipeline": "",
         "afterwards": "",

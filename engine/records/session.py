@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from engine.records.aot import AotRecord
+from engine.records.autograd import BackwardCall, BackwardRecord
 from engine.records.base import SCHEMA_VERSION, Record, RecordError, from_plain
 from engine.records.bytecode import SourceFile, Span
 from engine.records.graph import GraphRecord
@@ -86,6 +87,8 @@ class SessionData(Record):
     failures: tuple[Failure, ...]
     notes: tuple[str, ...]
     texts: tuple[TextRecord, ...] = ()
+    backwards: tuple[BackwardRecord, ...] = ()
+    backward_calls: tuple[BackwardCall, ...] = ()
 
 
 MAX_CALLS = 2_000
@@ -120,6 +123,8 @@ class Session:
         self._failures: list[Failure] = []
         self._notes: list[str] = []
         self._texts: list[TextRecord] = []
+        self._backwards: dict[str, BackwardRecord] = {}
+        self._backward_calls: list[BackwardCall] = []
         self._listeners: list[Callable[[str], None]] = []
 
     @property
@@ -161,6 +166,16 @@ class Session:
     def texts(self) -> tuple[TextRecord, ...]:
         """Texts that belong to no compilation."""
         return tuple(self._texts)
+
+    @property
+    def backwards(self) -> tuple[BackwardRecord, ...]:
+        """Captured backwards, in the order in which they first ran."""
+        return tuple(self._backwards.values())
+
+    @property
+    def backward_calls(self) -> tuple[BackwardCall, ...]:
+        """Backwards that ran while they were to be captured."""
+        return tuple(self._backward_calls)
 
     def on_change(self, callback: Callable[[str], None]) -> Callable[[], None]:
         """Call ``callback`` after every addition; returns the function that ends the subscription."""
@@ -260,6 +275,20 @@ class Session:
             self._texts.append(text)
         self._changed("texts")
 
+    def put_backward(self, backward: BackwardRecord) -> None:
+        """Add a captured backward, or replace the one with its id."""
+        with self._lock:
+            self._backwards[backward.id] = backward
+        self._changed("backwards")
+
+    def add_backward_call(self, outcome: str, backward: str = "", reason: str = "") -> None:
+        """Note that a backward ran; MAX_CALLS are kept."""
+        with self._lock:
+            if len(self._backward_calls) >= MAX_CALLS:
+                return
+            self._backward_calls.append(BackwardCall(len(self._backward_calls), outcome, backward, reason))
+        self._changed("backward_calls")
+
     def data(self) -> SessionData:
         """All records as one frozen value."""
         with self._lock:
@@ -280,6 +309,8 @@ class Session:
                 failures=self.failures,
                 notes=self.notes,
                 texts=self.texts,
+                backwards=self.backwards,
+                backward_calls=self.backward_calls,
             )
 
     def to_dict(self) -> dict[str, Any]:
@@ -331,4 +362,6 @@ class Session:
         session._failures = list(data.failures)
         session._notes = list(data.notes)
         session._texts = list(data.texts)
+        session._backwards = {b.id: b for b in data.backwards}
+        session._backward_calls = list(data.backward_calls)
         return session

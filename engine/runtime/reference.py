@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import operator
 from collections.abc import Callable
 from typing import Any
 
@@ -10,6 +9,7 @@ import torch
 import torch.fx
 
 from engine.graph.composites import eager_of
+from engine.graph.straight import straight_line
 from engine.ir.aot import AotGraph
 
 Run = Callable[..., Any]
@@ -20,10 +20,7 @@ def reference(graph: AotGraph) -> Run:
 
     Every operator runs the kernel that eager would run, so that results are eager's to the bit wherever the graph keeps eager's operators.
     """
-    writer = _Writer(graph.module, graph.is_boxed)
-    exec(compile(writer.text(), "<engine ATen executor>", "exec"), writer.scope)
-    run: Run = writer.scope["run"]
-    return run
+    return straight_line(graph.module, _callable, name="ATen executor", is_boxed=graph.is_boxed)
 
 
 _SAME_NAME = (
@@ -87,74 +84,3 @@ def _callable(node: torch.fx.Node) -> Any:
     if isinstance(filled, torch.fx.Node) and filled.target is torch.ops.aten.empty_like.default:
         return _bernoulli
     return callable_of(node.target)
-
-
-class _Writer:
-    """Writes the function's text; callables and constants go into ``scope``."""
-
-    def __init__(self, module: torch.fx.GraphModule, is_boxed: bool) -> None:
-        self._module = module
-        self._is_boxed = is_boxed
-        self._nodes = list(module.graph.nodes)
-        self.scope: dict[str, Any] = {}
-        self._names: dict[int, str] = {}
-        self._kept: list[Any] = []
-
-    def text(self) -> str:
-        """The function ``run``."""
-        last = {n: node for node in self._nodes for n in node.all_input_nodes}
-        parameters = [n.name for n in self._nodes if n.op == "placeholder"]
-        lines = self._unpacking(parameters) if self._is_boxed else [f"def run({', '.join(parameters)}):"]
-        for node in self._nodes:
-            if node.op == "placeholder":
-                continue
-            if node.op == "output":
-                lines.append(f"    return {self._tuple(node.args[0])}")
-                continue
-            lines.append(f"    {node.name} = {self._expression(node)}")
-            dead = [n.name for n in node.all_input_nodes if last[n] is node]
-            dead += [] if node.users else [node.name]
-            if dead:
-                lines.append(f"    del {', '.join(dead)}")
-        return "\n".join(lines)
-
-    def _unpacking(self, parameters: list[str]) -> list[str]:
-        unread = [n.name for n in self._nodes if n.op == "placeholder" and not n.users]
-        lines = ["def run(__given):"]
-        lines += [f"    {', '.join(parameters)}, = __given"] if parameters else []
-        lines += ["    __given.clear()", *([f"    del {', '.join(unread)}"] if unread else [])]
-        return lines
-
-    def _expression(self, node: torch.fx.Node) -> str:
-        if node.op == "get_attr":
-            value: Any = self._module
-            for part in str(node.target).split("."):
-                value = getattr(value, part)
-            return self._name(value, "constant")
-        if node.target is operator.getitem:
-            return f"{self._value(node.args[0])}[{self._value(node.args[1])}]"
-        args = [self._value(a) for a in node.args] + [f"{k}={self._value(v)}" for k, v in node.kwargs.items()]
-        return f"{self._name(_callable(node), 'op')}({', '.join(args)})"
-
-    def _name(self, value: Any, kind: str) -> str:
-        if id(value) not in self._names:
-            self._names[id(value)] = name = f"__{kind}_{len(self._names)}"
-            self._kept.append(value)
-            self.scope[name] = value
-        return self._names[id(value)]
-
-    def _tuple(self, values: Any) -> str:
-        return "(" + "".join(f"{self._value(v)}, " for v in values) + ")"
-
-    def _value(self, value: Any) -> str:
-        if isinstance(value, torch.fx.Node):
-            return value.name
-        if isinstance(value, list):
-            return "[" + ", ".join(map(self._value, value)) + "]"
-        if isinstance(value, tuple):
-            return self._tuple(value)
-        if isinstance(value, slice):
-            return f"slice({self._value(value.start)}, {self._value(value.stop)}, {self._value(value.step)})"
-        if type(value) in (int, bool, str, type(None)):
-            return repr(value)
-        return self._name(value, "constant")

@@ -1,0 +1,281 @@
+"""Stands in front of torch's autograd engine while a context is open: backwards of threads inside it are captured, all others run as ever."""
+
+from __future__ import annotations
+
+import contextlib
+import contextvars
+import itertools
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+
+from engine.autograd import adapter
+from engine.autograd.capture import Capture, Captured, Refused
+from engine.autograd.order import eager_order, places_of, walk
+from engine.autograd.program import Writer
+from engine.autograd.reasons import Shape, shape_of
+from engine.autograd.run import CapturedBackward
+from engine.autograd.tell import nodes_of
+
+Run = Callable[..., Any]
+
+
+@dataclass(frozen=True, eq=False)
+class Settings:
+    """How a context runs what it captures. ``compile`` makes a capture runnable; ``told`` hears of everything that happens to a backward."""
+
+    backend: Any
+    compile: Callable[[CapturedBackward], Run]
+    dynamic: bool = False
+    tell: Callable[[Event], None] | None = None
+
+
+@dataclass(frozen=True, eq=False)
+class Event:
+    """What became of one backward: "captured", "hit" or "eager", the capture, and why eager."""
+
+    outcome: str
+    capture: CapturedBackward | None = None
+    reason: str = ""
+
+
+current: contextvars.ContextVar[Settings | None] = contextvars.ContextVar("engine_compiled_autograd", default=None)
+
+
+class _Thread(threading.local):
+    """What this thread is doing: the backward it captures or runs, and the callbacks that wait for its end."""
+
+    def __init__(self) -> None:
+        self.attempt: _Attempt | None = None
+        self.callbacks: list[Callable[[], None]] | None = None
+
+
+_thread = _Thread()
+_turn = threading.Lock()
+"""Held by the one thread that captures or runs a captured backward: torch allows no two."""
+
+
+@dataclass
+class _Attempt:
+    """One backward that is to be captured, or found in torch's cache."""
+
+    settings: Settings
+    roots: Sequence[Any]
+    wanted: Sequence[Any]
+    is_accumulating: bool
+    has_begun: bool = False
+    is_hit: bool = True
+    started: float = 0.0
+    capture: Capture | None = None
+
+    def recorder(self) -> adapter.Protocol213:
+        """Called by torch when its cache has nothing."""
+        self.is_hit = False
+        self.started = time.perf_counter()
+        self.capture = Capture(self.finish, self.begun)
+        return adapter.Protocol213(self.capture)
+
+    def close(self) -> None:
+        """Leave torch's modes as they were, also where torch gave up half-way."""
+        if self.capture is not None:
+            self.capture.close()
+
+    def begun(self) -> None:
+        self.has_begun = True
+
+    def finish(self, captured: Captured) -> tuple[Run, CapturedBackward]:
+        """The captured backward in eager's order."""
+        nodes = walk(places_of(self.roots), places_of(self.wanted), leaves=self.is_accumulating)
+        notes: tuple[str, ...] = ()
+        if [c.name for c in captured.calls] == [n.name for n in nodes]:
+            order = eager_order(nodes)
+        else:
+            nodes, order = nodes_of(captured), tuple(range(len(captured.calls)))
+            notes = ("nodes stand in the order in which torch walked: eager's could not be told",)
+        module = Writer(captured, order).write()
+        shape = shape_of(f"b{next(_ids)}", captured)
+        seconds = time.perf_counter() - self.started
+        nodes = tuple(replace(n, node=None) for n in nodes)
+        backward = CapturedBackward(shape.id, module, shape, nodes, order, tuple(_shapes), notes, seconds)
+        _shapes.append(shape)
+        self._tell(Event("captured", backward))
+        return run_captured, backward
+
+    def _tell(self, event: Event) -> None:
+        if self.settings.tell is not None:
+            self.settings.tell(event)
+
+
+_ids = itertools.count()
+_shapes: deque[Shape] = deque(maxlen=64)
+"""The latest captures, to say what is different from them."""
+
+
+def run_captured(backward: CapturedBackward, inputs: Any, sizes: Any, scalars: Any, hooks: Any, packed: Any) -> Any:
+    """What torch's cache calls: the captured backward on this call's values, with torch's engine as it is without us."""
+    attempt = _thread.attempt
+    previous = adapter.set_compiler(None)
+    outer, _thread.callbacks = _thread.callbacks, []
+    _thread.attempt = None
+    try:
+        run = backward.eager() if attempt is None else backward.run_for(attempt.settings.backend, attempt.settings.compile)
+        if attempt is not None:
+            attempt.has_begun = True
+            if attempt.is_hit:
+                attempt._tell(Event("hit", backward))
+        results = run(inputs, sizes, scalars, hooks, packed)
+        for callback in iter_growing(_thread.callbacks):
+            callback()
+        return list(results)
+    finally:
+        _thread.attempt, _thread.callbacks = attempt, outer
+        adapter.restore_compiler(previous)
+
+
+def iter_growing(items: list[Any]) -> Iterator[Any]:
+    """The items of a list, also those that are added meanwhile."""
+    n = 0
+    while n < len(items):
+        yield items[n]
+        n += 1
+
+
+class Front:
+    """Has the methods of torch's engine object; what it does not know is the engine's."""
+
+    def __init__(self, engine: Any) -> None:
+        self._engine = engine
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._engine, name)
+
+    def queue_callback(self, callback: Callable[[], None]) -> None:
+        """Call this when the backward that runs has ended."""
+        if _thread.callbacks is None:
+            self._engine.queue_callback(callback)
+        else:
+            _thread.callbacks.append(callback)
+
+    def run_backward(self, tensors: Sequence[Any], *args: Any, **kwargs: Any) -> Any:
+        """Run one backward, captured if this thread asks for it and torch allows it."""
+        settings = current.get()
+        if settings is None:
+            return self._plain(tensors, args, kwargs)
+        reason = _why_not()
+        if not reason and not _turn.acquire(blocking=False):
+            reason = "another thread runs a captured backward"
+        if reason:
+            return self._told(settings, reason, tensors, args, kwargs)
+        try:
+            attempt = _Attempt(settings, tensors, args[3] if len(args) > 3 else (), bool(kwargs.get("accumulate_grad")))
+            reason, results = self._captured(attempt, tensors, args, kwargs)
+        finally:
+            _turn.release()
+        return self._told(settings, reason, tensors, args, kwargs) if reason else results
+
+    def _captured(self, attempt: _Attempt, tensors: Sequence[Any], args: Any, kwargs: Any) -> tuple[str, Any]:
+        """Why it could not be captured, or what it returned."""
+        _own_cache()
+        try:
+            previous = adapter.set_compiler(attempt.recorder, dynamic=attempt.settings.dynamic)
+        except RuntimeError:
+            return "another thread runs a backward", None
+        _thread.attempt = attempt
+        try:
+            return "", self._engine.run_backward(tensors, *args, **kwargs)
+        except Refused as error:
+            return str(error), None
+        except Exception as error:
+            if attempt.has_begun:
+                raise
+            return f"torch cannot capture it: {error}".splitlines()[0], None
+        finally:
+            _thread.attempt = None
+            attempt.close()
+            adapter.restore_compiler(previous)
+
+    def _told(self, settings: Settings, reason: str, tensors: Sequence[Any], args: Any, kwargs: Any) -> Any:
+        if settings.tell is not None:
+            settings.tell(Event("eager", reason=reason))
+        return self._plain(tensors, args, kwargs)
+
+    def _plain(self, tensors: Sequence[Any], args: Any, kwargs: Any) -> Any:
+        """By torch's engine, whose callbacks are its own."""
+        outer, _thread.callbacks = _thread.callbacks, None
+        try:
+            return self._engine.run_backward(tensors, *args, **kwargs)
+        finally:
+            _thread.callbacks = outer
+
+
+def _why_not() -> str:
+    """Why a backward is not captured that starts here; empty when it is."""
+    if _thread.callbacks is not None:
+        return "it was started by a hook inside of a captured backward"
+    if torch._C._are_functorch_transforms_active():
+        return "it runs inside of a functional transform (torch.func)"
+    if torch._C._len_torch_dispatch_stack() > 0:
+        return "a dispatch mode of Python is active"
+    if torch.is_anomaly_enabled() and torch.is_anomaly_check_nan_enabled():
+        return "anomaly mode looks for NaN in what every single node returns"
+    return ""
+
+
+_seen = -1
+
+
+def _own_cache() -> None:
+    """Forget what torch's own capture left in the cache that it shares with us."""
+    global _seen
+    found = adapter.stock_captures()
+    if found != _seen:
+        if not adapter.is_cache_empty():
+            adapter.clear_cache()
+        _seen = found
+        adapter.share()
+
+
+_open = 0
+_open_lock = threading.Lock()
+
+
+@contextlib.contextmanager
+def capturing(settings: Settings | None) -> Iterator[None]:
+    """Capture this thread's backwards (None: none of them) while the context is open."""
+    _install()
+    token = current.set(settings)
+    try:
+        yield
+    finally:
+        current.reset(token)
+        _remove()
+
+
+def _install() -> None:
+    global _open
+    variable: Any = torch.autograd.Variable
+    with _open_lock:
+        if _open == 0:
+            variable._execution_engine = Front(variable._execution_engine)
+        _open += 1
+
+
+def _remove() -> None:
+    global _open
+    variable: Any = torch.autograd.Variable
+    with _open_lock:
+        _open -= 1
+        if _open == 0 and isinstance(variable._execution_engine, Front):
+            variable._execution_engine = variable._execution_engine._engine
+
+
+def forget() -> None:
+    """Forget all captures."""
+    if not adapter.is_cache_empty():
+        adapter.clear_cache()
+    _shapes.clear()

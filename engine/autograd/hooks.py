@@ -1,0 +1,205 @@
+"""The user's Python inside of a backward: hooks and Python functions, called as the engine calls them, refused in its own words."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch.autograd.function import BackwardCFunction
+
+from engine.autograd.targets import unchanged
+
+KINDS = ("tensor_pre_hook", "pre_hook", "post_hook", "post_acc_grad_hook", "unpack_hook")
+
+
+class Context:
+    """A Python function's context whose saved tensors are those that the captured graph was called with; all else is the real one's."""
+
+    __slots__ = ("_engine_check", "_engine_context", "_engine_saved")
+
+    def __init__(self, context: Any, saved: Sequence[Any], check: Callable[[], None]) -> None:
+        object.__setattr__(self, "_engine_context", context)
+        object.__setattr__(self, "_engine_saved", tuple(saved))
+        object.__setattr__(self, "_engine_check", check)
+
+    @property
+    def saved_tensors(self) -> tuple[Any, ...]:
+        """What the forward saved."""
+        self._engine_check()
+        return self._engine_saved  # type: ignore[no-any-return]
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._engine_context, name)
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        setattr(self._engine_context, name, value)
+
+    def __delattr__(self, name: str) -> None:
+        delattr(self._engine_context, name)
+
+
+def python_backward(
+    context: Any,
+    saved: Sequence[Any],
+    present: Sequence[bool],
+    grads: Sequence[Any],
+    versions: Sequence[int] = (),
+    places: Sequence[int] = (),
+) -> tuple[Any, ...]:
+    """Gradients by a Python function's backward, one for each argument of its forward; ``present`` tells which of those are tensors.
+
+    ``versions``, ``places``: where user's code ran before, how often each input had been written to, and which of them are among ``saved``.
+
+    Raises:
+        RuntimeError: it returned too many or too few, or what is no gradient; torch's own words.
+    """
+
+
+    def check() -> None:
+        if places:
+            unchanged(versions, places, [t for t in saved if t is not None])
+
+    found = BackwardCFunction.apply(Context(context, saved, check), *grads)  # type: ignore[arg-type]
+    results = found if isinstance(found, tuple) else (found,)
+    if len(results) == len(present) and all(
+        r is None or (there and isinstance(r, torch.Tensor)) for r, there in zip(results, present, strict=True)
+    ):
+        return results
+    _again_in_python(context, present, found)
+    return tuple(results[: len(present)])
+
+
+def tensor_hook(hook: Callable[..., Any], value: Any) -> Any:
+    """A tensor's hook on its gradient: what it returns, or the gradient where it returns nothing.
+
+    Raises:
+        RuntimeError, TypeError: it returned what does not fit; torch's own words.
+    """
+    result = hook(value)
+    if result is None:
+        return value
+    if not _is_like(result, value):
+        _again_on_tensor(hook, value, result)
+    return result
+
+
+def pre_hook(hook: Callable[..., Any], values: tuple[Any, ...]) -> tuple[Any, ...]:
+    """A node's hook on the gradients that come in. Raises as ``tensor_hook``."""
+    return _checked(hook, hook(values), values, "register_prehook")
+
+
+def post_hook(hook: Callable[..., Any], results: tuple[Any, ...], values: tuple[Any, ...]) -> tuple[Any, ...]:
+    """A node's hook on the gradients that go out, which sees those that came in. Raises as ``tensor_hook``."""
+    return _checked(hook, hook(results, values), results, "register_hook")
+
+
+def post_acc_grad_hook(hook: Callable[..., Any], variable: torch.Tensor) -> None:
+    """A leaf's hook once its ``.grad`` is written. Raises as ``tensor_hook``, though what it returns counts for nothing."""
+    result = hook(variable)
+    if result is not None and not _is_like(result, variable):
+        probe = torch.zeros_like(variable).detach().requires_grad_()
+        probe.register_post_accumulate_grad_hook(_Again(hook, result))
+        probe.backward(torch.zeros_like(probe))
+
+
+def unpack_hook(hook: Callable[..., Any], packed: Any) -> Any:
+    """A saved tensor out of what was packed.
+
+    Raises:
+        TypeError: it is no tensor; torch's own words.
+    """
+    result = hook(packed)
+    if not isinstance(result, torch.Tensor):
+        probe = torch.zeros((), requires_grad=True)
+        with torch.autograd.graph.saved_tensors_hooks(lambda t: t, _Again(hook, result)), torch.enable_grad():
+            made = probe.exp()
+        made.backward()
+    return result
+
+
+RUNS: dict[str, Callable[..., Any]] = {
+    "tensor_pre_hook": tensor_hook,
+    "pre_hook": pre_hook,
+    "post_hook": post_hook,
+    "post_acc_grad_hook": post_acc_grad_hook,
+    "unpack_hook": unpack_hook,
+}
+
+
+def _is_like(result: Any, value: Any) -> bool:
+    return (
+        type(result) is torch.Tensor
+        and type(value) is torch.Tensor
+        and result.dtype is value.dtype
+        and result.shape == value.shape
+        and result.device == value.device
+        and result.layout is value.layout
+    )
+
+
+def _checked(hook: Callable[..., Any], found: Any, values: tuple[Any, ...], register: str) -> tuple[Any, ...]:
+    if found is None:
+        return values
+    if type(found) is tuple and len(found) == len(values):
+        if all(r is v or _is_like(r, v) for r, v in zip(found, values, strict=True)):
+            return found
+    _again_on_node(hook, values, found, register)
+    return tuple(found)
+
+
+class _Again:
+    """A hook that gives again what a hook of the user's gave, under its name: torch then says what is wrong with it."""
+
+    def __init__(self, hook: Any, result: Any) -> None:
+        self._result = result
+        name = getattr(hook, "__name__", None)
+        if name is not None:
+            self.__name__ = name
+
+    def __call__(self, *values: Any) -> Any:
+        return self._result
+
+
+def _again_on_tensor(hook: Callable[..., Any], value: Any, result: Any) -> None:
+    if not isinstance(value, torch.Tensor):
+        return
+    probe = torch.zeros_like(value).requires_grad_()
+    probe.register_hook(_Again(hook, result))
+    torch.autograd.grad(probe, probe, value)
+
+
+class _PassOn(torch.autograd.Function):
+    """Gives what it is given, both ways."""
+
+    @staticmethod
+    def forward(ctx: Any, *values: Any) -> Any:
+        ctx.set_materialize_grads(False)
+        return tuple(v.clone() for v in values)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Any) -> Any:
+        return grads
+
+
+def _again_on_node(hook: Callable[..., Any], values: tuple[Any, ...], found: Any, register: str) -> None:
+    probes = [torch.zeros(()) if v is None else torch.zeros_like(v) for v in values]
+    with torch.enable_grad():
+        made = _PassOn.apply(*[p.requires_grad_() for p in probes])
+    outputs = made if isinstance(made, tuple) else (made,)
+    getattr(outputs[0].grad_fn, register)(_Again(hook, found))
+    defined = [n for n, v in enumerate(values) if v is not None]
+    torch.autograd.grad([outputs[n] for n in defined], probes, [values[n] for n in defined], allow_unused=True)
+
+
+def _again_in_python(context: Any, present: Sequence[bool], found: Any) -> None:
+    name = type(context).__name__.removesuffix("Backward")
+    methods = {
+        "forward": staticmethod(lambda ctx, *values: torch.zeros(())),
+        "backward": staticmethod(lambda ctx, *grads: found),
+    }
+    function: Any = type(name, (torch.autograd.Function,), methods)
+    given = [torch.zeros((), requires_grad=True) if there else None for there in present]
+    with torch.enable_grad():
+        made = function.apply(*given)
+    torch.autograd.grad(made, [g for g in given if g is not None], allow_unused=True)

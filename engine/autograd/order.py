@@ -1,0 +1,175 @@
+"""The order in which eager would run a backward's nodes.
+
+Eager keeps the nodes that are ready in a heap, latest forward operation first (``torch/csrc/autograd/engine.cpp``). Leaves come before all
+others; which of two equals comes first follows from the heap's algorithm, here that of GNU's C++ library.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+Place = tuple[Any, int]
+"""An autograd node, and which of its inputs."""
+
+
+@dataclass(frozen=True)
+class Node:
+    """A node of autograd's graph as torch walks it: ``next`` holds, for each of its outputs, (node, input) by place in the walk; None: nowhere.
+
+    ``sequence`` is larger for later forward operations, and largest for leaves.
+    """
+
+    name: str
+    sequence: int
+    next: tuple[tuple[int, int] | None, ...]
+    node: Any = None
+
+
+def walk(roots: Sequence[Place], wanted: Sequence[Place] = (), *, leaves: bool = False) -> tuple[Node, ...]:
+    """The nodes that a backward from ``roots`` visits, in the order in which torch's capture walks, the root of all first.
+
+    ``wanted``: only nodes on a way to these inputs of nodes. ``leaves``: those themselves run as well, as in ``backward(inputs=...)``.
+    """
+    nodes, edges = _reachable(roots)
+    useful = _useful(nodes, edges, [n for n, _ in wanted]) if wanted else None
+    # A call's edges, root first: its place in `nodes` is -1.
+    waits = [0] * len(nodes)
+    for targets in (edges[-1], *(edges[k] for k in range(len(nodes)))):
+        for target in targets:
+            if target is not None:
+                waits[target[0]] += 1
+    order: list[int] = []
+    work = [-1]
+    while work:
+        place = work.pop()
+        order.append(place)
+        for target in edges[place]:
+            if target is None or (useful is not None and target[0] not in useful):
+                continue
+            waits[target[0]] -= 1
+            if waits[target[0]] == 0:
+                work.append(target[0])
+    index = {place: n for n, place in enumerate(order)}
+    found = []
+    for place in order:
+        following = tuple(None if t is None or t[0] not in index else (index[t[0]], t[1]) for t in edges[place])
+        if place < 0:
+            found.append(Node("torch::autograd::GraphRoot", _MOST, following))
+        else:
+            node = nodes[place]
+            found.append(Node(node.name(), node._sequence_nr(), following, node))
+    return tuple(found)
+
+
+_MOST = 2**64 - 1
+_Edges = dict[int, tuple[tuple[int, int] | None, ...]]
+
+
+def _reachable(roots: Sequence[Place]) -> tuple[list[Any], _Edges]:
+    nodes: list[Any] = []
+    places: dict[Any, int] = {}
+
+    def place_of(node: Any) -> int:
+        if node not in places:
+            places[node] = len(nodes)
+            nodes.append(node)
+        return places[node]
+
+    edges: _Edges = {-1: tuple((place_of(node), nr) for node, nr in roots)}
+    done = 0
+    while done < len(nodes):
+        edges[done] = tuple(None if n is None else (place_of(n), nr) for n, nr in nodes[done].next_functions)
+        done += 1
+    return nodes, edges
+
+
+def _useful(nodes: Sequence[Any], edges: _Edges, wanted: Sequence[Any]) -> set[int]:
+    """Places of the wanted nodes and of all from which one of them can be reached."""
+    into: dict[int, list[int]] = {}
+    for place in range(len(nodes)):
+        for target in edges[place]:
+            if target is not None:
+                into.setdefault(target[0], []).append(place)
+    found = {n for n, node in enumerate(nodes) if any(node is w for w in wanted)}
+    work = list(found)
+    while work:
+        for place in into.get(work.pop(), ()):
+            if place not in found:
+                found.add(place)
+                work.append(place)
+    return found
+
+
+def eager_order(nodes: Sequence[Node]) -> tuple[int, ...]:
+    """Places in ``nodes`` in the order in which eager runs them."""
+    waits = [0] * len(nodes)
+    for node in nodes:
+        for target in node.next:
+            if target is not None:
+                waits[target[0]] += 1
+    ready: list[int] = []
+    order: list[int] = []
+
+    def is_less(a: int, b: int) -> bool:
+        return nodes[a].sequence < nodes[b].sequence
+
+    push_heap(ready, 0, is_less)
+    while ready:
+        place = pop_heap(ready, is_less)
+        order.append(place)
+        for target in nodes[place].next:
+            if target is None:
+                continue
+            waits[target[0]] -= 1
+            if waits[target[0]] == 0:
+                push_heap(ready, target[0], is_less)
+    return tuple(order)
+
+
+def push_heap(heap: list[int], item: int, is_less: Callable[[int, int], bool]) -> None:
+    """Add to a heap whose greatest item stands first; equals stay where they are."""
+    heap.append(item)
+    hole = len(heap) - 1
+    _rise(heap, hole, item, is_less)
+
+
+def pop_heap(heap: list[int], is_less: Callable[[int, int], bool]) -> int:
+    """Take the greatest item: the hole sinks to a leaf, and the last item rises from there."""
+    greatest, last = heap[0], heap.pop()
+    if not heap:
+        return greatest
+    hole, size = 0, len(heap)
+    while 2 * hole + 2 < size:
+        child = 2 * hole + 2
+        if is_less(heap[child], heap[child - 1]):
+            child -= 1
+        heap[hole] = heap[child]
+        hole = child
+    if 2 * hole + 1 == size - 1:
+        heap[hole] = heap[size - 1]
+        hole = size - 1
+    _rise(heap, hole, last, is_less)
+    return greatest
+
+
+def _rise(heap: list[int], hole: int, item: int, is_less: Callable[[int, int], bool]) -> None:
+    while hole > 0 and is_less(heap[(hole - 1) // 2], item):
+        heap[hole] = heap[(hole - 1) // 2]
+        hole = (hole - 1) // 2
+    heap[hole] = item
+
+
+def places_of(tensors: Sequence[Any]) -> list[Place]:
+    """Where gradients of tensors (or of gradient edges) enter autograd's graph."""
+    return [_place(t) for t in tensors]
+
+
+def _place(tensor: Any) -> Place:
+    if not isinstance(tensor, torch.Tensor):
+        return tensor.node, tensor.output_nr
+    edge: Any = torch.autograd.graph.get_gradient_edge(tensor)
+    return edge.node, edge.output_nr

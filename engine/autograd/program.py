@@ -1,0 +1,213 @@
+"""A captured backward as an fx graph in eager's order: inputs, sizes, scalars, hooks and packed data in, gradients out."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+import torch.fx
+
+from engine.autograd import adapter, hooks, targets
+from engine.autograd.capture import Call, Captured, Step, Value, values_in
+from engine.autograd.sizes import Arithmetic
+from engine.ir.graph import NodeOrigin, set_origin
+from engine.ir.in_graph import InGraph
+
+PLACEHOLDERS = ("inputs", "sizes", "scalars", "hooks", "packed_data")
+"""The lists that a captured graph is called with."""
+
+KIND = "autograd_kind"
+"""Key of ``node.meta``: which kind of step a node is."""
+
+CALL = "autograd_call"
+"""Key of ``node.meta``: the place in the walk of the autograd node that a node stands for."""
+
+BARRIERS = frozenset({"tensor_pre_hook", "pre_hook", "post_hook", "post_acc_grad_hook", "unpack_hook", "python", "opaque"})
+"""Kinds that run code of the user's: what is around them stays around them."""
+
+EFFECTS = BARRIERS | {"accumulate", "retain_grad", "let_go", "check"}
+"""Kinds that do more than compute their result."""
+
+
+@dataclass
+class Writer:
+    """Writes one graph. ``order``: places of calls in the order to write them."""
+
+    captured: Captured
+    order: Sequence[int]
+    graph: torch.fx.Graph = field(default_factory=torch.fx.Graph)
+    _nodes: dict[Any, Any] = field(default_factory=dict)
+    _sums: dict[Value, list[Value]] = field(default_factory=dict)
+    _has_run_users_code: bool = False
+
+    def write(self) -> torch.fx.GraphModule:
+        """The graph module."""
+        for name in PLACEHOLDERS:
+            self._nodes[name] = self.graph.placeholder(name)
+        calls = [self.captured.calls[n] for n in self.order]
+        self._unpack(calls)
+        self._plan_sums(calls)
+        for term in [t for t in self._sums if isinstance(t.source, str)]:
+            self._join_all(term, None)
+        for call in calls:
+            self._call(call)
+        self.graph.output(tuple(None if v is None else self._value(v) for v in self.captured.results))
+        self._drop_dead()
+        self.graph.lint()
+        return torch.fx.GraphModule(torch.nn.Module(), self.graph, "CapturedBackward")
+
+    def _unpack(self, calls: Sequence[Call]) -> None:
+        """Read all lists first, so that the inputs' can be emptied: each input then goes after its last use."""
+        first: dict[tuple[str, int], Call] = {}
+        for call in calls:
+            for step in call.steps:
+                for value in self._leaves(step.args):
+                    first.setdefault((str(value.source), value.index or 0), call)
+        for value in self._leaves(self.captured.results):
+            first.setdefault((str(value.source), value.index or 0), calls[-1])
+        for (source, index), call in sorted(first.items(), key=lambda i: (PLACEHOLDERS.index(i[0][0]), i[0][1])):
+            node = self._node(operator.getitem, (self._nodes[source], index), f"{source}_{index}", call, "input")
+            self._nodes[source, index] = node
+            if source == "inputs":
+                node.meta["val"] = self.captured.inputs[index]
+        if any(s.kind in BARRIERS for c in calls for s in c.steps):
+            versions_of = _named("versions_of", targets.versions_of)
+            self._nodes["versions"] = self._node(versions_of, (self._nodes["inputs"],), "versions", None, "input")
+        let_go = _named("let_go", targets.let_go)
+        self._node(let_go, (self._nodes["inputs"],), "let_go", None, "let_go")
+
+    def _leaves(self, thing: Any) -> Sequence[Value]:
+        found = []
+        for value in values_in(thing):
+            parts = value.terms or (value,)
+            found += [p for p in parts if isinstance(p.source, str)]
+        return found
+
+    def _plan_sums(self, calls: Sequence[Call]) -> None:
+        """Sums that are read, by their terms: each term is added as soon as it is there, as eager does."""
+        read = [v for c in calls for s in c.steps for v in values_in(s.args)]
+        read += [v for v in self.captured.results if v is not None]
+        for value in read:
+            if value.terms and value not in self._nodes:
+                self._nodes[value] = None
+                for term in value.terms:
+                    self._sums.setdefault(term, []).append(value)
+
+    def _call(self, call: Call) -> None:
+        for step in call.steps:
+            target, args = self._target(step)
+            if self._has_run_users_code:
+                args = self._check(step, args)
+            self._nodes[step] = self._node(target, args, step.name, call, step.kind)
+            self._has_run_users_code = self._has_run_users_code or step.kind in BARRIERS
+        for term in [t for t in self._sums if isinstance(t.source, Step) and t.source.call is call]:
+            self._join_all(term, call)
+
+    def _check(self, step: Step, args: tuple[Any, ...]) -> tuple[Any, ...]:
+        """See that what was saved for a step is as it was, where code of the user's ran before: as eager does when it unpacks it."""
+        if step.kind not in ("function", "opaque", "python"):
+            return args
+        saved = step.args[1] if step.kind == "python" else step.args[1:]
+        found = {v.index: v for v in values_in(saved) if v.source == "inputs"}
+        if not found:
+            return args
+        versions, places = self._nodes["versions"], tuple(found)
+        if step.kind == "python":
+            return (*args, versions, places) if all(isinstance(v.source, str) for v in values_in(saved)) else args
+        unchanged = _named("unchanged", targets.unchanged)
+        self._node(unchanged, (versions, places, tuple(map(self._value, found.values()))), "unchanged", step.call, "check")
+        return args
+
+    def _join_all(self, term: Value, call: Call | None) -> None:
+        """Add a term to the sums that it is part of."""
+        for whole in self._sums.pop(term):
+            value, so_far = self._value(term), self._nodes[whole]
+            add = _named("add", targets.add)
+            self._nodes[whole] = value if so_far is None else self._node(add, (so_far, value), "add", call, "add")
+
+    def _target(self, step: Step) -> tuple[Callable[..., Any], tuple[Any, ...]]:
+        args = tuple(self._argument(a) for a in step.args)
+        if step.kind in ("function", "opaque"):
+            return _named(step.name, adapter.formula(step.name)), args
+        if step.kind == "validate":
+            return _named(step.name, targets.Validate(step.call.name, step.args[2])), args[:2]
+        if step.kind == "python":
+            return _named(step.name, hooks.python_backward, is_python=True), args
+        if step.kind == "retain_grad":
+            assert adapter.BUILTIN_HOOK is not None
+            return _named(step.kind, adapter.BUILTIN_HOOK), args
+        if step.kind == "accumulate":
+            return _named(step.name, targets.accumulate_grad, changes_state=True), args
+        if step.kind in hooks.RUNS:
+            return _named(step.name, hooks.RUNS[step.kind], is_python=True), args
+        return _named(step.name, getattr(targets, step.kind)), args
+
+    def _argument(self, thing: Any) -> Any:
+        if isinstance(thing, Value):
+            return self._value(thing)
+        if isinstance(thing, Arithmetic):
+            return self._node(thing.run, tuple(map(self._argument, thing.args)), "size", None, "size")
+        if isinstance(thing, (list, tuple)):
+            return type(thing)(map(self._argument, thing))
+        return thing
+
+    def _value(self, value: Value) -> Any:
+        if isinstance(value.source, str):
+            return self._nodes[value.source, value.index]
+        if value.terms:
+            return self._nodes[value]
+        if value.index is None:
+            return self._nodes[value.source]
+        key = (value.source, value.index)
+        if key not in self._nodes:
+            made = self._nodes[value.source]
+            step = value.source
+            # Right after what it is taken from: a list that nothing needs any more must not keep the rest of it.
+            with self.graph.inserting_after(made):
+                self._nodes[key] = self._node(operator.getitem, (made, value.index), f"{step.name}_{value.index}", step.call, "item")
+        return self._nodes[key]
+
+    def _node(self, target: Any, args: tuple[Any, ...], name: str, call: Call | None, kind: str) -> torch.fx.Node:
+        node = self.graph.create_node("call_function", target, args, {}, name=short(name))
+        node.meta[KIND] = kind
+        set_origin(node, origin(call))
+        if call is not None:
+            node.meta[CALL] = call.index
+        return node
+
+    def _drop_dead(self) -> None:
+        """Remove what computes something that nobody reads."""
+        for node in reversed(list(self.graph.nodes)):
+            if node.op == "call_function" and not node.users and node.meta[KIND] not in EFFECTS:
+                self.graph.erase_node(node)
+
+
+def _named(name: str, run: Callable[..., Any], **facts: bool) -> InGraph:
+    made = InGraph(short(name), run, **facts)
+    made.__module__ = "autograd"
+    return made
+
+
+def short(name: str) -> str:
+    """A node's name without its namespace."""
+    return name.rpartition("::")[2]
+
+
+def origin(call: Call | None) -> NodeOrigin:
+    """Where a node of the graph comes from, as people read it."""
+    if call is None:
+        return NodeOrigin(note="generated: the lists are read once")
+    return NodeOrigin(note=f"{short(call.name)} (NodeCall {call.index})")
+
+
+def call_of(node: torch.fx.Node) -> int | None:
+    """The place of the autograd node that a node of the graph stands for; None: it is generated."""
+    return node.meta.get(CALL)
+
+
+def callable_of(node: torch.fx.Node) -> Any:
+    """What computes a node of a captured graph."""
+    return node.target.run if isinstance(node.target, InGraph) else node.target

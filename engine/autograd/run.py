@@ -1,0 +1,56 @@
+"""Runs a captured backward: operator by operator, or what a backend made of it."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch.fx
+
+from engine.autograd.order import Node
+from engine.autograd.program import callable_of
+from engine.autograd.reasons import Shape
+from engine.graph.straight import straight_line
+
+Run = Callable[..., Any]
+
+
+@dataclass(eq=False)
+class CapturedBackward:
+    """One capture, kept by torch's cache: the graph, and how each backend runs it, once it has been asked to."""
+
+    id: str
+    graph: torch.fx.GraphModule
+    """Called with the lists ``program.PLACEHOLDERS``."""
+    shape: Shape
+    nodes: tuple[Node, ...]
+    """Autograd's nodes in the order of the walk, and in ``order`` their places as eager runs them."""
+    order: tuple[int, ...]
+    before: tuple[Shape, ...] = ()
+    """Captures that did not serve."""
+    notes: tuple[str, ...] = ()
+    seconds: float = 0.0
+    _eager: Run | None = None
+    _runs: dict[Any, Run] = field(default_factory=dict)
+    _lock: threading.RLock = field(default_factory=threading.RLock)
+
+    def __call__(self, *lists: Any) -> Any:
+        """Run it operator by operator on the five lists."""
+        return self.eager()(*lists)
+
+    def eager(self) -> Run:
+        """Operator by operator."""
+        with self._lock:
+            if self._eager is None:
+                self._eager = straight_line(self.graph, callable_of, name="captured backward")
+            return self._eager
+
+    def run_for(self, backend: Any, compile: Callable[[CapturedBackward], Run]) -> Run:
+        """What ``compile`` makes of it, made once for each backend."""
+        run = self._runs.get(backend)
+        if run is None:
+            with self._lock:
+                run = self._runs[backend] = self._runs.get(backend) or compile(self)
+        return run

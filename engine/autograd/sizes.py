@@ -1,0 +1,80 @@
+"""Sizes and scalars that a captured graph takes as inputs: symbols while torch walks, values of the graph afterwards."""
+
+from __future__ import annotations
+
+import operator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from torch.fx.experimental.symbolic_shapes import DimDynamic, ShapeEnv
+
+from engine.ir.origin import Local
+
+if TYPE_CHECKING:
+    from engine.autograd.capture import Value
+
+
+@dataclass(frozen=True)
+class Arithmetic:
+    """A number computed from sizes: ``run(*args)``."""
+
+    run: Any
+    args: tuple[Any, ...]
+
+
+class NotASize(Exception):
+    """A number that cannot be traced back to the graph's inputs."""
+
+
+class Sizes:
+    """The symbols of one capture."""
+
+    def __init__(self) -> None:
+        self._env: ShapeEnv | None = None
+        self._by_name: dict[str, Value] = {}
+
+    @property
+    def are_used(self) -> bool:
+        """Whether there are any."""
+        return self._env is not None
+
+    def symbol(self, number: int | float, value: Value) -> Any:
+        """A symbolic number for an input of the graph."""
+        self._env = self._env or ShapeEnv()
+        source: Any = Local(f"{value.source}_{value.index}")
+        if isinstance(number, float):
+            symbol = self._env.create_unspecified_symbol(number, source=source, dynamic_dim=DimDynamic.DYNAMIC)
+            made: Any = self._env.create_symfloatnode(symbol, hint=number, source=source)
+        else:
+            made = self._env.create_unspecified_symint_and_symbol(number, source, DimDynamic.DYNAMIC)
+        if isinstance(made, (int, float)):
+            raise NotASize(f"{source.expr} is not dynamic")
+        self._by_name[str(made.node.expr)] = value
+        return made
+
+    def value_of(self, number: Any) -> Any:
+        """What computes a symbolic number from the graph's inputs.
+
+        Raises:
+            NotASize: nothing that is known here does.
+        """
+        return self._expression(number.node.expr)
+
+    def has_decided(self) -> bool:
+        """Whether torch took a decision by a size's value: the capture then holds for that value only."""
+        return self._env is not None and bool(self._env.guards)
+
+    def _expression(self, expr: Any) -> Any:
+        if expr.is_Symbol:
+            return self._by_name[str(expr)]
+        if expr.is_Integer:
+            return int(expr)
+        if expr.is_Float:
+            return float(expr)
+        run = {"Add": operator.add, "Mul": operator.mul}.get(type(expr).__name__)
+        if run is None:
+            raise NotASize(f"a size is computed as {expr}")
+        first, *rest = map(self._expression, expr.args)
+        for other in rest:
+            first = Arithmetic(run, (first, other))
+        return first

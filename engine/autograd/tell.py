@@ -1,0 +1,60 @@
+"""Tells a captured backward as records: autograd's nodes as eager has them, the captured graph, and which became which."""
+
+from __future__ import annotations
+
+from engine.autograd.capture import Captured
+from engine.autograd.order import Node
+from engine.autograd.program import call_of
+from engine.autograd.reasons import Shape, miss_reason
+from engine.autograd.run import CapturedBackward
+from engine.graph.tell import graph_record
+from engine.ir.graph import node_id
+from engine.records.autograd import AutogradNodeRecord, BackwardRecord
+
+HOOKS = ("tensor_pre_hook", "retain_grad", "pre_hook", "post_hook", "post_acc_grad_hook", "unpack_hook", "python")
+
+
+def backward_record(backward: CapturedBackward, before: tuple[Shape, ...]) -> BackwardRecord:
+    """The record of a capture; ``before``: the captures that did not serve."""
+    captured = graph_record(backward.graph, "captured", backward.id, "captured backward")
+    return BackwardRecord(
+        backward.id,
+        miss_reason(backward.shape, before),
+        _nodes(backward),
+        (captured,),
+        inputs=len(backward.shape.inputs),
+        sizes=backward.shape.sizes,
+        notes=backward.notes,
+        seconds=backward.seconds,
+    )
+
+
+def _nodes(backward: CapturedBackward) -> tuple[AutogradNodeRecord, ...]:
+    became: dict[int, list[str]] = {}
+    for node in backward.graph.graph.nodes:
+        index = call_of(node)
+        if index is not None:
+            became.setdefault(index, []).append(node_id("captured", backward.id, node))
+    positions = {place: n for n, place in enumerate(backward.order)}
+    return tuple(
+        AutogradNodeRecord(
+            autograd_id(backward.id, n),
+            node.name.rpartition("::")[2],
+            n,
+            positions.get(n, n),
+            tuple(autograd_id(backward.id, t[0]) for t in node.next if t is not None),
+            tuple(became.get(n, ())),
+            tuple(k for k in backward.shape.steps[n] if k in HOOKS),
+        )
+        for n, node in enumerate(backward.nodes)
+    )
+
+
+def autograd_id(backward: str, index: int) -> str:
+    """The id of one of autograd's nodes."""
+    return f"autograd:{backward}:{index}"
+
+
+def nodes_of(captured: Captured) -> tuple[Node, ...]:
+    """Autograd's nodes where the walk through eager's graph did not meet the same: their names, in the capture's order."""
+    return tuple(Node(c.name, 0, ()) for c in captured.calls)

@@ -1,0 +1,96 @@
+"""A graph as one Python function, operator by operator, that lets go of values after their last use."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable
+from typing import Any
+
+import torch.fx
+
+Run = Callable[..., Any]
+
+
+def straight_line(
+    module: torch.fx.GraphModule, callable_of: Callable[[torch.fx.Node], Any], *, name: str, is_boxed: bool = False
+) -> Run:
+    """``run(*inputs) -> tuple`` (boxed: ``run([inputs])``, which empties the list), where ``callable_of`` says what computes a node.
+
+    ``name`` is shown in tracebacks.
+    """
+    writer = _Writer(module, callable_of, is_boxed)
+    exec(compile(writer.text(), f"<engine {name}>", "exec"), writer.scope)
+    run: Run = writer.scope["run"]
+    return run
+
+
+class _Writer:
+    """Writes the function's text; callables and constants go into ``scope``."""
+
+    def __init__(self, module: torch.fx.GraphModule, callable_of: Callable[[torch.fx.Node], Any], is_boxed: bool) -> None:
+        self._module = module
+        self._callable = callable_of
+        self._is_boxed = is_boxed
+        self._nodes = list(module.graph.nodes)
+        self.scope: dict[str, Any] = {}
+        self._names: dict[int, str] = {}
+        self._kept: list[Any] = []
+
+    def text(self) -> str:
+        """The function ``run``."""
+        last = {n: node for node in self._nodes for n in node.all_input_nodes}
+        parameters = [n.name for n in self._nodes if n.op == "placeholder"]
+        lines = self._unpacking(parameters) if self._is_boxed else [f"def run({', '.join(parameters)}):"]
+        for node in self._nodes:
+            if node.op == "placeholder":
+                continue
+            if node.op == "output":
+                lines.append(f"    return {self._tuple(node.args[0])}")
+                continue
+            lines.append(f"    {node.name} = {self._expression(node)}")
+            dead = [n.name for n in node.all_input_nodes if last[n] is node]
+            dead += [] if node.users else [node.name]
+            if dead:
+                lines.append(f"    del {', '.join(dead)}")
+        return "\n".join(lines)
+
+    def _unpacking(self, parameters: list[str]) -> list[str]:
+        unread = [n.name for n in self._nodes if n.op == "placeholder" and not n.users]
+        lines = ["def run(__given):"]
+        lines += [f"    {', '.join(parameters)}, = __given"] if parameters else []
+        lines += ["    __given.clear()", *([f"    del {', '.join(unread)}"] if unread else [])]
+        return lines
+
+    def _expression(self, node: torch.fx.Node) -> str:
+        if node.op == "get_attr":
+            value: Any = self._module
+            for part in str(node.target).split("."):
+                value = getattr(value, part)
+            return self._name(value, "constant")
+        if node.target is operator.getitem:
+            return f"{self._value(node.args[0])}[{self._value(node.args[1])}]"
+        args = [self._value(a) for a in node.args] + [f"{k}={self._value(v)}" for k, v in node.kwargs.items()]
+        return f"{self._name(self._callable(node), 'op')}({', '.join(args)})"
+
+    def _name(self, value: Any, kind: str) -> str:
+        if id(value) not in self._names:
+            self._names[id(value)] = name = f"__{kind}_{len(self._names)}"
+            self._kept.append(value)
+            self.scope[name] = value
+        return self._names[id(value)]
+
+    def _tuple(self, values: Any) -> str:
+        return "(" + "".join(f"{self._value(v)}, " for v in values) + ")"
+
+    def _value(self, value: Any) -> str:
+        if isinstance(value, torch.fx.Node):
+            return value.name
+        if isinstance(value, list):
+            return "[" + ", ".join(map(self._value, value)) + "]"
+        if isinstance(value, tuple):
+            return self._tuple(value)
+        if isinstance(value, slice):
+            return f"slice({self._value(value.start)}, {self._value(value.stop)}, {self._value(value.step)})"
+        if type(value) in (int, bool, str, type(None)):
+            return repr(value)
+        return self._name(value, "constant")
