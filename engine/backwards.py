@@ -20,7 +20,11 @@ Run = Any
 @contextlib.contextmanager
 def captured_backwards(options: Options | None) -> Iterator[None]:
     """Capture the backwards of this thread while the context is open, and run them as ``options`` say (None: leave them to torch)."""
-    with capturing(None if options is None else Settings(pipeline_for(options), _compile(options), dynamic=bool(options.dynamic), tell=_tell(options))):
+    with capturing(
+        None
+        if options is None
+        else Settings(pipeline_for(options), _compile(options), dynamic=bool(options.dynamic), tell=_tell(options))
+    ):
         yield
 
 

@@ -42,7 +42,9 @@ class Recorder(Protocol):
         """What a node returned, made to fit the nodes that it goes to."""
         ...
 
-    def python(self, grads: Sequence[Any], metadata: Sequence[Any], saved: Sequence[Any], place: int, owner: Any) -> list[Any]:
+    def python(
+        self, grads: Sequence[Any], metadata: Sequence[Any], saved: Sequence[Any], place: int, owner: Any
+    ) -> list[Any]:
         """A Python function's backward; its context stands at ``place`` among the hooks."""
         ...
 
@@ -50,7 +52,6 @@ class Recorder(Protocol):
         """Two gradients that meet."""
         ...
 
-    @_safely(lambda old, new: old)
     def accumulate(self, variable: Any, grad: Any) -> Any:
         """Into a leaf's ``.grad``."""
         ...
@@ -196,7 +197,7 @@ class Protocol213:
         """Geometry: sizes, strides and offset of base and view."""
         return self._to.slices_before(grads, geometry)
 
-    @_safely(lambda needed, *_: _empty([None if not n else n for n in needed]))
+    @_safely(lambda needed, *_: _empty([n or None for n in needed]))
     def call_copy_slices_epilogue(self, needed: Any, result: Any, grads: Any, part: Any) -> list[Any]:
         """Of the same write."""
         return self._to.slices_after(needed, result, grads, part)

@@ -84,7 +84,7 @@ class Capture:
         self._sizes = Sizes()
         self._reasons: tuple[str, ...] = ()
         self._failure: BaseException | None = None
-        self._zeros = _Zeros(self.zeros)
+        self._zeros: Any = _Zeros(self.zeros)
         self._is_open = False
 
     # Stand-ins.
@@ -115,7 +115,11 @@ class Capture:
         if isinstance(thing, (torch.SymInt, torch.SymFloat)):
             return self._size(thing)
         if isinstance(thing, (list, tuple)):
-            return type(thing)([self._of(t) for t in thing]) if type(thing) in (list, tuple) else tuple(map(self._of, thing))
+            return (
+                type(thing)([self._of(t) for t in thing])
+                if type(thing) in (list, tuple)
+                else tuple(map(self._of, thing))
+            )
         return thing
 
     def _made(self, tensor: torch.Tensor) -> Value:
@@ -178,7 +182,9 @@ class Capture:
         found = self._several(step, len(values))
         return [None if v is None else f for v, f in zip(values, found, strict=True)]
 
-    def python(self, grads: Sequence[Any], metadata: Sequence[Any], saved: Sequence[Any], place: int, owner: Any) -> list[Any]:
+    def python(
+        self, grads: Sequence[Any], metadata: Sequence[Any], saved: Sequence[Any], place: int, owner: Any
+    ) -> list[Any]:
         present = tuple(m is not None for m in metadata)
         step = self._step("python", type(owner).__name__, Value("hooks", place), tuple(saved), present, tuple(grads))
         found = self._several(step, len(metadata))
@@ -251,7 +257,7 @@ class _Zeros(TorchDispatchMode):
     """Notices zeros of symbolic sizes."""
 
     def __init__(self, made: Callable[..., torch.Tensor]) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self._made = made
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -266,7 +272,11 @@ TENSOR_HOOKS = ("tensor_pre_hook", "retain_grad")
 def _before_hooks(value: Value) -> Value:
     """What ``torch.autograd.grad`` returns of a gradient on its way: before its hooks, unless the way ends here (then its node does nothing)."""
     step = value.source
-    while isinstance(step, Step) and step.kind in TENSOR_HOOKS and any(s.kind not in TENSOR_HOOKS for s in step.call.steps):
+    while (
+        isinstance(step, Step)
+        and step.kind in TENSOR_HOOKS
+        and any(s.kind not in TENSOR_HOOKS for s in step.call.steps)
+    ):
         value = step.args[1]
         step = value.source
     return value

@@ -123,7 +123,11 @@ def run_captured(backward: CapturedBackward, inputs: Any, sizes: Any, scalars: A
     outer, _thread.callbacks = _thread.callbacks, []
     _thread.attempt = None
     try:
-        run = backward.eager() if attempt is None else backward.run_for(attempt.settings.backend, attempt.settings.compile)
+        run = (
+            backward.eager()
+            if attempt is None
+            else backward.run_for(attempt.settings.backend, attempt.settings.compile)
+        )
         if attempt is not None:
             attempt.has_begun = True
             if attempt.is_hit:
@@ -226,22 +230,22 @@ def _why_not() -> str:
     return ""
 
 
-_seen = -1
+class _Process:
+    """What the whole process shares: how many contexts are open, and how much torch's own capture had captured when we last looked."""
+
+    open = 0
+    stock_captures = -1
+    lock = threading.Lock()
 
 
 def _own_cache() -> None:
     """Forget what torch's own capture left in the cache that it shares with us."""
-    global _seen
     found = adapter.stock_captures()
-    if found != _seen:
+    if found != _Process.stock_captures:
         if not adapter.is_cache_empty():
             adapter.clear_cache()
-        _seen = found
+        _Process.stock_captures = found
         adapter.share()
-
-
-_open = 0
-_open_lock = threading.Lock()
 
 
 @contextlib.contextmanager
@@ -257,20 +261,18 @@ def capturing(settings: Settings | None) -> Iterator[None]:
 
 
 def _install() -> None:
-    global _open
     variable: Any = torch.autograd.Variable
-    with _open_lock:
-        if _open == 0:
+    with _Process.lock:
+        if _Process.open == 0:
             variable._execution_engine = Front(variable._execution_engine)
-        _open += 1
+        _Process.open += 1
 
 
 def _remove() -> None:
-    global _open
     variable: Any = torch.autograd.Variable
-    with _open_lock:
-        _open -= 1
-        if _open == 0 and isinstance(variable._execution_engine, Front):
+    with _Process.lock:
+        _Process.open -= 1
+        if _Process.open == 0 and isinstance(variable._execution_engine, Front):
             variable._execution_engine = variable._execution_engine._engine
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch.autograd.function import BackwardCFunction
@@ -54,7 +54,6 @@ def python_backward(
     Raises:
         RuntimeError: it returned too many or too few, or what is no gradient; torch's own words.
     """
-
 
     def check() -> None:
         if places:
@@ -141,9 +140,9 @@ def _is_like(result: Any, value: Any) -> bool:
 def _checked(hook: Callable[..., Any], found: Any, values: tuple[Any, ...], register: str) -> tuple[Any, ...]:
     if found is None:
         return values
-    if type(found) is tuple and len(found) == len(values):
-        if all(r is v or _is_like(r, v) for r, v in zip(found, values, strict=True)):
-            return found
+    is_tuple = type(found) is tuple and len(found) == len(values)
+    if is_tuple and all(r is v or _is_like(r, v) for r, v in zip(found, values, strict=True)):
+        return tuple(found)
     _again_on_node(hook, values, found, register)
     return tuple(found)
 
@@ -178,14 +177,14 @@ class _PassOn(torch.autograd.Function):
         return tuple(v.clone() for v in values)
 
     @staticmethod
-    def backward(ctx: Any, *grads: Any) -> Any:
+    def backward(_ctx: Any, *grads: Any) -> Any:
         return grads
 
 
 def _again_on_node(hook: Callable[..., Any], values: tuple[Any, ...], found: Any, register: str) -> None:
     probes = [torch.zeros(()) if v is None else torch.zeros_like(v) for v in values]
     with torch.enable_grad():
-        made = _PassOn.apply(*[p.requires_grad_() for p in probes])
+        made: Any = cast("Any", _PassOn).apply(*[p.requires_grad_() for p in probes])
     outputs = made if isinstance(made, tuple) else (made,)
     getattr(outputs[0].grad_fn, register)(_Again(hook, found))
     defined = [n for n, v in enumerate(values) if v is not None]

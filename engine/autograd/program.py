@@ -25,7 +25,9 @@ KIND = "autograd_kind"
 CALL = "autograd_call"
 """Key of ``node.meta``: the place in the walk of the autograd node that a node stands for."""
 
-BARRIERS = frozenset({"tensor_pre_hook", "pre_hook", "post_hook", "post_acc_grad_hook", "unpack_hook", "python", "opaque"})
+BARRIERS = frozenset(
+    {"tensor_pre_hook", "pre_hook", "post_hook", "post_acc_grad_hook", "unpack_hook", "python", "opaque"}
+)
 """Kinds that run code of the user's: what is around them stays around them."""
 
 EFFECTS = BARRIERS | {"accumulate", "retain_grad", "let_go", "check"}
@@ -118,7 +120,9 @@ class Writer:
         if step.kind == "python":
             return (*args, versions, places) if all(isinstance(v.source, str) for v in values_in(saved)) else args
         unchanged = _named("unchanged", targets.unchanged)
-        self._node(unchanged, (versions, places, tuple(map(self._value, found.values()))), "unchanged", step.call, "check")
+        self._node(
+            unchanged, (versions, places, tuple(map(self._value, found.values()))), "unchanged", step.call, "check"
+        )
         return args
 
     def _join_all(self, term: Value, call: Call | None) -> None:
@@ -167,7 +171,9 @@ class Writer:
             step = value.source
             # Right after what it is taken from: a list that nothing needs any more must not keep the rest of it.
             with self.graph.inserting_after(made):
-                self._nodes[key] = self._node(operator.getitem, (made, value.index), f"{step.name}_{value.index}", step.call, "item")
+                self._nodes[key] = self._node(
+                    operator.getitem, (made, value.index), f"{step.name}_{value.index}", step.call, "item"
+                )
         return self._nodes[key]
 
     def _node(self, target: Any, args: tuple[Any, ...], name: str, call: Call | None, kind: str) -> torch.fx.Node:

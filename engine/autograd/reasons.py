@@ -29,8 +29,12 @@ class Shape:
 
 def shape_of(id: str, captured: Captured) -> Shape:
     """The shape of a capture."""
-    steps = tuple(tuple(s.kind for s in c.steps if s.kind not in ("function", "validate", "add")) for c in captured.calls)
-    inputs = tuple((str(t.dtype).removeprefix("torch."), str(d)) for t, d in zip(captured.inputs, captured.devices, strict=True))
+    steps = tuple(
+        tuple(s.kind for s in c.steps if s.kind not in ("function", "validate", "add")) for c in captured.calls
+    )
+    inputs = tuple(
+        (str(t.dtype).removeprefix("torch."), str(d)) for t, d in zip(captured.inputs, captured.devices, strict=True)
+    )
     return Shape(id, tuple(c.name for c in captured.calls), steps, inputs, captured.sizes)
 
 
@@ -57,17 +61,23 @@ def _difference(new: Shape, old: Shape) -> tuple[str, tuple[str, ...]]:
         return f"another graph: {abs(len(new.names) - len(old.names))} {more} nodes than {old.id}", ()
     changed = [n for n, (a, b) in enumerate(zip(new.steps, old.steps, strict=True)) if a != b]
     if changed:
-        details = tuple(f"{_short(new.names[n])} (NodeCall {n}): {_hooks(new.steps[n])}, before {_hooks(old.steps[n])}" for n in changed)
+        details = tuple(
+            f"{_short(new.names[n])} (NodeCall {n}): {_hooks(new.steps[n])}, before {_hooks(old.steps[n])}"
+            for n in changed
+        )
         return f"other hooks than {old.id}, at {len(changed)} nodes", details
     if new.sizes != old.sizes:
         return f"sizes changed since {old.id}: {new.sizes} of them are symbols now, {old.sizes} were before", ()
     extra = len(new.inputs) - len(old.inputs)
     if extra and new.accumulating:
         now = "have a .grad to add to now" if extra > 0 else "have no .grad any more"
-        return f"{abs(extra)} of {new.accumulating} leaves {now}, unlike {old.id}: zero_grad(set_to_none=True) keeps them alike", ()
-    for n, (a, b) in enumerate(zip(new.inputs, old.inputs, strict=False)):
-        if a != b:
-            return f"input {n} is {' on '.join(a)}, it was {' on '.join(b)} in {old.id}", ()
+        return (
+            f"{abs(extra)} of {new.accumulating} leaves {now}, unlike {old.id}: zero_grad(set_to_none=True) keeps them alike",
+            (),
+        )
+    for n, (now, then) in enumerate(zip(new.inputs, old.inputs, strict=False)):
+        if now != then:
+            return f"input {n} is {' on '.join(now)}, it was {' on '.join(then)} in {old.id}", ()
     return f"constants of a node are others than in {old.id}", ()
 
 

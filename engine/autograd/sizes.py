@@ -38,7 +38,7 @@ class Sizes:
         """Whether there are any."""
         return self._env is not None
 
-    def symbol(self, number: int | float, value: Value) -> Any:
+    def symbol(self, number: float, value: Value) -> Any:
         """A symbolic number for an input of the graph."""
         self._env = self._env or ShapeEnv()
         source: Any = Local(f"{value.source}_{value.index}")

@@ -67,7 +67,9 @@ class Validate:
         try:
             fitted: torch.Tensor = adapter.formula("validate_outputs")(given, metadata)[n]
         except RuntimeError as error:
-            raise type(error)(str(error).replace("[Compiled Autograd Tracing:]", f"Function {self._node} returned an ")) from None
+            raise type(error)(
+                str(error).replace("[Compiled Autograd Tracing:]", f"Function {self._node} returned an ")
+            ) from None
         return fitted
 
     def _other(self, n: int, grad: torch.Tensor, size: Any) -> torch.Tensor:

@@ -27,7 +27,9 @@ def straight_line(
 class _Writer:
     """Writes the function's text; callables and constants go into ``scope``."""
 
-    def __init__(self, module: torch.fx.GraphModule, callable_of: Callable[[torch.fx.Node], Any], is_boxed: bool) -> None:
+    def __init__(
+        self, module: torch.fx.GraphModule, callable_of: Callable[[torch.fx.Node], Any], is_boxed: bool
+    ) -> None:
         self._module = module
         self._callable = callable_of
         self._is_boxed = is_boxed
