@@ -75,9 +75,9 @@ def _difference(new: Shape, old: Shape) -> tuple[str, tuple[str, ...]]:
             f"{abs(extra)} of {new.accumulating} leaves {now}, unlike {old.id}: zero_grad(set_to_none=True) keeps them alike",
             (),
         )
-    for n, (now, then) in enumerate(zip(new.inputs, old.inputs, strict=False)):
-        if now != then:
-            return f"input {n} is {' on '.join(now)}, it was {' on '.join(then)} in {old.id}", ()
+    for n, (given, kept) in enumerate(zip(new.inputs, old.inputs, strict=False)):
+        if given != kept:
+            return f"input {n} is {' on '.join(given)}, it was {' on '.join(kept)} in {old.id}", ()
     return f"constants of a node are others than in {old.id}", ()
 
 

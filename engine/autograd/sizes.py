@@ -41,14 +41,13 @@ class Sizes:
     def symbol(self, number: float, value: Value) -> Any:
         """A symbolic number for an input of the graph."""
         self._env = self._env or ShapeEnv()
+        made: Any
         source: Any = Local(f"{value.source}_{value.index}")
         if isinstance(number, float):
             symbol = self._env.create_unspecified_symbol(number, source=source, dynamic_dim=DimDynamic.DYNAMIC)
-            made: Any = self._env.create_symfloatnode(symbol, hint=number, source=source)
+            made = self._env.create_symfloatnode(symbol, hint=number, source=source)
         else:
             made = self._env.create_unspecified_symint_and_symbol(number, source, DimDynamic.DYNAMIC)
-        if isinstance(made, (int, float)):
-            raise NotASize(f"{source.expr} is not dynamic")
         self._by_name[str(made.node.expr)] = value
         return made
 
