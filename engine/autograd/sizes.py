@@ -40,14 +40,14 @@ class Sizes:
 
     def symbol(self, number: float, value: Value) -> Any:
         """A symbolic number for an input of the graph."""
-        self._env = self._env or ShapeEnv()
-        made: Any
-        source: Any = Local(f"{value.source}_{value.index}")
+        env: Any = self._env or ShapeEnv()
+        self._env = env
+        source = Local(f"{value.source}_{value.index}")
         if isinstance(number, float):
-            symbol = self._env.create_unspecified_symbol(number, source=source, dynamic_dim=DimDynamic.DYNAMIC)
-            made = self._env.create_symfloatnode(symbol, hint=number, source=source)
+            symbol = env.create_unspecified_symbol(number, source=source, dynamic_dim=DimDynamic.DYNAMIC)
+            made = env.create_symfloatnode(symbol, hint=number, source=source)
         else:
-            made = self._env.create_unspecified_symint_and_symbol(number, source, DimDynamic.DYNAMIC)
+            made = env.create_unspecified_symint_and_symbol(number, source, DimDynamic.DYNAMIC)
         self._by_name[str(made.node.expr)] = value
         return made
 
