@@ -38,8 +38,8 @@ class Sizes:
         """Whether there are any."""
         return self._env is not None
 
-    def symbol(self, number: float, value: Value) -> Any:
-        """A symbolic number for an input of the graph."""
+    def symbol(self, number: Any, value: Value) -> Any:
+        """A symbolic number for an input of the graph, an int or a float."""
         env: Any = self._env or ShapeEnv()
         self._env = env
         source = Local(f"{value.source}_{value.index}")
