@@ -58,6 +58,8 @@ __all__ = [
 ]
 
 LEVELS = ("standard", "steps")
+SETTINGS = ("fused_random",)
+"""What ``options`` of ``engine.compile`` may name."""
 
 
 def make_options(
@@ -82,11 +84,12 @@ def make_options(
         raise errors.UnknownBackend(backend, list_backends())
     if dynamic not in (None, True, False):
         raise errors.BadArgument(f"dynamic must be True, False or None, not {dynamic!r}.")
-    if options:
-        raise errors.BadArgument(f"engine.compile knows no option {min(options)!r}: leave it out.")
+    unknown = set(options or ()) - set(SETTINGS)
+    if unknown:
+        raise errors.BadArgument(f"engine.compile knows no option {min(unknown)!r}: leave it out.")
     if target is not None:
         parse_target(target)
-    return Options(backend, bool(fullgraph), dynamic, target)
+    return Options(backend, bool(fullgraph), dynamic, target, dict(options or {}))
 
 
 def compile(
@@ -110,7 +113,8 @@ def compile(
         fullgraph: raise ``GraphBreak`` instead of breaking the graph.
         dynamic: True makes every size a symbol, False none; None starts static and makes those symbols that are seen to change.
         target: "cuda:90", "hip:gfx942", ... for generated kernels; by default the GPU at hand, else "cuda:90".
-        options: further settings by name.
+        options: further settings by name. ``{"fused_random": True}``: on a GPU, kernels draw random numbers themselves (dropout costs no memory
+            traffic); a seed then gives the same numbers at each run, but not those of eager.
 
     Returns:
         A function with the signature of ``fn``; for a module, a module of the same class that shares the original's parameters; for a class

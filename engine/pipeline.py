@@ -309,7 +309,8 @@ class Pipeline:
         from engine.kernels.triton import emit
         from engine.lowering.driver import lower
 
-        return lower(graph, self.options.target or default_target(), emit)
+        fused_random = bool(self.options.extra.get("fused_random", False))
+        return lower(graph, self.options.target or default_target(), emit, fused_random=fused_random)
 
     def _program(self, graph: AotGraph, work: _Work) -> Program | None:
         from engine.kernels.targets import default_target

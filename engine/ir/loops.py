@@ -51,6 +51,8 @@ COSTS = {
     "sigmoid": 12,
     "reduce": 2,
     "scan": 10,
+    "rand": 60,
+    "randint": 60,
 }
 FREE = frozenset(("constant", "index", "load", "store", "to"))
 WRITES = frozenset(("store", "atomic_add"))

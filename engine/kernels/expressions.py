@@ -68,6 +68,8 @@ FUNCTIONS = {
             "floor",
             "ceil",
             "where",
+            "rand",
+            "randint",
         )
     },
     **{

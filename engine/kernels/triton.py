@@ -322,6 +322,8 @@ class Printer:
         if args and all(a.name == "constant" for a in op.args):
             args = [Text(constant_text(a.value, a.dtype, typed=True), True, (a.number,)) for a in op.args]
         behind = (*(n for a in args for n in a.ops), op.number)
+        if op.name in ("rand", "randint") and op.args[1].name == "constant":
+            args[1] = Text(constant_text(op.args[1].value, op.args[1].dtype, typed=True), True, args[1].ops)
         if (
             op.name == "where"
             and all(a.name == "constant" for a in op.args[1:])

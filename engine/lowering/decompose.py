@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import operator
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -13,6 +13,8 @@ from torch._guards import detect_fake_mode
 
 from engine.ir.aot import AotGraph
 from engine.ir.graph import NodeOrigin, node_id, origin_of, set_origin
+from engine.ir.philox import random_seeds
+from engine.lowering.draws import Draws
 from engine.lowering.ops import is_lowered
 
 aten = torch.ops.aten
@@ -81,12 +83,14 @@ def reason_for(target: Any, *, is_complex: bool = False) -> str:
         return "It has no lowering."
     if _packet(target) in EMPTY:
         return "It only allocates: there is nothing to compute."
+    if target is random_seeds:
+        return "The generator gives each random tensor its seed; kernels count on from there."
     if is_library(target):
         return "A vendor library does it best."
     if is_complex:
         return "Complex numbers are computed by ATen."
     if _is_random(target):
-        return "Random numbers come from ATen, so that a seed gives what it gives in eager."
+        return "Random numbers come from ATen, so that a seed gives what it gives in eager; options={'fused_random': True} lets kernels draw them."
     return "It has no lowering."
 
 
@@ -111,9 +115,13 @@ def _is_random(op: Any) -> bool:
     return isinstance(op, torch._ops.OpOverload) and torch.Tag.nondeterministic_seeded in op.tags
 
 
-def decompose(graph: AotGraph) -> torch.fx.GraphModule:
-    """The graph with every decomposable operator taken apart. Names of nodes that stay are kept; so is the provenance of all."""
+def decompose(graph: AotGraph, *, fused_random: bool = False) -> torch.fx.GraphModule:
+    """The graph with every decomposable operator taken apart. Names of nodes that stay are kept; so is the provenance of all.
+
+    ``fused_random``: random operators too, into numbers that kernels draw themselves.
+    """
     old = graph.module
+    draws = Draws(old) if fused_random else None
     root = torch.nn.Module()
     new = torch.fx.Graph()
     made: dict[torch.fx.Node, Any] = {}
@@ -130,8 +138,13 @@ def decompose(graph: AotGraph) -> torch.fx.GraphModule:
         elif node.target is operator.getitem and isinstance(made[node.args[0]], tuple):
             made[node] = made[node.args[0]][node.args[1]]
             continue
+        elif draws is not None and (drawn := draws.parts(node)) is not None:
+            seeds = draws.seeds(new, node)
+            set_origin(seeds, here)
+            made[node] = _spliced(new, root, node, drawn, [seeds, *(made[n] for n in node.all_input_nodes)], here)
+            continue
         elif node.op == "call_function" and (parts := _parts(node)) is not None:
-            made[node] = _spliced(new, root, node, parts, made, here)
+            made[node] = _spliced(new, root, node, parts, [made[n] for n in node.all_input_nodes], here)
             continue
         elif node.op == "output":
             new.output(torch.fx.map_arg(node.args[0], made.__getitem__))
@@ -227,17 +240,17 @@ def _spliced(
     root: torch.nn.Module,
     node: torch.fx.Node,
     parts: torch.fx.GraphModule,
-    made: dict[torch.fx.Node, Any],
+    given: Sequence[Any],
     here: NodeOrigin,
 ) -> Any:
-    """Copy the parts into the new graph; returns what stands for the node (a node, or a tuple of nodes)."""
-    sources = iter(node.all_input_nodes)
+    """Copy the parts over what is given into the new graph; returns what stands for the node (a node, or a tuple of nodes)."""
+    sources = iter(given)
     inner: dict[torch.fx.Node, Any] = {}
     result: Any = None
     output = next(n for n in parts.graph.nodes if n.op == "output").args[0]
     for part in parts.graph.nodes:
         if part.op == "placeholder":
-            inner[part] = made[next(sources)]
+            inner[part] = next(sources)
         elif part.op == "output":
             result = torch.fx.map_arg(part.args[0], inner.__getitem__)
         elif part.op == "get_attr":

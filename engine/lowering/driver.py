@@ -38,16 +38,17 @@ class Constant:
         return self.tensor
 
 
-def lower(graph: AotGraph, target: str, emit: Emit) -> Program:
+def lower(graph: AotGraph, target: str, emit: Emit, *, fused_random: bool = False) -> Program:
     """Lower a functional graph to kernels for ``target`` ("cuda:90", "hip:gfx942").
 
-    Operators without a lowering become ATen calls, each with its reason.
+    Operators without a lowering become ATen calls, each with its reason. ``fused_random``: kernels draw random numbers themselves, which a
+    seed then makes other than in eager.
 
     Raises:
         LoweringError: something in the graph cannot be expressed at all.
     """
     try:
-        decomposed = decompose(graph)
+        decomposed = decompose(graph, fused_random=fused_random)
         walk = Walk(graph.compilation, decomposed, graph.stage)
         walk.run()
         schedule = fuse(walk.low.defs, walk.low.externs, walk.kept())

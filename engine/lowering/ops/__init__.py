@@ -12,6 +12,7 @@ from engine.lowering.ops import (
     indexing,
     pointwise,
     pools,
+    random,
     reductions,
     scatters,
     searching,
@@ -32,6 +33,7 @@ FAMILIES = (
     pools,
     adaptive,
     searching,
+    random,
     complexes,
 )
 

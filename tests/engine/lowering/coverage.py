@@ -81,7 +81,12 @@ class Coverage:
 
 
 def operators(
-    found: Coverage, *, only: tuple[str, ...] = (), samples: int = SAMPLES, is_verified: bool = False
+    found: Coverage,
+    *,
+    only: tuple[str, ...] = (),
+    samples: int = SAMPLES,
+    dtypes: tuple[torch.dtype, ...] = DTYPES,
+    is_verified: bool = False,
 ) -> None:
     """torch's operators with torch's own sample inputs."""
     from torch.testing._internal.common_methods_invocations import op_db
@@ -89,7 +94,7 @@ def operators(
     for operator in op_db:
         if only and operator.name not in only:
             continue
-        for name, function, args in _samples(operator, samples):
+        for name, function, args in _samples(operator, samples, dtypes):
             try:
                 graph = trace(function, args)
             except Exception:  # what depends on values of data, or is no function of tensors, has no graph
@@ -108,9 +113,11 @@ def _one(found: Coverage, name: str, graph: AotGraph, args: tuple[Any, ...], *, 
         found.check(name, program, graph, args)
 
 
-def _samples(operator: Any, count: int) -> Iterator[tuple[str, Callable[..., Any], tuple[torch.Tensor, ...]]]:
+def _samples(
+    operator: Any, count: int, dtypes: tuple[torch.dtype, ...]
+) -> Iterator[tuple[str, Callable[..., Any], tuple[torch.Tensor, ...]]]:
     """Functions of tensors alone, and the tensors."""
-    dtype = next((d for d in DTYPES if operator.supports_dtype(d, "cpu")), None)
+    dtype = next((d for d in dtypes if operator.supports_dtype(d, "cpu")), None)
     if dtype is None:
         return
     torch.manual_seed(0)
@@ -203,11 +210,13 @@ def main() -> None:
     parser.add_argument("subjects", nargs="*", default=list(SUBJECTS), help=f"of {', '.join(SUBJECTS)}")
     parser.add_argument("--only", nargs="*", default=[], help="names of operators, programs or models")
     parser.add_argument("--verify", action="store_true", help="run every kernel in Triton's interpreter too")
+    parser.add_argument("--dtype", help="sample operators with this type only")
     options = parser.parse_args()
     warnings.filterwarnings("ignore")
     for subject in options.subjects:
         found = Coverage()
-        SUBJECTS[subject](found, only=tuple(options.only), is_verified=options.verify)
+        more = {"dtypes": (getattr(torch, options.dtype),)} if options.dtype and subject == "operators" else {}
+        SUBJECTS[subject](found, only=tuple(options.only), is_verified=options.verify, **more)
         print(f"{subject}: {found}\n", flush=True)
 
 

@@ -1,0 +1,86 @@
+"""Random numbers by counting: each number follows from a seed and its place alone, so that a kernel makes it where it is used.
+
+Philox with four 32-bit words and ten rounds (Salmon, Moraes, Dror and Shaw, 2011), as Triton's ``tl.rand`` and ``tl.randint`` draw them; the
+operators here give the same numbers on any device.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+WORD = 0xFFFFFFFF
+MULTIPLIERS = (0xD2511F53, 0xCD9E8D57)
+STEPS = (0x9E3779B9, 0xBB67AE85)
+ROUNDS = 10
+TO_UNIT = 4.6566127342e-10
+"""Just under 2 ** -31, so that no number is rounded up to one."""
+
+
+def _seeds(count: int, *, device: torch.device) -> torch.Tensor:
+    """Seeds from the generator of a device, which moves on as by any other draw."""
+    return torch.randint(-(1 << 63), (1 << 63) - 1, (count,), dtype=torch.int64, device=device)
+
+
+def _product(factor: int, word: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """The high and the low word of a product of two words, in int64 that does not overflow."""
+    low, high = (word & 0xFFFF) * factor, (word >> 16) * factor
+    middle = high + (low >> 16)
+    return middle >> 16, ((middle & 0xFFFF) << 16) | (low & 0xFFFF)
+
+
+def _bits(seeds: torch.Tensor, which: int, size: Sequence[int]) -> torch.Tensor:
+    """32 random bits for each element, as whole numbers from 0 on."""
+    count = 1
+    for n in size:
+        count *= n
+    place = torch.arange(count, dtype=torch.int64, device=seeds.device)
+    none = torch.zeros_like(place)
+    c0, c1, c2, c3 = place & WORD, none, none, none
+    first, second = seeds[which] & WORD, (seeds[which] >> 32) & WORD
+    for _ in range(ROUNDS):
+        (high0, low0), (high2, low2) = _product(MULTIPLIERS[0], c0), _product(MULTIPLIERS[1], c2)
+        c0, c1, c2, c3 = high2 ^ c1 ^ first, low2, high0 ^ c3 ^ second, low0
+        first, second = (first + STEPS[0]) & WORD, (second + STEPS[1]) & WORD
+    return c0.reshape(tuple(size))
+
+
+def _uniform(seeds: torch.Tensor, which: int, size: Sequence[int]) -> torch.Tensor:
+    """Numbers from 0 to below 1 in float32."""
+    bits = _bits(seeds, which, size)
+    folded = torch.where(bits > WORD >> 1, WORD - bits, bits)
+    return folded.to(torch.float32) * TO_UNIT
+
+
+@functools.cache
+def _library() -> torch.library.Library:
+    library = torch.library.Library("engine", "FRAGMENT")
+
+    def define(name: str, schema: str, run: Any, fake: Any, *tags: torch.Tag) -> None:
+        library.define(name + schema, tags=tags)
+        library.impl(name, run, "CompositeExplicitAutograd")
+        torch.library.register_fake(f"engine::{name}", fake, lib=library)
+
+    def like(dtype: torch.dtype) -> Any:
+        return lambda seeds, which, size: seeds.new_empty(size, dtype=dtype)
+
+    define(
+        "random_seeds",
+        "(int count, *, Device device) -> Tensor",
+        _seeds,
+        lambda count, *, device: torch.empty(count, dtype=torch.int64, device=device),
+        torch.Tag.nondeterministic_seeded,
+    )
+    numbers = "(Tensor seeds, int which, SymInt[] size) -> Tensor"
+    define("random_uniform", numbers, _uniform, like(torch.float32))
+    define("random_bits", numbers, _bits, like(torch.int64))
+    return library
+
+
+_library()
+random_seeds: Any = torch.ops.engine.random_seeds.default
+random_uniform: Any = torch.ops.engine.random_uniform.default
+random_bits: Any = torch.ops.engine.random_bits.default
