@@ -23,6 +23,7 @@ from torch.fx.experimental.proxy_tensor import make_fx
 
 from engine.aot.analyse import GRAD_MODE, is_reshaped, output_args
 from engine.aot.outputs import OutputPlanner
+from engine.aot.unbacked import has_unbacked, take_place
 from engine.aot.views import NotFunctional, overlaps, storage_of, view_in_place, writes_to
 from engine.graph.composites import whole
 from engine.graph.passes.drop_dead import drop_dead
@@ -31,6 +32,7 @@ from engine.ir.fake import FakeMode
 from engine.ir.frame import GraphInput
 from engine.ir.graph import node_id, origin_of, set_origin
 from engine.ir.plan import InputPlan, Plan
+from engine.ir.unbacked import is_unbacked
 
 
 @dataclass(frozen=True)
@@ -69,7 +71,8 @@ def trace(
         fakes = tuple(_pristine(i) if isinstance(i.fake, torch.Tensor) else i.fake for i in inputs)
     _check_followed(fakes, inputs)
     known = _relations(mode)
-    symbolic = enable_python_dispatcher() if _is_symbolic(fakes) else contextlib.nullcontext()
+    is_symbolic = _is_symbolic(fakes) or has_unbacked(graph)
+    symbolic = enable_python_dispatcher() if is_symbolic else contextlib.nullcontext()
     with mode, torch.fx.traceback.preserve_node_meta(), symbolic, _quiet(), _grad_mode_kept():
         module = make_fx(tracing.run, tracing_mode="real", record_module_stack=False)(*fakes)
     _check_relations(mode, known)
@@ -220,7 +223,10 @@ class Interpreter(torch.fx.Interpreter):
             result = super().run_node(n)
         if given is not None and given != _shapes(result):
             raise NotFunctional(f"{n.name} resizes the tensor that it is to write to")
-        self.by_fake[id(n.meta.get("example_value"))] = result
+        traced = n.meta.get("example_value")
+        self.by_fake[id(traced)] = result
+        if is_unbacked(traced):
+            take_place(traced, result)
         if n.target is _enter_autocast:
             self._autocasts.append(result)
         elif n.target is _exit_autocast:

@@ -14,6 +14,7 @@ from engine.aot.analyse import is_reshaped
 from engine.aot.views import NotFunctional, counts_with, offset_of, storage_of, view_of, writes_to
 from engine.ir.frame import GraphInput
 from engine.ir.plan import OutputPlan, View, is_same_layout
+from engine.ir.unbacked import is_unbacked
 
 __all__ = ["NotFunctional", "OutputPlanner"]
 
@@ -104,7 +105,9 @@ class OutputPlanner:
         if not isinstance(value, FunctionalTensor) or not isinstance(fake, torch.Tensor):
             raise NotFunctional(f"{name} is a tensor that tracing did not follow")
         if id(fake) not in self._known:
-            self._known[id(fake)] = self._tensor(node, fake, value)
+            made = self._known[id(fake)] = self._tensor(node, fake, value)
+            if made.kind not in ("input", "result") and is_unbacked(fake):
+                raise NotFunctional(f"{name} is a view whose size only the running graph knows")
         return self._known[id(fake)]
 
     def _result(self, value: Any, source: Any) -> int:

@@ -182,6 +182,8 @@ class _Attempt:
                 if reason.kind == "budget" and self.tx.executed - begun < config.instruction_budget // 2:
                     # Its own loops are long, not one call's: what follows a break here would meet the budget again.
                     raise self._skip(reason, reason.stack, "its own loops are too long to unroll") from reason
+                if 0 < reason.born < self.executed:
+                    raise Restart(reason.born, reason) from reason
                 if before != (self.tx.graph.operations, self.tx.changes):
                     raise Restart(self.executed, reason) from reason
                 frame.kw_names = kw_names
@@ -342,6 +344,7 @@ class _Attempt:
         except Unsupported as error:
             raise Skip("side-effect", error.what) from error
         guard_distinct(self.tx)
+        self.tx.shape_env.pending_fresh_unbacked_symbols.clear()
         if graph is not None:
             self._guard_global_state()
         shape_guards(self.tx)

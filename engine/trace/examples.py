@@ -34,17 +34,22 @@ EXAMPLES: dict[str, Example] = {
     "data-dependent": _example(
         """
         def f(x):
-            return x / x.max().item()
+            scales = [1.0, 2.0, 4.0, 8.0]
+            return x * scales[x.argmax().item()]
         """,
         """
         def f(x):
-            return x / x.max()
+            scales = torch.tensor([1.0, 2.0, 4.0, 8.0])
+            return x * scales[x.argmax()]
         """,
     ),
     "dynamic-output": _example(
         """
         def f(x):
-            return x[x > 1].sum()
+            total = 0
+            for value in x[x > 1]:
+                total = total + value
+            return total
         """,
         """
         def f(x):

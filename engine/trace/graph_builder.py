@@ -21,7 +21,9 @@ from engine.ir.frame import GraphInput, GraphSlot, Slot
 from engine.ir.graph import CHECKPOINT, NodeOrigin, set_origin
 from engine.ir.in_graph import InGraph
 from engine.ir.origin import Origin
+from engine.ir.unbacked import is_unbacked
 from engine.trace.signals import Skip, Unsupported
+from engine.trace.unbacked import check_deferred, follows_unknown_float
 from engine.trace.values.base import Value
 
 if TYPE_CHECKING:
@@ -184,8 +186,11 @@ def emit(
             node.meta["example_value"] = result
             if not changed:
                 tx.graph.forget(node)
+            check_deferred(tx)
             return value
-    return wrap_result(tx, node, result, keep=changed)
+    made = wrap_result(tx, node, result, keep=changed)
+    check_deferred(tx)
+    return made
 
 
 def _note_writes(target: Any, fakes: list[Any], keyword_fakes: dict[str, Any]) -> None:
@@ -257,6 +262,8 @@ def evaluate(
         AssertionError,
         ZeroDivisionError,
     ) as error:
+        if is_unbacked((args, kwargs)):
+            raise Unsupported("data-dependent", f"{name} needs to know a size: {_first_line(error)}") from error
         raise Skip("raises", f"{name} raises {type(error).__name__}: {_first_line(error)}") from error
 
 
@@ -281,7 +288,7 @@ def wrap_result(tx: Tracer, node: torch.fx.Node, result: Any, *, keep: bool = Fa
         node.meta["version"] = 0 if result.is_inference() else result._version
         return TensorValue(node, result)
     if isinstance(result, (torch.SymInt, torch.SymFloat, torch.SymBool)):
-        return SymValue(node, result)
+        return SymValue(node, result, is_opaque=_is_opaque(node, result))
     if _is_plain(result):
         if not keep:
             tx.graph.forget(node)
@@ -293,6 +300,13 @@ def wrap_result(tx: Tracer, node: torch.fx.Node, result: Any, *, keep: bool = Fa
 
         return GraphFunction(node, result)
     raise Unsupported("unsupported-operation", f"an operation returns a {type(result).__name__}")
+
+
+def _is_opaque(node: torch.fx.Node, result: Any) -> bool:
+    """Whether a symbol is, or was computed from, a float that only the running graph knows."""
+    found = follows_unknown_float(result) or any(n.meta.get("is_opaque") for n in node.all_input_nodes)
+    node.meta["is_opaque"] = found
+    return found
 
 
 def _is_plain(result: Any) -> bool:

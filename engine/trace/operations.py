@@ -9,6 +9,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from engine.ir.origin import Fixed
+from engine.ir.unbacked import is_unbacked
 from engine.trace.graph_builder import emit
 from engine.trace.signals import Unsupported
 from engine.trace.values.base import Const, NotConstant, Value, force
@@ -122,10 +123,15 @@ def _settled(tx: Tracer, symbol: str, left: Value, right: Value) -> tuple[Value,
     has_float = any(isinstance(v, SymValue) and v.type() is float for v in operands)
     if symbol.rstrip("=") not in _PYTHON_FLOATS or not has_float or any(isinstance(v, TensorValue) for v in operands):
         return operands
-    if symbol.startswith("**") and all(not isinstance(v, SymValue) or v.sym.node.hint > 0 for v in operands):
+    if symbol.startswith("**") and all(not isinstance(v, SymValue) or _is_positive(v) for v in operands):
         return operands
     first, second = (Const(v.python(tx)) if isinstance(v, SymValue) else v for v in operands)
     return first, second
+
+
+def _is_positive(value: Any) -> bool:
+    """Whether a symbol is greater than zero in this call; one that only the graph knows is not looked at."""
+    return is_unbacked(value.sym) or value.sym.node.hint > 0
 
 
 def on_arrays(tx: Tracer, function: Callable[..., Any], operands: list[Value]) -> Value | None:

@@ -28,6 +28,7 @@ from engine.trace.graph_builder import GraphBuilder
 from engine.trace.shape_env import NotingShapeEnv
 from engine.trace.signals import TraceSignal, Unsupported, UserException
 from engine.trace.values.base import Const, Lazy, NotConstant, Value, force
+from engine.trace.values.optimizers import RESTORES
 from engine.trace.values.wrap import build, from_python
 
 _STATES = (
@@ -165,6 +166,8 @@ def _guard_key(guard: Guard) -> Any:
 
 def _catches(frame: Frame) -> bool:
     """Whether one of the handlers around a frame's instruction does more than leave a context that the graph itself enters and leaves."""
+    if frame.code is RESTORES:
+        return False
     handler = frame.decoded.handlers[frame.op.index]
     while handler is not None:
         again = raises_again(frame.decoded, handler.target)
@@ -185,7 +188,7 @@ class Tracer:
     def __init__(self, request: FrameRequest, options: Options) -> None:
         self.request = request
         self.options = options
-        self.shape_env = NotingShapeEnv(self.cause)
+        self.shape_env = NotingShapeEnv(self.cause, options)
         self.fake_mode = FakeMode(shape_env=self.shape_env)
         self.graph = GraphBuilder()
         self.guards = GuardSet()
@@ -239,6 +242,12 @@ class Tracer:
         """Whether the user's code does something when an operation of the graph raises."""
         self.checks: list[tuple[torch.fx.Node, bool, int]] = []
         """Truths of tensors taken for granted, as something is raised otherwise; and which of the root's instructions asked."""
+        self.unbacked_born: dict[Any, int] = {}
+        """Which of the root's instructions made each symbol that only the graph knows."""
+        self.deferred = 0
+        """How many assumptions of numbers that only the graph knows are checked in it."""
+        self.assumed: set[Any] = set()
+        """Those assumptions."""
         self.entry_state: dict[str, Any] = {name: GLOBAL_STATES[name].read() for name in _STATES}
         """torch's global state when the frame was entered."""
         self.is_handling_outside: bool = GLOBAL_STATES["handling"].read()
@@ -248,6 +257,10 @@ class Tracer:
         self._room = 0
 
     # Where we are.
+
+    def is_nested(self) -> bool:
+        """Whether operations go into the graph of a body."""
+        return hasattr(self.graph, "outer")
 
     def room(self) -> int:
         """How many calls deep the traced code may go before Python would raise RecursionError."""

@@ -38,7 +38,7 @@ SGD_MODEL = fitted()
 SGD = torch.optim.SGD(SGD_MODEL.parameters(), lr=0.1, momentum=0.9, nesterov=True)
 
 
-@program(batch, batch, batch, breaks=2)
+@program(batch, batch, batch, breaks=1)
 def sgd_step(x, y):
     """A whole step with momentum."""
     return stepping(SGD_MODEL, SGD)(x, y)
@@ -48,7 +48,7 @@ ADAM_MODEL = fitted()
 ADAM = torch.optim.AdamW(ADAM_MODEL.parameters(), lr=0.01, weight_decay=0.1)
 
 
-@program(batch, batch, batch, breaks=2)
+@program(batch, batch, batch, breaks=1)
 def adam_step(x, y):
     """A whole step with AdamW."""
     return stepping(ADAM_MODEL, ADAM)(x, y)
@@ -75,7 +75,7 @@ GROUPS = torch.optim.SGD(
 )
 
 
-@program(batch, batch, breaks=2)
+@program(batch, batch, breaks=1)
 def groups_step(x, y):
     """Parameter groups with settings of their own."""
     return stepping(GROUP_MODEL, GROUPS)(x, y)
@@ -85,7 +85,7 @@ CLIP_MODEL = fitted()
 CLIP = torch.optim.SGD(CLIP_MODEL.parameters(), lr=0.1)
 
 
-@program(batch, batch, breaks=2)
+@program(batch, batch, breaks=1)
 def clipped_step(x, y):
     """Gradients clipped by their norm before the step."""
     CLIP.zero_grad()

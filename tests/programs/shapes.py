@@ -54,7 +54,7 @@ def boolean_mask_where(x):
     return x.masked_fill(~mask, float("-inf")), torch.where(mask, x, 0.0)
 
 
-@program(lambda: (torch.randn(6),), breaks=1)
+@program(lambda: (torch.randn(6),))
 def boolean_mask_index(x):
     """Indexing by a mask makes a shape that depends on data."""
     y = x[x > 0]

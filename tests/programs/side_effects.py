@@ -204,14 +204,14 @@ def index_put(x, i):
     return y
 
 
-@program(lambda: (torch.randn(3),), breaks=1)
+@program(lambda: (torch.randn(3),))
 def to_python(x):
     """item() takes a value out of the graph."""
     n = x.sum().item()
     return x * n, n
 
 
-@program(lambda: (torch.randn(3),), breaks=3)
+@program(lambda: (torch.randn(3),))
 def to_list_and_float(x):
     """tolist(), float() and int() take values out of the graph."""
     return x.tolist(), float(x[0]), int(x[1] * 10), x + 1

@@ -150,7 +150,7 @@ def gradients_wanted(x):
     return z.requires_grad, z.detach()
 
 
-@program(lambda: (torch.tensor(3), torch.randn(5)), breaks=1)
+@program(lambda: (torch.tensor(3), torch.randn(5)))
 def item_as_size(n, x):
     """An item used as a size."""
     return x[: n.item()] * 2
@@ -162,7 +162,7 @@ def item_as_number(n, x):
     return x * n.item()
 
 
-@program(lambda: (torch.tensor([1, 0, 2]), torch.randn(3)), breaks=1)
+@program(lambda: (torch.tensor([1, 0, 2]), torch.randn(3)))
 def nonzero_positions(n, x):
     """How many positions there are depends on values."""
     return x[n.nonzero().squeeze(1)]
@@ -310,7 +310,7 @@ def tensors_made(x):
     )  # fmt: skip
 
 
-@program(lambda: (torch.randn(3),), breaks=1)
+@program(lambda: (torch.randn(3),))
 def to_python_list(x):
     """tolist."""
     return x.tolist()[0] * 0 + x

@@ -133,7 +133,7 @@ with torch.no_grad():
 OPTIMIZER = torch.optim.SGD(MODEL.parameters(), lr=0.1)
 
 
-@program(lambda: (torch.randn(4, 3), torch.randn(4, 1)), lambda: (torch.randn(4, 3), torch.randn(4, 1)), breaks=2)
+@program(lambda: (torch.randn(4, 3), torch.randn(4, 1)), lambda: (torch.randn(4, 3), torch.randn(4, 1)), breaks=1)
 def training_step(x, y):
     """A whole step: zero_grad, loss, backward, step."""
     OPTIMIZER.zero_grad()

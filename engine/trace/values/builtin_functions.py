@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from engine.ir.origin import Attr
+from engine.ir.unbacked import is_unbacked
 from engine.trace import operations
 from engine.trace.graph_builder import emit
 from engine.trace.signals import Unsupported, UserException
@@ -319,7 +320,9 @@ def _number(kind: type) -> Any:
         if isinstance(of, SymValue):
             if of.type() is kind:
                 return of
-            return emit(tx, "call_function", torch.sym_float, [of]) if kind is float else Const(kind(of.python(tx)))
+            if kind is float or (kind is int and of.type() is float and is_unbacked(of.sym)):
+                return emit(tx, "call_function", torch.sym_float if kind is float else torch.sym_int, [of])
+            return Const(kind(of.python(tx)))
         if isinstance(of, ObjectValue):
             name = f"__{kind.__name__}__"
             if (

@@ -15,6 +15,7 @@ from engine.trace.signals import Unsupported
 from engine.trace.values.arity import check_arity, check_method_arity
 from engine.trace.values.base import NONE, Attributed, Const, NotConstant, Value, force, is_none
 from engine.trace.values.iterators import IteratorValue
+from engine.trace.values.optimizers import traced_anyway
 from engine.trace.values.shown import shown
 from engine.trace.values.wrap import wraps, wraps_if
 
@@ -228,6 +229,9 @@ class RealFunction(FunctionValue):
         if by_code is not None:
             return by_code[1](tx, self, args, kwargs)
         if is_disabled(self.held):
+            inner = traced_anyway(self.held)
+            if inner is not None:
+                return force(tx, tx.fixed(inner)).call(tx, args, kwargs)
             raise Unsupported("disabled", f"{self.describe()} is called")
         if self.held.__dict__.get("_dynamo_marked_constant", False):
             return self._constant_result(tx, args, kwargs)

@@ -537,6 +537,7 @@ def _dict(tx: Tracer, real: dict[Any, Any], origin: Origin) -> Value:
 def dict_value(tx: Tracer, real: dict[Any, Any], origin: Origin) -> DictValue:
     """The value for a real dict, guarded by its keys."""
     from engine.trace.values.identity import HashedKey
+    from engine.trace.values.tensor import TensorValue
 
     why = "its keys decided what was traced"
     tx.guard_type(real, origin, why)
@@ -545,7 +546,7 @@ def dict_value(tx: Tracer, real: dict[Any, Any], origin: Origin) -> DictValue:
     for n, (key, item) in enumerate(real.items()):
         key_value = _key_value(tx, real, key, n, origin)
         stands_for = _hashed(tx, entries, real, key, key_value)
-        is_hashed = isinstance(stands_for, HashedKey) and isinstance(real, dict)
+        is_hashed = isinstance(stands_for, (HashedKey, TensorValue)) and isinstance(real, dict)
         reached = EntryAt(origin, n) if is_hashed else item_origin(real, origin, key)
         entries[stands_for] = (key_value, tx.lazy(item, reached))
     factory = None

@@ -3,17 +3,23 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.fx
-from torch.fx.experimental.symbolic_shapes import DimDynamic, StatelessSymbolicContext, StrictMinMaxConstraint
+from torch.fx.experimental.symbolic_shapes import (
+    DimDynamic,
+    GuardOnDataDependentSymNode,
+    StatelessSymbolicContext,
+    StrictMinMaxConstraint,
+)
 from torch.utils._sympy.numbers import int_oo
 from torch.utils._sympy.value_ranges import ValueRanges
 
 from engine.ir.marks import DYNAMIC, STATIC
 from engine.ir.origin import Item, Local, Origin
+from engine.trace.signals import Unsupported
 from engine.trace.values.base import Const, Value
 
 if TYPE_CHECKING:
@@ -24,11 +30,13 @@ if TYPE_CHECKING:
 class SymValue(Value):
     """A SymInt, SymFloat or SymBool. Asking for its Python value specialises: the guard says which value was assumed."""
 
-    __slots__ = ("node", "origin", "sym", "symbol")
+    __slots__ = ("is_opaque", "node", "origin", "sym", "symbol")
 
-    def __init__(self, node: torch.fx.Node, sym: Any) -> None:
+    def __init__(self, node: torch.fx.Node, sym: Any, *, is_opaque: bool = False) -> None:
         self.node = node
         self.sym = sym
+        self.is_opaque = is_opaque
+        """Whether it follows from a float that is known only when the graph runs: that may be NaN, of which algebra knows nothing."""
         self.origin: Origin | None = None
         self.symbol: Any = None
         """The symbol that was made for it, whatever that turned out to equal."""
@@ -42,13 +50,33 @@ class SymValue(Value):
         return f"symbol {self.sym}"
 
     def python(self, tx: Tracer) -> Any:
-        return self.type()(self.sym)
+        return self._settle(self.type())
+
+    def _settle(self, kind: Callable[[Any], Any]) -> Any:
+        """The value that it has in this call, from here on taken for granted.
+
+        Raises:
+            Unsupported: only the running graph knows it.
+        """
+        try:
+            if not self.is_opaque:
+                return kind(self.sym)
+        except GuardOnDataDependentSymNode:
+            pass
+        raise Unsupported(
+            "data-dependent", f"a number that comes from a tensor's values ({self.sym}) is needed in Python"
+        )
 
     def key(self, tx: Tracer) -> Any:
         return self.python(tx)
 
     def truth(self, tx: Tracer) -> bool:
-        return bool(self.sym)
+        try:
+            return bool(self._settle(bool))
+        except Unsupported:
+            raise Unsupported(
+                "tensor-jump", f"the truth of a number that comes from a tensor's values ({self.sym})"
+            ) from None
 
     def graph_arg(self, tx: Tracer) -> tuple[Any, Any]:
         return self.node, self.sym

@@ -13,8 +13,11 @@ from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
 from engine.ir.guard import HasAttribute, TensorMatch, WrapperIs
 from engine.ir.origin import Attr, Origin
+from engine.ir.unbacked import is_unbacked
+from engine.options import captures_scalars
 from engine.trace.graph_builder import emit, evaluate
 from engine.trace.signals import Unsupported
+from engine.trace.unbacked import needs_number
 from engine.trace.values.base import NONE, Const, Value, force
 from engine.trace.values.wrap import wraps_if
 
@@ -31,6 +34,8 @@ _PYTHON_ONLY = frozenset(
     ).split()
 )
 """Methods that need real memory, or change what autograd does outside the graph."""
+_LISTED = 64
+"""How many numbers ``tolist()`` may give to be traced."""
 _MARKS = ("_dynamo", "_engine")
 """Attributes that tell compilers about a tensor."""
 
@@ -139,12 +144,17 @@ class TensorValue(Value):
 
         if self.fake.dim() == 0:
             tx.raise_type_error("iteration over a 0-d tensor")
+        if is_unbacked(self.fake.shape[0]):
+            raise needs_number(tx, self.fake.shape[0], "a loop over a tensor whose length depends on values")
         return SequenceIterator(list(sequence_items(tx, emit(tx, "call_method", "unbind", [self]))), type(iter(())))
 
     def get_item(self, tx: Tracer, key: Value) -> Value:
         if tx.indexes_by_tensor:
             return self._at_positions(tx, key)
-        return emit(tx, "call_function", operator.getitem, [self, key])
+        from engine.trace.values.indexing import selected
+
+        found = selected(tx, self, key)
+        return emit(tx, "call_function", operator.getitem, [self, key]) if found is None else found
 
     def _at_positions(self, tx: Tracer, key: Value) -> Value:
         from engine.trace.values.sequences import ListValue, TupleValue
@@ -155,7 +165,13 @@ class TensorValue(Value):
         return emit(tx, "call_function", torch.ops.aten.index, [self, ListValue(parts)])
 
     def set_item(self, tx: Tracer, key: Value, value: Value) -> None:
-        emit(tx, "call_function", operator.setitem, [self, key, value])
+        from engine.trace.values.indexing import selected
+
+        found = selected(tx, self, key)
+        if found is None:
+            emit(tx, "call_function", operator.setitem, [self, key, value])
+        else:
+            emit(tx, "call_function", operator.setitem, [found, Const(Ellipsis), value])
 
     def get_attr(self, tx: Tracer, name: str) -> Value:
         if name == "shape":
@@ -223,6 +239,8 @@ class TensorValue(Value):
             if name != "register_hook":
                 return inner_gradients.change_in_place(tx, self, name, args, kwargs)
             return inner_gradients.register_hook(tx, self, force(tx, args[0] if args else kwargs["hook"]))
+        if name == "tolist" and not args and not kwargs and self._is_listed(tx):
+            return self._listed(tx)
         if name in _PYTHON_ONLY:
             raise Unsupported(
                 "data-dependent" if name in ("numpy", "tolist") else "unknown-call", f"Tensor.{name} is called"
@@ -242,6 +260,25 @@ class TensorValue(Value):
         if name in ("__iter__", "__bool__", "__getitem__", "__setitem__"):
             return self._protocol(tx, name, args)
         return emit(tx, "call_method", name, [self, *args], kwargs)
+
+    def _is_listed(self, tx: Tracer) -> bool:
+        """Whether ``tolist()`` gives a few numbers that can be symbols."""
+        sizes = self.fake.shape
+        return (
+            captures_scalars(tx.options)
+            and not any(is_unbacked(s) for s in sizes)
+            and not self.fake.dtype.is_complex
+            and all(isinstance(s, int) for s in sizes)
+            and self.fake.numel() <= _LISTED
+        )
+
+    def _listed(self, tx: Tracer) -> Value:
+        from engine.trace.values.sequences import ListValue
+
+        if self.fake.dim() == 0:
+            return self.call_method(tx, "item", [], {})
+        items = [self.get_item(tx, Const(n)) for n in range(self.fake.shape[0])]
+        return ListValue([item._listed(tx) for item in items if isinstance(item, TensorValue)])
 
     def _has_requires_grad(self, tx: Tracer, args: list[Value], kwargs: dict[str, Value]) -> bool:
         """Whether ``requires_grad_`` would leave everything as it is."""

@@ -16,10 +16,12 @@ import torch.utils.checkpoint
 from engine.ir.guard import GlobalState
 from engine.ir.marks import TraceView, graph_break, while_tracing
 from engine.ir.origin import Fixed
+from engine.options import captures_scalars
 from engine.trace.signals import Unsupported
 from engine.trace.values.arity import check_method_arity
 from engine.trace.values.base import NONE, Const, Value, force
 from engine.trace.values.functions import BY_NAME, special
+from engine.trace.values.optimizers import is_optimizers
 
 if TYPE_CHECKING:
     from engine.trace.state import Tracer
@@ -114,7 +116,7 @@ _LEFT_IN_TORCH = tuple(
 )
 """Parts of torch that work on more than tensors: the program, its processes, files, devices, other compilers."""
 _LEFT_DOTTED = tuple(f"{name}." for name in _LEFT_IN_TORCH)
-_INLINE_ANYWAY = ("torch.autograd.grad_mode", "torch._higher_order_ops", "torch._dynamo.mutation_guard")
+_INLINE_ANYWAY = ("torch.autograd.grad_mode", "torch._higher_order_ops", "torch._dynamo.mutation_guard", "torch.optim")
 _LEFT_TO_PYTHON = frozenset(
     "logging warnings importlib threading asyncio subprocess socket os io pdb numpy scipy pandas matplotlib tqdm IPython time "
     "gc sys traceback multiprocessing concurrent shutil pathlib json pickle tempfile linecache".split()
@@ -161,7 +163,7 @@ def unbound_method(tx: Tracer, held: Any, args: list[Value], kwargs: dict[str, V
     torch._utils.is_compiling if hasattr(torch._utils, "is_compiling") else torch.compiler.is_compiling,
 )
 def _is_compiling(tx: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
-    return Const(True)
+    return Const(not (is_optimizers(tx.frame.globals.name) and captures_scalars(tx.options)))
 
 
 @special(
@@ -180,6 +182,8 @@ def _tracing_state(tx: Tracer, args: list[Value], kwargs: dict[str, Value]) -> V
 
 @special(graph_break)
 def _graph_break(tx: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    if is_optimizers(tx.frame.globals.name):  # for a compiler whose graphs do not keep switches of grad mode
+        return NONE
     message = [str(v) for v in tx.constants([*args, *kwargs.values()]) if v]
     raise Unsupported("asked", message[0] if message else "graph_break() is called")
 

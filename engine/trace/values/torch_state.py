@@ -8,13 +8,18 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.overrides
+from torch.fx.experimental.symbolic_shapes import _advise_is_size
 
 from engine.ir.origin import Attr, Item
+from engine.ir.unbacked import is_unbacked
+from engine.trace.graph_builder import evaluate
 from engine.trace.signals import Unsupported
+from engine.trace.unbacked import check_deferred
 from engine.trace.values.base import NONE, Const, Value, force
 from engine.trace.values.functions import special
 from engine.trace.values.modules import ModuleValue
 from engine.trace.values.sequences import ListValue, TupleValue
+from engine.trace.values.symbolic import SymValue
 from engine.trace.values.tensor import TensorValue
 from engine.trace.values.torch_functions import guard_state
 
@@ -77,12 +82,32 @@ def _is_tensor_like(tx: Tracer, args: list[Value], kwargs: dict[str, Value]) -> 
     return Const(issubclass(kind, torch.Tensor) or hasattr(kind, "__torch_function__"))
 
 
-@special(torch._check, torch._assert)
+@special(
+    torch._check, torch._check_value, torch._check_index, torch._check_type, torch._check_not_implemented, torch._assert
+)
 def _check(tx: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
     condition = force(tx, args[0] if args else kwargs.get("cond", kwargs.get("condition", NONE)))
     if isinstance(condition, Const) and condition.value is True:
         return NONE
+    if isinstance(condition, SymValue) and condition.type() is bool and not condition.is_opaque:
+        if not is_unbacked(condition.sym):
+            if condition.truth(tx):
+                return NONE
+        else:
+            # What torch learns of it here, the graph checks.
+            evaluate(tx, "call_function", torch._check, [condition.sym], {})
+            check_deferred(tx)
+            return NONE
     raise Unsupported("unknown-call", "torch._check or torch._assert of what is not known while tracing")
+
+
+@special(_advise_is_size)
+def _is_size(tx: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    size = force(tx, args[0])
+    if isinstance(size, SymValue):
+        evaluate(tx, "call_function", _advise_is_size, [size.sym], {})
+        check_deferred(tx)
+    return NONE
 
 
 @special(torch.func.functional_call)

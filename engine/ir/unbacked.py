@@ -1,0 +1,21 @@
+"""What is known only when a graph runs: symbols without a value."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch.fx.experimental.symbolic_shapes import free_unbacked_symbols
+
+
+def is_unbacked(value: Any) -> bool:
+    """Whether a fake tensor, a symbol, or something in a container of them, is known only when the graph runs."""
+    if isinstance(value, (list, tuple)):
+        return any(is_unbacked(v) for v in value)
+    if isinstance(value, dict):
+        return is_unbacked(list(value.values()))
+    if isinstance(value, (torch.SymInt, torch.SymFloat, torch.SymBool)):
+        return bool(free_unbacked_symbols(value))
+    if isinstance(value, torch.Tensor):
+        return value._has_symbolic_sizes_strides and any(map(is_unbacked, value.shape))
+    return False

@@ -1,0 +1,40 @@
+"""torch's optimizers: their own Python is traced, and computes as in eager."""
+
+from __future__ import annotations
+
+from types import CodeType, FunctionType
+from typing import Any
+
+import torch
+
+MODULES = "torch.optim"
+_INNER = "_torchdynamo_orig_callable"
+
+
+def is_optimizers(module: str | None) -> bool:
+    """Whether a module is one of torch's optimizers."""
+    return module is not None and f"{module}.".startswith(f"{MODULES}.")
+
+
+def traced_anyway(fn: FunctionType) -> FunctionType | None:
+    """The function of an optimizer that torch keeps from its own compiler, as it was written; None for any other."""
+    inner = fn.__dict__.get(_INNER)
+    while isinstance(inner, FunctionType) and _INNER in inner.__dict__:
+        inner = inner.__dict__[_INNER]
+    return inner if isinstance(inner, FunctionType) and is_optimizers(inner.__module__) else None
+
+
+def _restoring() -> CodeType | None:
+    """The code around each optimizer's ``step``, whose one handler puts grad mode back."""
+    todo: list[Any] = [torch.optim.SGD.step]
+    while todo:
+        fn = todo.pop()
+        code = getattr(fn, "__code__", None)
+        if code is not None and code.co_name == "_use_grad":
+            return code  # type: ignore[no-any-return]
+        todo += [fn.__wrapped__] if hasattr(fn, "__wrapped__") else []
+    return None
+
+
+RESTORES = _restoring()
+"""Compiled code puts grad mode back by itself when a graph raises."""

@@ -1,0 +1,182 @@
+"""Numbers and sizes that come from tensors' values: carried through the graph where Python need not know them."""
+
+import math
+
+import torch
+
+from tests.programs import program
+
+
+def pair():
+    """A number and a table."""
+    return torch.tensor(2), torch.arange(24.0).reshape(4, 6)
+
+
+def values():
+    """Numbers, some of them zero."""
+    return (torch.tensor([1.0, 2.0, 0.0, 3.0]),)
+
+
+@program(values)
+def items_in_list(x):
+    """Numbers gathered in a list."""
+    return [x[i].item() for i in range(3)]
+
+
+@program(pair, lambda: (torch.tensor(1), torch.randn(4, 6)), breaks=1)
+def item_decides(n, x):
+    """A number decides a branch."""
+    k = n.item()
+    if k > 1:
+        return x * k
+    return x - k
+
+
+@program(pair)
+def item_as_extent(n, x):
+    """A number as the size of new tensors and of views."""
+    k = n.item()
+    return (
+        torch.zeros(k) + 1,
+        x.narrow(0, 0, k),
+        torch.arange(k),
+        torch.full((k, 2), 2.0),
+        x[0].expand(k, 6),
+        x.repeat(k, 1),
+    )
+
+
+@program(pair)
+def checked_item(n, x):
+    """A number of which something is checked."""
+    k = n.item()
+    torch._check(k >= 0)
+    torch._check(k <= x.shape[0], lambda: f"{k} is too many")
+    return x[:k].sum()
+
+
+@program(pair)
+def check_fails(n, x):
+    """A check that does not hold raises with its message."""
+    k = n.item()
+    torch._check(k > 10, lambda: f"k was {k}")
+    return x * k
+
+
+@program(values)
+def listed(x):
+    """A tensor's numbers unpacked."""
+    a, b, c, d = x.tolist()
+    return a + b, c * d, x * a
+
+
+@program(values)
+def split_by_lengths(x):
+    """Lengths given as a tensor."""
+    return x.split(torch.tensor([1, 2, 1]).tolist())
+
+
+@program(values)
+def masked(x):
+    """How many elements a mask keeps."""
+    y = x[x > 0]
+    return y * 2, y.shape[0], y.numel(), torch.cat([y, x])
+
+
+@program(values)
+def sums_of_masked(x):
+    """Two sizes that turn out equal."""
+    return x[x > 0] + x[x < 5][:3]
+
+
+@program(values)
+def broadcast_after_all(x):
+    """Two unknown sizes, one of which is one when the graph runs."""
+    y, z = x[x > 0], x[x > 2]
+    w = y + z
+    return w, w.shape == z.shape
+
+
+@program(values)
+def distinct(x):
+    """Distinct values, and where they are."""
+    found, where = torch.unique(x, return_inverse=True)
+    return found.shape, found[where], torch.bincount(x.long())
+
+
+@program(values)
+def positions(x):
+    """Where a condition holds."""
+    (where,) = torch.where(x > 0)
+    return x[where], torch.zeros(4).index_add(0, where, x[where])
+
+
+@program(values, breaks=1)
+def loop_over_positions(x):
+    """A loop whose length depends on values."""
+    total = 0
+    for i in torch.nonzero(x > 0).squeeze(1):
+        total = total + x[i]
+    return total
+
+
+@program(lambda: (torch.zeros(3),), breaks=1)
+def not_a_number(x):
+    """NaN is not equal to itself, whatever algebra says."""
+    k = (x / x).sum().item()
+    return k - k, not (k != k), k == k, math.isnan(k)
+
+
+@program(values)
+def truth_as_number(x):
+    """A truth multiplied."""
+    every = (x > 0).all().item()
+    return x * every, every
+
+
+@program(pair)
+def one_position(n, x):
+    """A tensor of one integer as an index, alone and among others."""
+    return x[n], x[n, 1], x[1, n], x[n, :n], x[..., n], x[n, None], x[:n], x[n:], x[None, n, ..., 1:n]
+
+
+@program(pair)
+def one_position_written(n, x):
+    """Writes through such indices."""
+    x = x.clone()
+    x[n] = 1
+    x[n, n] = 2.0
+    x[:, n] = torch.arange(4.0)
+    x[:n] += 1
+    x[n].add_(1)
+    return x
+
+
+@program(pair)
+def position_too_large(n, x):
+    """An index that is out of range raises what eager raises."""
+    return x[n + 10]
+
+
+@program(lambda: (torch.zeros(4, 6, dtype=torch.bool), torch.tensor([1, 3, 2, 5])))
+def mask_of_lengths(mask, lengths):
+    """A padding mask, row by row."""
+    mask = mask.clone()
+    for row, length in enumerate(lengths):
+        mask[row, :length] = True
+    return mask
+
+
+@program(pair, breaks=1)
+def size_before_change(n, x):
+    """A number used as a size before an argument is changed."""
+    made = torch.zeros(n.item())
+    x.add_(1)
+    return made, x
+
+
+@program(values, breaks=1)
+def nothing_left(x):
+    """Whether a mask keeps anything."""
+    y = x[x > 100]
+    return x if y.numel() == 0 else y
