@@ -1,21 +1,44 @@
-// Graphs: nodes in ranks by depth, long edges cut into paired pins; only what is in view is drawn.
+// Graphs: nested in the calls that made them, which open and close; long edges cut into paired pins; only what is in view is drawn.
 
+import { sourceLine } from "./guards.js";
+import { LONG, NODE, boxOf, closedAtFirst, drawnEdges, hiddenIn, nesting, places, rewrites } from "./layered.js";
+import { Minimap, dotText, save, svgText } from "./picture.js";
 import { badge, button, choice, h, hue, plural, put } from "./shared/dom.js";
 import { key } from "./shared/keys.js";
-import { sourceLine } from "./guards.js";
+import { Rows } from "./shared/rows.js";
 import { VIEWS } from "./shared/views.js";
 
 /** @typedef {import("./explorer.js").Frame} Frame */
 
 const MARGIN = 12;
+const TEXTS = ["op", "target", "type", "bytes", "path", "kernel", "source", "note"];
+const PLAY_MS = 900;
+
+/**
+ * Nodes from a part's columns.
+ * @param {any} part
+ * @returns {any[]}
+ */
+function nodesOf(part) {
+  const columns = Object.entries(part.nodes);
+  return Array.from({ length: part.count }, (_, i) => {
+    /** @type {any} */
+    const node = {};
+    for (const [name, column] of columns) node[name] = TEXTS.includes(name) ? part.strings[/** @type {any} */ (column)[i]] : /** @type {any} */ (column)[i];
+    node.isInput = node.op === "placeholder" || node.op === "get_attr";
+    node.module = node.path;
+    node.path = node.path ? node.path.split(".") : [];
+    return node;
+  });
+}
 
 /**
  * A curve from the bottom of one box to the top of another.
- * @param {{x: number, y: number}} a @param {{x: number, y: number}} b @param {number[]} box width and height
+ * @param {any} a @param {any} b
  */
-export function edgePath(a, b, [width, height]) {
-  const x1 = a.x + width / 2, y1 = a.y + height, x2 = b.x + width / 2, y2 = b.y;
-  if (y2 <= y1) return `M${a.x + width} ${a.y + height / 2}L${b.x} ${b.y + height / 2}`;
+export function edgePath(a, b) {
+  const x1 = a.x + a.width / 2, y1 = a.y + a.height, x2 = b.x + b.width / 2, y2 = b.y;
+  if (y2 <= y1) return `M${a.x + a.width} ${a.y + a.height / 2}L${b.x} ${b.y + b.height / 2}`;
   const middle = (y1 + y2) / 2;
   return `M${x1} ${y1}C${x1} ${middle} ${x2} ${middle} ${x2} ${y2}`;
 }
@@ -27,164 +50,454 @@ export class GraphView {
     this.id = "graph";
     this.entry = "";
     this.stage = "";
+    /** @type {any} */
+    this.part = null;
+    /** The box in hand: a node, or `nodes.length` plus a closed group. */
     this.at = -1;
     this.zoom = 1;
-    this.context = h("div", { class: "ctx" });
+    this.isTable = false;
+    /** The rewrite in hand; -1 when none is played. */
+    this.step = -1;
+    this.timer = 0;
+    /** @type {any[]} */
+    this.nodes = [];
+    /** @type {import("./layered.js").Group[]} */
+    this.groups = [];
+    /** @type {Int32Array} */
+    this.groupOf = new Int32Array(0);
+    /** @type {Set<number>} */
+    this.closed = new Set();
+    /** The closed group around each node, -1 for none. @type {Int32Array} */
+    this.hidden = new Int32Array(0);
+    /** @type {import("./layered.js").Picture} */
+    this.picture = { nodes: [], groups: [], width: 0, height: 0 };
+    /** @type {{edges: [number, number][], pins: [number, number][]}} */
+    this.drawn = { edges: [], pins: [] };
+    /** Boxes in the order of the graph. @type {number[]} */
+    this.order = [];
+    /** @type {number[][]} */
+    this.reads = [];
+    /** @type {number[][]} */
+    this.readers = [];
+    /** @type {{before: number, after: number[]}[]} */
+    this.steps = [];
+    /** The step that makes each node. @type {number[]} */
+    this.madeAt = [];
+    this.frameAsked = 0;
+    this.context = h("div", { class: "ctx wrap" });
+    this.strip = h("div", { class: "ctx strip", hidden: true });
     this.svg = h("svg", { role: "group", "aria-label": "Graph" });
-    this.box = h("div", { class: "gbox", onscroll: () => this.paint() }, this.svg);
+    this.box = h("div", { class: "gbox", onscroll: () => this.soon(), onpointerdown: (/** @type {PointerEvent} */ e) => this.drag(e), onwheel: (/** @type {WheelEvent} */ e) => this.wheel(e) }, this.svg);
+    this.map = new Minimap((x, y) => this.centre(x, y));
+    this.table = new Rows((i) => this.#tableRow(i), { role: "rowgroup", "aria-label": "Nodes" }, 22);
+    this.head = h("div", { class: "gt th", role: "row" }, ["#", "Node", "Operation", "Value", "Bytes", "Kernel", "Module", "Line"].map((t) => h("span", { role: "columnheader" }, t)));
+    this.list = h("div", { class: "gtable", role: "grid", "aria-label": "Nodes as a table", hidden: true }, this.head, this.table.el);
     this.side = h("div", { class: "side", tabindex: "0", "aria-label": "The node in hand" });
     this.search = /** @type {HTMLInputElement} */ (h("input", { type: "search", placeholder: "Search nodes  /", "aria-label": "Search nodes", onkeydown: (/** @type {KeyboardEvent} */ e) => e.key === "Enter" && this.find() }));
-    this.el = h("div", { class: "graph" }, this.context, h("div", { class: "two" }, this.box, this.side));
+    this.el = h("div", { class: "graph" }, this.context, this.strip, h("div", { class: "two" }, h("div", { class: "gwrap" }, this.box, this.map.el, this.list), this.side));
     this.keys = [
       key("ArrowDown ArrowUp", "to a reader or an input of the node", (k) => this.follow(k === "ArrowDown" ? 1 : -1)),
-      key("ArrowRight ArrowLeft", "next or previous node", (k) => this.choose(this.at + (k === "ArrowRight" ? 1 : -1))),
+      key("ArrowRight ArrowLeft", "next or previous box", (k) => this.next(k === "ArrowRight" ? 1 : -1)),
+      key("o", "open the closed call in hand, or close the one around the node", () => this.toggle()),
+      key("O C", "open or close all calls", (k) => this.all(k === "O")),
+      key("r", "play what the stage before became, one rewrite at a time; again to stop", () => this.toggleRewrites()),
+      key("j k", "next or previous rewrite", (k) => this.rewrite(this.step + (k === "j" ? 1 : -1))),
+      key("t", "nodes as a table, or as a picture", () => this.toggleTable()),
       key("+ -", "closer or further", (k) => this.scale(k === "+" ? 1.25 : 0.8)),
-      key("0", "fit the width", () => this.fit()),
+      key("w", "fit the width", () => this.fit()),
       key("Enter", "show its line in the linked view", () => this.link()),
       key("/", "search nodes", () => this.search.focus()),
     ];
     new ResizeObserver(() => this.paint()).observe(this.box);
   }
 
-  /** @param {string} [entry] */
-  open(entry) {
+  /** @param {string} [entry] @param {string} [stage] */
+  open(entry, stage) {
     if (entry) this.entry = entry;
+    if (stage) this.stage = stage;
   }
 
   draw() {
     if (!this.frame.entry(this.entry)) this.entry = this.frame.overview.start;
     const part = this.entry ? this.frame.part(`graph|${this.entry}|${this.stage}`) : null;
-    if (part && part !== this.part) {
-      /** @type {any} */
-      this.part = part;
-      this.at = part.nodes.length ? Math.max(0, part.nodes.findIndex((/** @type {any} */ n) => n.ordinal === 1 && n.op !== "placeholder")) : -1;
-      this.reads = part.nodes.map(() => /** @type {number[]} */ ([]));
-      this.readers = part.nodes.map(() => /** @type {number[]} */ ([]));
-      for (const [a, b] of [...part.edges, ...part.pins]) {
-        this.reads[b].push(a);
-        this.readers[a].push(b);
-      }
-    }
+    if (part && part !== this.part) this.take(part);
     if (!part) {
       put(this.context);
       this.svg.replaceChildren();
-      put(this.side, h("p", { class: "mut" }, this.entry ? "Loading …" : "Nothing was compiled, so there is no graph."));
-      return;
+      return put(this.side, h("p", { class: "mut" }, this.entry ? "Loading …" : "Nothing was compiled, so there is no graph."));
     }
+    const isSearching = document.activeElement === this.search;
     put(
       this.context,
-      choice("Function and cache entry", this.frame.overview.entries.map((/** @type {any} */ e) => [e.id, `${e.name} entry ${e.entry}`]), this.entry, (v) => { this.entry = v; this.draw(); }),
-      part.stages.length > 1 ? choice("Stage", part.stages.map((/** @type {string} */ s) => [s, s]), part.stage, (v) => { this.stage = v; this.draw(); }) : null,
-      h("span", { class: "mut" }, `${plural(part.nodes.length, "node")}, ${plural(part.pins.length, "long edge")} cut into pins`),
-      h("span", { class: "sp" }), this.search, button("−", "-", () => this.scale(0.8), { "aria-label": "Further" }), button("Fit", "0", () => this.fit()), button("+", "+", () => this.scale(1.25), { "aria-label": "Closer" }),
+      choice("Function and cache entry", this.frame.overview.entries.map((/** @type {any} */ e) => [e.id, `${e.name} entry ${e.entry}`]), this.entry, (v) => { this.entry = v; this.frame.focus(); this.draw(); }),
+      part.stages.length > 1 ? choice("Stage", part.stages.map((/** @type {string} */ s) => [s, s]), part.stage, (v) => { this.stage = v; this.frame.focus(); this.draw(); }) : null,
+      h("span", { class: "mut" }, this.counted()),
+      h("span", { class: "sp" }),
+      this.groups.length ? [button("Open all", "O", () => this.all(true)), button("Close all", "C", () => this.all(false))] : null,
+      part.before ? button("Rewrites", "r", () => this.toggleRewrites(), { "aria-pressed": String(this.step >= 0) }) : null,
+      button("Table", "t", () => this.toggleTable(), { "aria-pressed": String(this.isTable) }),
+      button("SVG", "", () => this.export("svg"), { title: "Save the picture as it stands" }), button("DOT", "", () => this.export("dot"), { title: "Save the graph for Graphviz" }),
+      this.search, button("−", "-", () => this.scale(0.8), { "aria-label": "Further" }), button("Fit", "w", () => this.fit()), button("+", "+", () => this.scale(1.25), { "aria-label": "Closer" }),
     );
+    if (isSearching) this.search.focus();
+    this.list.hidden = !this.isTable;
+    this.box.hidden = this.map.el.hidden = this.isTable;
+    this.arrange();
+  }
+
+  counted() {
+    const calls = this.groups.length ? `, ${plural(this.groups.length, "call")}${this.closed.size ? `, ${this.closed.size} closed` : ""}` : "";
+    return plural(this.part.count, "node") + calls;
+  }
+
+  /** Use another graph. @param {any} part */
+  take(part) {
+    this.part = part;
+    this.nodes = nodesOf(part);
+    const { groups, groupOf } = nesting(this.nodes, part.edges);
+    this.groups = groups;
+    this.groupOf = groupOf;
+    this.closed = closedAtFirst(groups, part.count, groupOf);
+    this.steps = part.before ? rewrites(part.before.is_input, part.origins) : [];
+    this.stop();
+    this.step = -1;
+    this.reads = this.nodes.map(() => /** @type {number[]} */ ([]));
+    this.readers = this.nodes.map(() => /** @type {number[]} */ ([]));
+    for (const [a, b] of part.edges) {
+      this.reads[b].push(a);
+      this.readers[a].push(b);
+    }
+    this.at = part.count ? Math.max(0, this.nodes.findIndex((n) => n.ordinal > 0 && !n.isInput)) : -1;
+  }
+
+  /** Lay out anew, as calls are open and closed now. */
+  arrange() {
+    const { part } = this;
+    this.hidden = hiddenIn(this.groups, this.groupOf, this.closed);
+    this.picture = places(this.nodes, part.edges, this.groups, this.groupOf, this.closed);
+    this.drawn = drawnEdges(this.picture, part.edges, this.hidden);
+    this.order = [...new Set(this.nodes.map((_, i) => this.shownAs(i)))];
+    if (this.at >= 0 && !boxOf(this.picture, this.at)) this.at = this.at < this.nodes.length ? this.shownAs(this.at) : this.shownAs(this.groups[this.at - this.nodes.length].nodes[0]);
+    this.table.reset(this.nodes.length);
+    this.map.take(this.picture, this.nodes.length, this.closed);
     this.paint();
+    this.show();
     this.tell();
+  }
+
+  /** The box that stands for a node. @param {number} i */
+  shownAs(i) {
+    return this.hidden[i] >= 0 ? this.nodes.length + this.hidden[i] : i;
+  }
+
+  toggle() {
+    if (!this.part || this.at < 0) return;
+    const count = this.nodes.length;
+    const group = this.at >= count ? this.at - count : this.groupOf[this.at];
+    if (group < 0) return this.frame.say("This node stands in no call that could be closed.");
+    this.fold(group);
+  }
+
+  /** Open or close one group. @param {number} group */
+  fold(group) {
+    const { closed, groups, nodes } = this;
+    if (closed.has(group)) {
+      closed.delete(group);
+      this.at = groups[group].nodes.find((i) => !nodes[i].isInput) ?? groups[group].nodes[0];
+    } else {
+      closed.add(group);
+      this.at = nodes.length + group;
+    }
+    this.draw();
+  }
+
+  /** @param {boolean} isOpen */
+  all(isOpen) {
+    if (!this.part) return;
+    this.closed = new Set(isOpen ? [] : this.groups.map((_, i) => i));
+    this.draw();
+  }
+
+  toggleTable() {
+    this.isTable = !this.isTable;
+    if (this.part) this.draw();
   }
 
   /** @param {number} by */
   scale(by) {
     if (!this.part) return;
-    this.zoom = Math.max(0.15, Math.min(3, this.zoom * by));
+    const { box } = this, x = (box.scrollLeft + box.clientWidth / 2) / this.zoom, y = (box.scrollTop + box.clientHeight / 2) / this.zoom;
+    this.zoom = Math.max(0.1, Math.min(3, this.zoom * by));
     this.paint();
+    this.centre(x, y);
   }
 
   fit() {
-    if (!this.part) return;
-    this.zoom = Math.max(0.15, Math.min(1.5, this.box.clientWidth / (this.part.width + 2 * MARGIN)));
+    if (!this.part || !this.picture) return;
+    this.zoom = Math.max(0.1, Math.min(1.5, this.box.clientWidth / (this.picture.width + 2 * MARGIN)));
     this.paint();
+    this.show();
   }
 
-  /** Draw nodes and edges in view. */
+  /** @param {WheelEvent} e */
+  wheel(e) {
+    if (!e.ctrlKey && !e.metaKey) return;
+    e.preventDefault();
+    this.scale(e.deltaY < 0 ? 1.1 : 0.9);
+  }
+
+  /** Scroll a point of the graph into the middle. @param {number} x @param {number} y */
+  centre(x, y) {
+    this.box.scrollLeft = x * this.zoom - this.box.clientWidth / 2;
+    this.box.scrollTop = y * this.zoom - this.box.clientHeight / 2;
+  }
+
+  /** Drag the ground. @param {PointerEvent} e */
+  drag(e) {
+    if (e.button || /** @type {Element} */ (e.target).closest(".nd, .pin, .gh")) return;
+    const { box } = this, left = box.scrollLeft + e.clientX, top = box.scrollTop + e.clientY;
+    const move = (/** @type {PointerEvent} */ m) => { box.scrollLeft = left - m.clientX; box.scrollTop = top - m.clientY; };
+    const up = () => { removeEventListener("pointermove", move); removeEventListener("pointerup", up); };
+    addEventListener("pointermove", move);
+    addEventListener("pointerup", up);
+  }
+
+  /** Paint once before the next frame, however often one scrolls. */
+  soon() {
+    if (this.frameAsked) return;
+    this.frameAsked = requestAnimationFrame(() => { this.frameAsked = 0; this.paint(); });
+  }
+
+  /** Draw what is in view. */
   paint() {
-    const { part, zoom } = this;
-    if (!part || !this.box.clientWidth) return;
-    const width = part.width + 2 * MARGIN, height = part.height + 2 * MARGIN;
+    const { part, picture, zoom, box } = this;
+    if (!part || !picture || !box.clientWidth) return;
+    const width = picture.width + 2 * MARGIN, height = picture.height + 2 * MARGIN;
     for (const [name, value] of Object.entries({ viewBox: `${-MARGIN} ${-MARGIN} ${width} ${height}`, width: width * zoom, height: height * zoom })) this.svg.setAttribute(name, String(value));
-    const top = this.box.scrollTop / zoom - 200, bottom = top + this.box.clientHeight / zoom + 400;
-    const seen = (/** @type {number} */ i) => part.nodes[i].y >= top && part.nodes[i].y <= bottom;
+    const top = box.scrollTop / zoom - MARGIN - 60, bottom = top + box.clientHeight / zoom + 120, left = box.scrollLeft / zoom - MARGIN - 60, right = left + box.clientWidth / zoom + 120;
+    const inView = (/** @type {any} */ b) => b && b.y <= bottom && b.y + b.height >= top && b.x <= right && b.x + b.width >= left;
+    const crosses = (/** @type {any} */ a, /** @type {any} */ b) => a.y <= bottom && b.y + b.height >= top && Math.min(a.x, b.x) <= right && Math.max(a.x + a.width, b.x + b.width) >= left;
+    const at = (/** @type {number} */ id) => /** @type {any} */ (boxOf(picture, id));
     const hot = (/** @type {number[]} */ e) => (e.includes(this.at) ? " hot" : "");
-    const pinned = part.pins.flatMap((/** @type {number[]} */ e, /** @type {number} */ i) => [this.#pin(e[0], e[1], i, true, seen), this.#pin(e[1], e[0], i, false, seen)]);
     put(
       this.svg,
-      part.edges.filter((/** @type {number[]} */ e) => e.some(seen)).map((/** @type {number[]} */ e) => h("path", { class: "edge" + hot(e), d: edgePath(part.nodes[e[0]], part.nodes[e[1]], part.box) })),
-      part.nodes.map((/** @type {any} */ n, /** @type {number} */ i) => (seen(i) ? this.#node(n, i) : null)),
-      pinned,
+      this.groups.map((g, i) => (picture.groups[i] && !this.closed.has(i) && inView(picture.groups[i]) ? this.#group(g, i) : null)),
+      this.drawn.edges.map((e) => (crosses(at(e[0]), at(e[1])) ? h("path", { class: "edge" + hot(e) + this.#fate(e[1]), d: edgePath(at(e[0]), at(e[1])) }) : null)),
+      this.order.map((id) => (inView(at(id)) ? this.#box(id) : null)),
+      this.drawn.pins.flatMap((e, i) => [inView(at(e[0])) ? this.#pin(e[0], e[1], i, true) : null, inView(at(e[1])) ? this.#pin(e[1], e[0], i, false) : null]),
     );
-    if (part.empty) put(this.side, h("p", { class: "mut" }, part.empty));
+    this.map.frame(box, zoom, MARGIN);
   }
 
-  /** @param {number} own @param {number} other @param {number} i @param {boolean} isStart @param {(i: number) => boolean} seen */
-  #pin(own, other, i, isStart, seen) {
-    if (!seen(own)) return null;
-    const n = this.part.nodes[own], [width, height] = this.part.box;
-    const x = n.x + width - 34 - 34 * (i % 3), y = isStart ? n.y + height : n.y - 13;
+  /** How a box looks while rewrites are played: done, in hand, or to come. @param {number} id */
+  #fate(id) {
+    if (this.step < 0) return "";
+    const inside = id < this.nodes.length ? [id] : this.groups[id - this.nodes.length].nodes;
+    if (this.steps[this.step].after.some((i) => inside.includes(i))) return " now";
+    return inside.every((i) => this.madeAt[i] > this.step) ? " later" : "";
+  }
+
+  /** An open call: a frame with a heading that closes it. @param {any} g @param {number} i */
+  #group(g, i) {
+    const b = /** @type {any} */ (this.picture.groups[i]);
+    return h("g", { transform: `translate(${b.x} ${b.y})` },
+      h("rect", { class: "grp" + (g.depth % 2 ? " odd" : ""), width: b.width, height: b.height, rx: 2 }),
+      h("g", { class: "gh", role: "button", "aria-label": `close ${g.path}`, onclick: () => { this.fold(i); this.frame.focus(); } }, h("rect", { class: "hit", width: b.width, height: 20 }), h("text", { x: 10, y: 15 }, `▾ ${g.label}`), h("text", { class: "ty", x: b.width - 8, y: 15, "text-anchor": "end" }, plural(g.nodes.length, "node"))));
+  }
+
+  /** A node, or a closed call. @param {number} id */
+  #box(id) {
+    const { width, height, x, y } = /** @type {any} */ (boxOf(this.picture, id)), look = (id === this.at ? " sel" : "") + this.#fate(id);
+    const choose = () => { this.choose(id); this.frame.focus(); };
+    const cut = (/** @type {string} */ t) => (t.length > 21 ? t.slice(0, 20) + "…" : t);
+    if (id >= this.nodes.length) {
+      const g = this.groups[id - this.nodes.length];
+      return h("g", { class: "nd shut" + look, transform: `translate(${x} ${y})`, onclick: choose, ondblclick: () => this.fold(id - this.nodes.length), role: "img", "aria-label": `${g.path}, closed, ${plural(g.nodes.length, "node")}` },
+        h("rect", { class: "bx back", x: 3, y: 3, width, height, rx: 2 }), h("rect", { class: "bx", width, height, rx: 2 }), h("text", { class: "nm", x: 7, y: 14 }, "▸ " + cut(g.label)), h("text", { class: "ty", x: 7, y: 28 }, plural(g.nodes.length, "node")));
+    }
+    const n = this.nodes[id], start = n.ordinal > 0 ? 26 : 7;
+    return h(
+      "g",
+      { class: "nd " + hue(n.ordinal) + look + (n.isInput || n.op === "output" ? " ph" : ""), transform: `translate(${x} ${y})`, onclick: choose, role: "img", "aria-label": `${n.name} ${n.type}` },
+      h("rect", { class: "bx", width, height, rx: 2 }),
+      n.ordinal > 0 ? [h("rect", { class: "bg", x: 5, y: 4, width: 16, height: 13, rx: 2 }), h("text", { class: "bn", x: 13, y: 14, "text-anchor": "middle" }, String(n.ordinal))] : null,
+      h("text", { class: "nm", x: start, y: 14 }, cut(n.name)),
+      h("text", { class: "ty", x: 7, y: 28 }, cut(n.type)),
+      n.kernel || n.isInput ? h("text", { class: "ty", x: width - 6, y: 28, "text-anchor": "end" }, n.kernel || (n.type.length < 16 ? "input" : "")) : null,
+    );
+  }
+
+  /** @param {number} own @param {number} other @param {number} i @param {boolean} isStart */
+  #pin(own, other, i, isStart) {
+    const b = /** @type {any} */ (boxOf(this.picture, own)), x = b.x + b.width - 34 - 34 * (i % 3), y = isStart ? b.y + b.height : b.y - 13;
     return h("g", { class: "pin" + ([own, other].includes(this.at) ? " hot" : ""), onclick: () => { this.choose(other); this.frame.focus(); } }, h("rect", { x, y, width: 30, height: 13, rx: 6 }), h("text", { x: x + 15, y: y + 10, "text-anchor": "middle" }, "P" + (i + 1)));
   }
 
-  /** @param {any} n @param {number} i */
-  #node(n, i) {
-    const [width, height] = this.part.box, left = n.ordinal ? 26 : 7;
-    return h(
-      "g",
-      { class: "nd " + hue(n.ordinal) + (i === this.at ? " sel" : "") + (n.op === "call_function" || n.op === "call_method" || n.op === "call_module" ? "" : " ph"), transform: `translate(${n.x} ${n.y})`, onclick: () => { this.choose(i); this.frame.focus(); }, role: "img", "aria-label": `${n.name} ${n.type}` },
-      h("rect", { class: "bx", width, height, rx: 2 }),
-      n.ordinal ? [h("rect", { class: "bg", x: 5, y: 4, width: 16, height: 13, rx: 2 }), h("text", { class: "bn", x: 13, y: 14, "text-anchor": "middle" }, String(n.ordinal))] : null,
-      h("text", { class: "nm", x: left, y: 14 }, n.name.length > 20 ? n.name.slice(0, 19) + "…" : n.name),
-      h("text", { class: "ty", x: 7, y: 28 }, n.type.length > 20 ? n.type.slice(0, 19) + "…" : n.type),
-      n.kernel ? h("text", { class: "ty", x: width - 6, y: 28, "text-anchor": "end" }, n.kernel) : null,
-    );
+  /** @param {number} i */
+  #tableRow(i) {
+    const n = this.nodes[i], cell = (/** @type {any} */ t, /** @type {string} */ kind = "") => h("span", { role: "gridcell", class: kind, title: typeof t === "string" && t.length > 16 ? t : null }, t);
+    return h("div", { class: "gt" + (this.at === i ? " sel" : "") + this.#fate(i), role: "row", "aria-selected": String(this.at === i), onclick: () => { this.choose(i); this.frame.focus(); } },
+      cell(i + 1, "num mut"), cell(h("b", {}, n.name)), cell(h("code", {}, n.target || n.op)), cell(h("code", {}, n.type)), cell(n.bytes, "num"), cell(n.kernel), cell(n.module, "mut"), cell(n.line ? [n.ordinal > 0 ? badge(n.ordinal) : null, " " + n.line] : "", "num"));
   }
 
-  /** @param {number} i */
-  choose(i) {
-    if (!this.part) return;
-    if (!this.part.nodes.length) return;
-    this.at = Math.max(0, Math.min(this.part.nodes.length - 1, i));
-    const n = this.part.nodes[this.at], y = (n.y + MARGIN) * this.zoom, x = (n.x + MARGIN) * this.zoom;
-    if (y < this.box.scrollTop || y + 60 > this.box.scrollTop + this.box.clientHeight) this.box.scrollTop = y - 80;
-    if (x < this.box.scrollLeft || x + this.part.box[0] * this.zoom > this.box.scrollLeft + this.box.clientWidth) this.box.scrollLeft = x - 40;
+  /** @param {number} id */
+  choose(id) {
+    if (!this.part || !this.nodes.length) return;
+    this.at = id;
+    if (this.isTable) this.table.redraw();
     this.paint();
+    this.show();
     this.tell();
+  }
+
+  /** Scroll to the box in hand. */
+  show() {
+    if (this.isTable) return this.table.show(this.at < this.nodes.length ? this.at : -1, 80);
+    const b = this.picture && this.at >= 0 && boxOf(this.picture, this.at);
+    if (!b) return;
+    const y = (b.y + MARGIN) * this.zoom, x = (b.x + MARGIN) * this.zoom, { box } = this;
+    if (y < box.scrollTop || y + 60 > box.scrollTop + box.clientHeight) box.scrollTop = y - 120;
+    if (x < box.scrollLeft || x + b.width * this.zoom > box.scrollLeft + box.clientWidth) box.scrollLeft = x - 60;
+  }
+
+  /** @param {number} step */
+  next(step) {
+    if (!this.part || !this.order.length) return;
+    if (this.isTable) return this.choose(Math.max(0, Math.min(this.nodes.length - 1, this.at + step)));
+    const here = this.order.indexOf(this.at);
+    this.choose(this.order[Math.max(0, Math.min(this.order.length - 1, here + step))]);
   }
 
   /** @param {1 | -1} step */
   follow(step) {
-    if (!this.part) return;
-    const next = (step > 0 ? this.readers : this.reads)?.[this.at]?.[0];
-    if (next === undefined) return this.frame.say(step > 0 ? "Nothing reads this node." : "This node reads nothing.");
-    this.choose(next);
+    if (!this.part || this.at < 0) return;
+    if (this.isTable) return this.next(step);
+    const inside = this.at < this.nodes.length ? [this.at] : this.groups[this.at - this.nodes.length].nodes;
+    const found = inside.flatMap((i) => (step > 0 ? this.readers : this.reads)[i]).map((i) => this.shownAs(i)).filter((id) => id !== this.at);
+    if (!found.length) return this.frame.say(step > 0 ? "Nothing reads this." : "This reads nothing.");
+    this.choose(found.find((id) => id >= this.nodes.length || !this.nodes[id].isInput) ?? found[0]);
   }
 
   find() {
-    const wanted = this.search.value.toLowerCase(), { nodes } = this.part;
+    const wanted = this.search.value.toLowerCase(), { nodes } = this, from = Math.max(0, this.at < nodes.length ? this.at : this.groups[this.at - nodes.length].nodes[0]);
     for (let i = 1; wanted && i <= nodes.length; i++) {
-      const j = (this.at + i) % nodes.length;
-      if (`${nodes[j].name} ${nodes[j].text} ${nodes[j].module}`.toLowerCase().includes(wanted)) return this.choose(j);
+      const j = (from + i) % nodes.length, n = nodes[j];
+      if (!`${n.name} ${n.text} ${n.module} ${n.type} ${n.kernel}`.toLowerCase().includes(wanted)) continue;
+      this.reveal(j);
+      return this.choose(j);
     }
     this.frame.say("No match for ", h("code", {}, this.search.value), ".");
   }
 
-  link() {
+  /** Open every call around a node. @param {number} node */
+  reveal(node) {
+    let isOpened = false;
+    for (let g = this.groupOf[node]; g >= 0; g = this.groups[g].parent) isOpened = this.closed.delete(g) || isOpened;
+    if (isOpened) {
+      this.at = node;
+      this.draw();
+    }
+  }
+
+  // Rewrites: what each node of the stage before became.
+
+  toggleRewrites() {
     if (!this.part) return;
-    const n = this.part.nodes[this.at];
+    if (!this.steps.length) return this.frame.say("This is the first graph: no stage before it was recorded.");
+    if (this.step >= 0) {
+      this.stop();
+      this.step = -1;
+      return this.draw();
+    }
+    this.madeAt = this.nodes.map(() => Infinity);
+    this.steps.forEach((s, k) => { for (const i of s.after) this.madeAt[i] = Math.min(this.madeAt[i], k); });
+    this.closed = new Set();
+    this.step = 0;
+    this.draw();
+    this.rewrite(0);
+  }
+
+  /** @param {number} step */
+  rewrite(step) {
+    if (this.step < 0) return this.frame.say("Press r first: it plays what the stage before became.");
+    this.step = Math.max(0, Math.min(this.steps.length - 1, step));
+    const { before, after } = this.steps[this.step];
+    if (after.length) this.choose(after[0]);
+    else this.paint();
+    const old = before >= 0 ? this.part.before.texts[before] : "";
+    put(
+      this.strip,
+      h("b", {}, `Rewrite ${this.step + 1} of ${this.steps.length}`), h("span", { class: "mut" }, `${this.part.before.stage} → ${this.part.stage}`),
+      button("◂", "k", () => this.rewrite(this.step - 1), { "aria-label": "Previous rewrite" }), button("▸", "j", () => this.rewrite(this.step + 1), { "aria-label": "Next rewrite" }), button(this.timer ? "■ Stop" : "▶ Play", "", () => (this.timer ? this.stop() : this.play())),
+      h("code", { class: "was" }, old || "the compiler made"), h("span", {}, "→"), h("code", { class: "is" }, after.slice(0, 6).map((i) => this.nodes[i].name).join(", ") + (after.length > 6 ? ` and ${after.length - 6} more` : "") || "nothing: it is no longer needed"),
+    );
+    this.strip.hidden = false;
+    const kind = before < 0 ? "was made by the compiler, from no one node" : !after.length ? "is gone: nothing came of it" : after.length === 1 ? "became one node" : `became ${after.length} nodes`;
+    this.frame.say(`Rewrite ${this.step + 1} of ${this.steps.length}, ${this.part.before.stage} to ${this.part.stage}: `, old ? [h("code", {}, old), " "] : "What stands out ", kind, after.length ? [": ", h("code", {}, after.slice(0, 4).map((i) => this.nodes[i].text).join("; ").slice(0, 400))] : "", ".");
+  }
+
+  play() {
+    this.timer = /** @type {any} */ (setInterval(() => {
+      if (this.step >= this.steps.length - 1 || !this.el.isConnected) return this.stop();
+      this.rewrite(this.step + 1);
+    }, PLAY_MS));
+    this.rewrite(this.step);
+  }
+
+  stop() {
+    clearInterval(this.timer);
+    this.timer = 0;
+    this.strip.hidden = true;
+    if (this.part && this.step >= 0 && this.el.isConnected) this.rewrite(this.step);
+  }
+
+  /** @param {"svg" | "dot"} kind */
+  export(kind) {
+    if (!this.part || !this.nodes.length) return;
+    const name = `graph-${this.entry.replace("/", "-")}-${this.part.stage.replace(/\W+/g, "-")}.${kind}`;
+    const text = kind === "svg" ? svgText(this.picture, this.nodes, this.groups, this.closed, this.drawn, edgePath) : dotText(this.nodes, this.part.edges, this.groups, this.groupOf);
+    save(name, text, kind === "svg" ? "image/svg+xml" : "text/vnd.graphviz");
+    this.frame.say(`Saved ${name}. It holds names from your model.`);
+  }
+
+  link() {
+    const n = this.part && this.nodes[this.at];
     if (n && n.line) this.frame.open("linked", this.entry, "line=" + n.line);
-    else this.frame.say("No line is known for this node.");
+    else this.frame.say("No line is known for this.");
   }
 
   tell() {
-    const n = this.part.nodes[this.at];
-    if (!n) return this.frame.say(this.part.empty || "Choose a node.");
-    const names = (/** @type {number[]} */ list) => list.map((j) => this.part.nodes[j].name).join(", ") || "–";
-    const facts = [["value", n.type], ["bytes", n.bytes], ["module", n.module], ["kernel", n.kernel], ["reads", names(this.reads?.[this.at] || [])], ["read by", names(this.readers?.[this.at] || [])]];
+    if (this.at < 0) {
+      put(this.side, h("p", { class: "mut" }, this.part.empty || "Choose a node."));
+      return this.frame.say(this.part.empty || "Choose a node.");
+    }
+    if (this.at >= this.nodes.length) return this.#tellGroup(this.groups[this.at - this.nodes.length], this.at - this.nodes.length);
+    const n = this.nodes[this.at], names = (/** @type {number[]} */ list) => list.slice(0, 12).map((j) => this.nodes[j].name).join(", ") + (list.length > 12 ? ` and ${list.length - 12} more` : "") || "–";
+    const facts = [["value", n.type], ["bytes", n.bytes], ["module", n.module], ["kernel", n.kernel], ["reads", names(this.reads[this.at])], ["read by", names(this.readers[this.at])], ["note", n.note]];
+    const came = this.part.before && this.part.origins[this.at] ? this.part.origins[this.at].map((/** @type {number} */ o) => this.part.before.texts[o]) : [];
     put(
       this.side,
       h("h4", {}, "Node"), h("pre", { class: "code" }, n.text),
       h("dl", { class: "kv" }, facts.filter(([, v]) => v).map(([k, v]) => [h("dt", {}, k), h("dd", {}, h("code", {}, v))])),
-      n.line ? [h("h4", {}, badge(n.ordinal), " Line " + n.line), sourceLine(n.source), button("Show in linked view", "Enter", () => this.link())] : null,
-      this.part.pins.length ? [h("h4", {}, "Pins"), h("p", { class: "mut" }, "An edge that skips more than three ranks is cut into two pins with one name. Click a pin to go to its partner.")] : null,
+      came.length ? [h("h4", {}, `Came from, in ${this.part.before.stage}`), came.slice(0, 5).map((/** @type {string} */ t) => h("pre", { class: "code" }, t))] : null,
+      n.line ? [h("h4", {}, n.ordinal > 0 ? badge(n.ordinal) : null, " Line " + n.line), sourceLine(n.source), button("Show in linked view", "Enter", () => this.link())] : null,
+      this.drawn.pins.length ? [h("h4", {}, "Pins"), h("p", { class: "mut" }, `An edge longer than ${LONG / (NODE.height + 16)} rows is cut into two pins with one name. Click a pin to go to its partner.`)] : null,
     );
-    this.frame.say(badge(n.ordinal), " ", h("b", {}, n.name), n.type ? ` ${n.type}` : "", n.bytes ? `, ${n.bytes}` : "", n.module ? ` in ${n.module}` : "", n.kernel ? `, in kernel ${n.kernel}` : "", ".");
+    if (this.step < 0) this.frame.say(badge(n.ordinal), " ", h("b", {}, n.name), n.type ? ` ${n.type}` : "", n.bytes ? `, ${n.bytes}` : "", n.module ? ` in ${n.module}` : "", n.kernel ? `, in kernel ${n.kernel}` : "", ".");
+  }
+
+  /** @param {any} g @param {number} i */
+  #tellGroup(g, i) {
+    const ops = new Map();
+    for (const j of g.nodes) if (!this.nodes[j].isInput) ops.set(this.nodes[j].target, (ops.get(this.nodes[j].target) || 0) + 1);
+    const kernels = [...new Set(g.nodes.map((/** @type {number} */ j) => this.nodes[j].kernel).filter(Boolean))];
+    put(
+      this.side,
+      h("h4", {}, "Call"), h("p", {}, h("code", {}, g.path)), button("Open", "o", () => this.fold(i)),
+      h("h4", {}, plural(g.nodes.length, "node")), h("dl", { class: "kv" }, [...ops].sort((a, b) => b[1] - a[1]).slice(0, 20).map(([op, count]) => [h("dt", {}, "×" + count), h("dd", {}, h("code", {}, op))])),
+      kernels.length ? [h("h4", {}, "Kernels"), h("p", {}, kernels.join(", "))] : null,
+    );
+    if (this.step < 0) this.frame.say(h("b", {}, g.path), `, closed: ${plural(g.nodes.length, "node")}${kernels.length ? ` in ${kernels.length === 1 ? "kernel " + kernels[0] : plural(kernels.length, "kernel")}` : ""}. o opens it.`);
   }
 }
 

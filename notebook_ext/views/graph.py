@@ -73,7 +73,10 @@ def _wanted(node: NodeRecord, columns: dict[str, float]) -> float:
 
 
 def graph(session: Session, compilation: str, stage: str = "") -> dict[str, Any]:
-    """One graph of a compilation with places for its nodes and edges; ``stages`` names those there are.
+    """One graph of a compilation; ``stages`` names those there are. The front end lays it out, because calls in it open and close.
+
+    ``nodes`` are columns, with texts that repeat as numbers into ``strings``; ``edges`` are pairs of node numbers. ``before`` is the graph that
+    this one was made from, by name and text, and ``origins`` each node's nodes in it.
 
     Raises:
         KeyError: there is no such compilation.
@@ -81,38 +84,52 @@ def graph(session: Session, compilation: str, stage: str = "") -> dict[str, Any]
     record = session.compilation(compilation)
     stages = [g.stage for g in record.graphs]
     chosen = next((g for g in record.graphs if g.stage == stage), record.graphs[0] if record.graphs else None)
+    told = {"compilation": record.id, "stage": chosen.stage if chosen else stage, "stages": stages}
     if chosen is None or not chosen.nodes:
         why = (
             "Only the text of this graph was recorded."
             if chosen is not None and chosen.text
             else "This compilation made no graph."
         )
-        return {
-            "compilation": record.id,
-            "stage": stage,
-            "stages": stages,
-            "nodes": [],
-            "edges": [],
-            "pins": [],
-            "width": 0,
-            "height": 0,
-            "empty": why,
-        }
-    boxes = layout(chosen)
-    index = {b.node.id: i for i, b in enumerate(boxes)}
-    edges, pins = _edges(boxes, index)
-    return {
-        "compilation": record.id,
-        "stage": chosen.stage,
-        "stages": stages,
-        "nodes": _nodes(session, record, boxes),
-        "edges": edges,
-        "pins": pins,
-        "width": max(b.x for b in boxes) + WIDTH,
-        "height": max(b.y for b in boxes) + HEIGHT,
-        "box": [WIDTH, HEIGHT],
+        return told | {"nodes": {}, "count": 0, "edges": [], "strings": [], "before": None, "origins": [], "empty": why}
+    index = {n.id: i for i, n in enumerate(chosen.nodes)}
+    before, origins = _origins(record, chosen)
+    return told | {
+        **_columns(session, record, chosen),
+        "count": len(chosen.nodes),
+        "edges": [[index[i], to] for to, n in enumerate(chosen.nodes) for i in dict.fromkeys(n.inputs) if i in index],
+        "before": None
+        if before is None
+        else {
+            "stage": before.stage,
+            "texts": [node_line(n) for n in before.nodes],
+            "is_input": [n.op in INPUTS for n in before.nodes],
+        },
+        "origins": origins,
         "empty": "",
     }
+
+
+def node_line(node: NodeRecord) -> str:
+    """A node as one line, its type as a comment."""
+    kind = tensor_type(node.dtype, node.shape)
+    return one_line(node.text, 300) + (f"  # {kind}" if kind else "")
+
+
+def _origins(record: CompilationRecord, chosen: GraphRecord) -> tuple[GraphRecord | None, list[list[int]]]:
+    """The graph that most origins of this one's nodes stand in, and each node's origins there."""
+    wanted = {o for n in chosen.nodes for o in n.origins}
+    others = [g for g in record.graphs if g is not chosen]
+    before = max(others, key=lambda g: sum(n.id in wanted for n in g.nodes), default=None)
+    index = {n.id: i for i, n in enumerate(before.nodes)} if before else {}
+    if before is None or not wanted & set(index):
+        return None, []
+    same = {(n.op, n.name): i for i, n in enumerate(before.nodes) if n.op in (*INPUTS, "output")}
+    origins = [{index[o] for o in n.origins if o in index} for n in chosen.nodes]
+    for node, found in zip(chosen.nodes, origins, strict=True):
+        if not found and (node.op, node.name) in same:
+            found.add(same[node.op, node.name])  # inputs and the output are carried over by name
+    return before, [sorted(found) for found in origins]
 
 
 def _edges(boxes: list[Box], index: dict[str, int]) -> tuple[list[list[int]], list[list[int]]]:
@@ -126,31 +143,41 @@ def _edges(boxes: list[Box], index: dict[str, int]) -> tuple[list[list[int]], li
     return edges, pins
 
 
-def _nodes(session: Session, record: CompilationRecord, boxes: list[Box]) -> list[dict[str, Any]]:
+def _columns(session: Session, record: CompilationRecord, chosen: GraphRecord) -> dict[str, Any]:
     numbers = places.ordinals(session, record)
     files = {f.id for f in session.files}
     kernel_of = {node: k.id for k in record.kernels for node in k.fused_nodes}
-    found = []
-    for box in boxes:
-        node, span = box.node, places.places_of(box.node, files).span
-        found.append(
-            {
-                "id": node.id,
-                "name": one_line(node.name, 24),
-                "op": node.op,
-                "text": one_line(node.text, 300),
-                "type": tensor_type(node.dtype, node.shape),
-                "bytes": size(node.bytes),
-                "module": one_line(node.module, 80),
-                "kernel": kernel_of.get(node.id, ""),
-                "line": span.line if span else 0,
-                "source": clean(places.source_line(session, span)),
-                "ordinal": numbers.of(span),
-                "x": box.x,
-                "y": box.y,
-            }
-        )
-    return found
+    strings: dict[str, int] = {"": 0}
+    columns: dict[str, list[Any]] = {name: [] for name in NODE_COLUMNS}
+    for node in chosen.nodes:
+        span = places.places_of(node, files).span
+        texts = {
+            "op": node.op,
+            "target": one_line(node.target, 80),
+            "type": tensor_type(node.dtype, node.shape),
+            "bytes": size(node.bytes),
+            "path": ".".join(_path(node)),
+            "kernel": kernel_of.get(node.id, ""),
+            "source": clean(places.source_line(session, span)),
+            "note": one_line(node.note, 120),
+        }
+        found = {name: strings.setdefault(text, len(strings)) for name, text in texts.items()}
+        found |= {"name": one_line(node.name, 60), "text": one_line(node.text, 300)}
+        found |= {"line": span.line if span else 0, "ordinal": numbers.of(span)}
+        for name, column in columns.items():
+            column.append(found[name])
+    return {"nodes": columns, "strings": list(strings)}
+
+
+INPUTS = ("placeholder", "get_attr")
+NODE_COLUMNS = ("name", "text", "op", "target", "type", "bytes", "path", "kernel", "source", "note", "line", "ordinal")
+
+
+def _path(node: NodeRecord) -> list[str]:
+    """The calls that a node stands in: modules; without one, the outermost line of a call that was inlined."""
+    if node.module:
+        return [one_line(part, 40) for part in node.module.split(".")]
+    return [f"inlined at line {node.stack[0].line}"] if len(node.stack) > 1 else []
 
 
 def svg(session: Session, compilation: CompilationRecord, record: GraphRecord, limit: int = 120) -> str:

@@ -28,7 +28,7 @@ FIRST = (
 )
 """What every widget has. In an order in which every module comes after those that it imports."""
 LATER = {
-    "graph": ("graph.js",),
+    "graph": ("layered.js", "picture.js", "graph.js"),
     "kernels": ("ladder.js", "kernels.js"),
     "timings": ("timings.js",),
     "tracer": ("steps.js", "tracer.js"),
