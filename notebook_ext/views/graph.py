@@ -161,7 +161,7 @@ def _columns(session: Session, record: CompilationRecord, chosen: GraphRecord) -
             "source": clean(places.source_line(session, span)),
             "note": one_line(node.note, 120),
         }
-        found = {name: strings.setdefault(text, len(strings)) for name, text in texts.items()}
+        found: dict[str, Any] = {name: strings.setdefault(text, len(strings)) for name, text in texts.items()}
         found |= {"name": one_line(node.name, 60), "text": one_line(node.text, 300)}
         found |= {"line": span.line if span else 0, "ordinal": numbers.of(span)}
         for name, column in columns.items():
