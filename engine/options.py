@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -27,6 +28,8 @@ class Config:
     ``capture_scalar_outputs``: numbers read from tensors (``item()``, ``tolist()``) are symbols of the graph, not breaks; None: where
     the backend makes no kernels, which cannot hold them, or under ``fullgraph``.
     ``capture_dynamic_output_shape_ops``: so are sizes that depend on values (``nonzero``, ``unique``, boolean masks).
+    ``disk_cache``: functional graphs are kept in the user's cache folder, and later processes read them from there (``ENGINE_DISK_CACHE=1``
+    switches it on for a process).
     """
 
     recompile_limit: int = 8
@@ -35,6 +38,7 @@ class Config:
     automatic_dynamic: bool = True
     capture_scalar_outputs: bool | None = None
     capture_dynamic_output_shape_ops: bool = True
+    disk_cache: bool = os.environ.get("ENGINE_DISK_CACHE") == "1"
 
 
 config = Config()

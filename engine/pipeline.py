@@ -31,7 +31,8 @@ from engine.ir.frame import CALLEE, CompiledFrame, FrameRequest, GraphSlot, Resu
 from engine.ir.guard import Guard
 from engine.ir.kernel import Program
 from engine.ir.origin import Scope
-from engine.options import Options
+from engine.ir.store import folder_of_user
+from engine.options import Options, config
 from engine.records.bytecode import Span
 from engine.records.guards import GuardResult, GuardsRecord, Rejection
 from engine.records.lowering import LoweringRecord
@@ -268,7 +269,7 @@ class Pipeline:
                 slot.graph,
                 slot.inputs,
                 compilation=work.compilation,
-                settings=Settings(lower, reference),
+                settings=Settings(lower, reference, folder=folder_of_user() / "aot" if config.disk_cache else None),
                 changes_objects=slot.changes_objects,
             )
         work.tell(aot=result.record, graphs=result.graphs)

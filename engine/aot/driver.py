@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pathlib
 import types
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -11,8 +12,9 @@ import torch
 import torch.fx
 
 from engine.aot.analyse import facts, needs_gradients, offset_guards, reads_objects, refusal
+from engine.aot.cache.entry import Cut, Made, find, keep, place_of
 from engine.aot.functionalize import Functional, as_computed, functionalize
-from engine.aot.joint import Joint, trace_joint
+from engine.aot.joint import trace_joint
 from engine.aot.partition import Method, partition
 from engine.aot.unread import unwritten_kernel
 from engine.aot.views import NotFunctional
@@ -57,6 +59,8 @@ class Settings:
     lower: Lower
     interpret: Lower
     method: Method = "min-cut"
+    folder: pathlib.Path | None = None
+    """Where compiled results are kept between processes; None: nowhere."""
 
 
 def compile_graph(
@@ -78,7 +82,7 @@ def compile_graph(
         onion = peel(WRAPPERS, Call(graph, tuple(inputs)))
         if reason := _refusal(onion.call, graph, changes_objects=changes_objects):
             return _as_traced(graph, trains, reason, told)
-        made = _traced(onion.call, compilation, trains)
+        made, note = _found_or_made(onion.call, compilation, settings, trains=trains)
     except NotFunctional as error:
         return _as_traced(graph, trains, str(error), told)
     except Exception as error:  # what tracing to ATen does not know must not stop the user's code
@@ -87,11 +91,12 @@ def compile_graph(
         return _as_traced(graph, trains, reason, told)
     finished = (
         _training(made, onion, compilation, settings)
-        if isinstance(made, Joint)
+        if isinstance(made, Cut)
         else _inference(made, onion, compilation, settings, is_silent=trains)
     )
     guards = (*onion.guards(), *offset_guards(graph, inputs))
-    return replace(finished, graphs=(*told, *finished.graphs), guards=guards)
+    record = replace(finished.record, cache=note)
+    return replace(finished, record=record, graphs=(*told, *finished.graphs), guards=guards)
 
 
 def _refusal(call: Call, graph: torch.fx.GraphModule, *, changes_objects: bool) -> str:
@@ -100,13 +105,27 @@ def _refusal(call: Call, graph: torch.fx.GraphModule, *, changes_objects: bool) 
     return refusal(call.graph, call.inputs) or objects or unwritten_kernel(graph)
 
 
-def _traced(call: Call, compilation: str, trains: bool) -> Joint | Functional:
+def _found_or_made(call: Call, compilation: str, settings: Settings, *, trains: bool) -> tuple[Made, str]:
+    """The functional graphs of a call, from disk where they are kept there; and what the record says about that."""
+    if settings.folder is None:
+        return _made(call, compilation, settings.method, trains=trains), ""
+    place = place_of(call, settings.folder, trains=trains, method=settings.method)
+    found, note = find(place, call, compilation, tells=current_session() is not None)
+    if found is not None:
+        return found, note
+    made = _made(call, compilation, settings.method, trains=trains)
+    kept = keep(place, made)
+    return made, note or kept
+
+
+def _made(call: Call, compilation: str, method: Method, *, trains: bool) -> Made:
     if not trains:
         return functionalize(call.graph, call.inputs, compilation)
     joint = trace_joint(call.graph, call.inputs, compilation)
-    if joint.differentiable:
-        return joint
-    return Functional(joint.module, joint.inputs, as_computed(joint.plan, joint.module))
+    if not joint.differentiable:
+        return Functional(joint.module, joint.inputs, as_computed(joint.plan, joint.module))
+    again = run_again(call.graph, joint)
+    return Cut(joint, partition(joint, [isinstance(i.real, torch.nn.Parameter) for i in call.inputs], method), again)
 
 
 def _as_traced(graph: torch.fx.GraphModule, trains: bool, reason: str, told: tuple[GraphRecord, ...]) -> AotResult:
@@ -126,10 +145,9 @@ def _inference(
     return AotResult(onion.close(weave(run, functional.plan, (*_layers(functional.plan), *silent))), record, graphs)
 
 
-def _training(joint: Joint, onion: Onion, compilation: str, settings: Settings) -> AotResult:
+def _training(cut: Cut, onion: Onion, compilation: str, settings: Settings) -> AotResult:
     inputs = onion.call.inputs
-    again = run_again(onion.call.graph, joint)
-    halves = partition(joint, [isinstance(i.real, torch.nn.Parameter) for i in inputs], settings.method)
+    joint, halves, again = cut.joint, cut.halves, cut.again
     graphs = _told(
         (joint.module, "joint", "joint graph: forward and backward"),
         (halves.forward, "forward", "forward graph"),

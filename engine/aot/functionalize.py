@@ -68,7 +68,7 @@ def trace(
     """
     mode = fake_mode_of(graph, inputs)
     with mode, torch.no_grad():
-        fakes = tuple(_pristine(i) if isinstance(i.fake, torch.Tensor) else i.fake for i in inputs)
+        fakes = tuple(pristine(i) if isinstance(i.fake, torch.Tensor) else i.fake for i in inputs)
     _check_followed(fakes, inputs)
     known = _relations(mode)
     is_symbolic = _is_symbolic(fakes) or has_unbacked(graph)
@@ -130,7 +130,7 @@ def fake_mode_of(graph: torch.fx.GraphModule, inputs: Sequence[GraphInput]) -> F
     return FakeMode(shape_env=ShapeEnv())
 
 
-def _pristine(i: GraphInput) -> torch.Tensor:
+def pristine(i: GraphInput) -> torch.Tensor:
     """The fake value of an input as it comes, whatever the traced code did to its layout."""
     if not is_reshaped(i.fake, i.real):
         whole: torch.Tensor = i.fake.detach()

@@ -8,7 +8,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import operator
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import torch
@@ -20,6 +20,10 @@ Node = torch.fx.Node
 
 _ORIGINALS: dict[Any, tuple[torch._ops.OpOverload, bool]] = {}
 """Random operators by their forms that draw from a state, and whether they fill memory that was made for them."""
+
+
+_FORMS: dict[Any, tuple[torch._ops.OpOverload, bool, int]] = {}
+"""Both forms, with what they are forms of, and which of the two they are."""
 
 
 def is_random(node: Node) -> bool:
@@ -100,6 +104,8 @@ def _forms(target: torch._ops.OpOverload, is_filled: bool) -> tuple[Any, Any]:
     torch.library.register_fake(f"engine::{drawing}", fake_drawing, lib=library)
     forms = getattr(torch.ops.engine, again).default, getattr(torch.ops.engine, drawing).default
     _ORIGINALS[forms[0]] = (target, is_filled)
+    for number, form in enumerate(forms):
+        _FORMS[form] = (target, is_filled, number)
     return forms
 
 
@@ -216,3 +222,22 @@ def _return_state(graph: torch.fx.Graph, state: Node, drawn: Node, drawing: Any)
         made.meta = dict(drawn.meta)
         drawn.replace_all_uses_with(made)
     graph.erase_node(drawn)
+
+
+def form_of(target: Any) -> str:
+    """The name of a form of a random operator that is given a state or returns it; empty for what is none."""
+    known = _FORMS.get(target)
+    if known is None:
+        return "state" if str(target) == "engine.random_state.default" else ""
+    original, is_filled, number = known
+    return f"form {number}{int(is_filled)} {original._schema.name}.{original._overloadname}"
+
+
+def form_named(name: str, find: Callable[[str], Any]) -> Any:
+    """The form of this name, None for what names none; ``find`` gives a random operator by name."""
+    if name == "state":
+        return _state_operator()
+    if not name.startswith("form "):
+        return None
+    _, numbers, original = name.split(" ")
+    return _forms(find(original), numbers[1] == "1")[int(numbers[0])]

@@ -72,3 +72,5 @@ class AotRecord(Record):
     note: str = ""
     partition: PartitionRecord | None = None
     """How forward and backward were divided, where there is a backward."""
+    cache: str = ""
+    """What came of the cache on disk: "read from disk", "kept on disk", or why neither; empty where it is off."""

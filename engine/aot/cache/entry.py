@@ -1,0 +1,165 @@
+"""A compiled result as one text: an inference graph, or both halves of a training call, with the plan to call them by."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+import torch.fx
+
+from engine.aot.cache.key import key_of
+from engine.aot.cache.plain import (
+    NotPlain,
+    from_plain,
+    from_shape,
+    graph_from_plain,
+    graph_to_plain,
+    to_plain,
+    to_shape,
+)
+from engine.aot.functionalize import Functional, fake_mode_of, pristine
+from engine.aot.joint import Joint
+from engine.aot.partition import Halves
+from engine.aot.wrappers.again import Again
+from engine.aot.wrappers.wrapper import Call
+from engine.ir.graph import NOWHERE, NodeOrigin, origin_of
+from engine.ir.store import NotStored, Store
+
+_HALVES = ("results", "tensors", "numbers", "tangent_names", "record")
+_AGAIN = ("nodes", "needing", "written", "devices", "reason")
+
+
+@dataclass(frozen=True)
+class Cut:
+    """A training call, traced and divided."""
+
+    joint: Joint
+    halves: Halves
+    again: Again
+
+
+Made = Functional | Cut
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where a result is to be looked for. ``note`` says why it cannot be, or what was found there."""
+
+    store: Store
+    key: str = ""
+    note: str = ""
+
+
+def place_of(call: Call, folder: Any, *, trains: bool, method: str) -> Place:
+    """The place of the result of compiling ``call``."""
+    try:
+        return Place(Store(folder), key_of(call, trains=trains, method=method))
+    except NotPlain as error:
+        return Place(Store(folder), note=f"not kept on disk: {error}")
+
+
+def find(place: Place, call: Call, compilation: str, *, tells: bool) -> tuple[Made | None, str]:
+    """What is kept there, None when it must be made; and a sentence for the record. The joint graph is read only to be told."""
+    if not place.key:
+        return None, place.note
+    try:
+        text = place.store.get(place.key)
+        if text is None:
+            return None, ""
+        return _read(json.loads(text), call, compilation, tells=tells), "read from disk"
+    except NotStored as error:
+        return None, f"made anew: {error}"
+    except Exception as error:  # written by us, and yet not understood: it is made anew and written over
+        return None, f"made anew: the form on disk was not understood ({type(error).__name__})"
+
+
+def keep(place: Place, made: Made) -> str:
+    """Write a result down; a sentence for the record."""
+    if not place.key:
+        return place.note
+    try:
+        place.store.put(place.key, json.dumps(_written(made), separators=(",", ":")))
+    except (NotPlain, NotStored) as error:
+        return f"not kept on disk: {error}"
+    return "kept on disk"
+
+
+def _written(made: Made) -> dict[str, Any]:
+    if isinstance(made, Functional):
+        return {"graph": graph_to_plain(made.module), "plan": to_plain(made.plan)}
+    joint, halves, again = made.joint, made.halves, made.again
+    return {
+        "joint": graph_to_plain(joint.module),
+        "forward": graph_to_plain(halves.forward),
+        "backward": graph_to_plain(halves.backward),
+        "plan": to_plain(joint.plan),
+        "differentiable": to_plain(joint.differentiable),
+        "needing": to_plain(joint.needing),
+        "tangents": to_shape(halves.tangents),
+        "saved": to_shape(halves.saved),
+        "halves": {name: to_plain(getattr(halves, name)) for name in _HALVES},
+        "again": {name: to_plain(getattr(again, name)) for name in _AGAIN},
+        "autocast": to_plain(again.autocast),
+    }
+
+
+def _read(data: dict[str, Any], call: Call, compilation: str, *, tells: bool) -> Made:
+    mode = fake_mode_of(call.graph, call.inputs)
+    with mode, torch.no_grad():
+        fakes = tuple(pristine(i) if isinstance(i.fake, torch.Tensor) else i.fake for i in call.inputs)
+    origin = _origins(call, compilation)
+
+    def graph(name: str) -> torch.fx.GraphModule:
+        made = graph_from_plain(data[name], mode, origin)
+        _name_inputs(made, call)
+        return made
+
+    plan = from_plain(data["plan"])
+    if "graph" in data:
+        return Functional(graph("graph"), fakes, plan)
+    module = graph("joint") if tells else torch.fx.GraphModule({}, torch.fx.Graph())
+    joint = Joint(module, fakes, plan, from_plain(data["differentiable"]), from_plain(data["needing"]))
+    parts = {name: from_plain(data["halves"][name]) for name in _HALVES}
+    parts["record"] = _told(parts["record"], compilation)
+    halves = Halves(
+        forward=graph("forward"),
+        backward=graph("backward"),
+        tangents=from_shape(data["tangents"], mode),
+        saved=from_shape(data["saved"], mode),
+        **parts,
+    )
+    again = Again(
+        call.graph, **{n: from_plain(data["again"][n]) for n in _AGAIN}, autocast=from_plain(data["autocast"])
+    )
+    return Cut(joint, halves, again)
+
+
+def _origins(call: Call, compilation: str) -> Callable[[Sequence[str], str], NodeOrigin]:
+    """Makes origins: places in the user's code are those of the graph at hand."""
+    known = {n.name: origin_of(n) for n in call.graph.graph.nodes}
+
+    def origin(names: Sequence[str], note: str) -> NodeOrigin:
+        if not names:
+            return replace(NOWHERE, note=note)
+        return replace(known.get(names[0], NOWHERE), nodes=tuple(f"fx:{compilation}:{n}" for n in names), note=note)
+
+    return origin
+
+
+def _name_inputs(module: torch.fx.GraphModule, call: Call) -> None:
+    notes = {i.name: i.origin.expr for i in call.inputs}
+    for node in module.graph.nodes:
+        if node.op == "placeholder" and node.name in notes:
+            node.meta["custom"]["engine_origin"] = replace(origin_of(node), note=notes[node.name])
+
+
+def _told(record: Any, compilation: str) -> Any:
+    """A partition's record with the ids that nodes have in this compilation."""
+
+    def here(id: str) -> str:
+        return f"fx:{compilation}:{id.rpartition(':')[2]}"
+
+    return replace(record, values=tuple(replace(v, origins=tuple(here(i) for i in v.origins)) for v in record.values))

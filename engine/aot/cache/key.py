@@ -1,0 +1,129 @@
+"""What a compiled result depends on, as one digest: the graph, its inputs, torch's state, the versions, and our own code."""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import itertools
+import json
+import pathlib
+import platform
+import sys
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+import torch.fx
+
+from engine.aot.cache.plain import Data, NotPlain, target_name, to_plain
+from engine.aot.views import storage_of
+from engine.aot.wrappers.wrapper import Call
+from engine.ir.frame import GraphInput
+from engine.ir.global_state import GLOBAL_STATES
+from engine.ir.graph import checkpoint_of
+
+_STATES = (
+    "grad_mode inference_mode autocast default_device default_dtype float32_matmul_precision cuda_devices deterministic "
+    "deterministic_warn_only anomaly"
+).split()
+_ABSENT = {"torch_function_modes": (), "dispatch_modes": (), "functorch": None}
+_PLACES = ("torch", "torch._C._nn", "torch.nn.functional", "torch._C", "torch.special", "torch.linalg", "torch.fft")
+_ROOTS = ("torch", "_operator", "operator", "math", "builtins")
+
+
+def key_of(call: Call, *, trains: bool, method: str) -> str:
+    """The digest that the result of compiling ``call`` is found by.
+
+    Raises:
+        NotPlain: the result depends on something that cannot be written down, or that another process cannot have.
+    """
+    for name, value in _ABSENT.items():
+        if GLOBAL_STATES[name].read() != value:
+            raise NotPlain(f"{GLOBAL_STATES[name].words} is in use")
+    parts = {
+        "made by": _versions(),
+        "state": [[n, to_plain(GLOBAL_STATES[n].read())] for n in _STATES],
+        "switches": _switches(),
+        "how": [trains, method],
+        "inputs": _inputs(call.inputs),
+        "graph": [_node(n) for n in call.graph.graph.nodes],
+    }
+    return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()
+
+
+@functools.cache
+def _versions() -> Data:
+    """Versions of all that takes part. Of our own code it is the text that counts."""
+    folder = pathlib.Path(__file__).parents[2]
+    code = hashlib.sha256()
+    for file in sorted(folder.rglob("*.py")):
+        code.update(str(file.relative_to(folder)).encode() + b"\n" + file.read_bytes())
+    made = [torch.__version__, str(torch.version.git_version), sys.version, platform.machine(), platform.processor()]
+    return [code.hexdigest(), *made, torch.backends.cpu.get_cpu_capability()]
+
+
+def _switches() -> Data:
+    """Of torch's libraries, what decides which kernels are called, and what Python put in the place of ATen's own operators."""
+    cuda = torch.backends.cuda
+    sdp = [cuda.flash_sdp_enabled(), cuda.math_sdp_enabled(), cuda.mem_efficient_sdp_enabled()]
+    cudnn = torch.backends.cudnn
+    flags = [cudnn.enabled, cudnn.deterministic, cudnn.benchmark, torch.backends.mkldnn.is_available()]
+    replaced = sorted(n for n in torch.library._impls if n.startswith("aten/") and not n.endswith("/Meta"))
+    devices = [torch.cuda.get_device_capability(n) for n in range(torch.cuda.device_count())]
+    return [sdp, flags, replaced, devices]
+
+
+def _inputs(inputs: Sequence[GraphInput]) -> Data:
+    tensors = [i for i in inputs if isinstance(i.fake, torch.Tensor)]
+    if len({storage_of(i.fake) for i in tensors}) < len(tensors):
+        raise NotPlain("inputs share memory")
+    return [[i.name, i.version, _fake(i.fake), _real(i.real)] for i in inputs]
+
+
+def _real(real: Any) -> Data:
+    if not isinstance(real, torch.Tensor):
+        return to_plain(real)
+    look = [list(real.shape), list(real.stride()), real.storage_offset(), real.requires_grad, real.is_leaf]
+    return [type(real).__name__, *look, real._is_view(), real.is_inference(), real.untyped_storage().nbytes()]
+
+
+def _fake(value: Any) -> Data:
+    if isinstance(value, (tuple, list)):
+        return [_fake(v) for v in value]
+    if not isinstance(value, torch.Tensor):
+        return to_plain(value)
+    if value._has_symbolic_sizes_strides:
+        raise NotPlain("sizes vary")
+    look = [str(value.dtype), str(value.device), str(value.layout), list(value.shape), list(value.stride())]
+    flags = [value.is_conj(), value.is_neg(), value.is_inference(), value.requires_grad, value._is_view()]
+    version = -1 if value.is_inference() else value._version
+    return [*look, value.storage_offset(), *flags, version, value.untyped_storage().nbytes()]
+
+
+def _node(node: torch.fx.Node) -> Data:
+    if node.op not in ("placeholder", "call_function", "call_method", "output"):
+        raise NotPlain(f"{node.name} is held by the graph")
+    target = _function_name(node.target) if node.op == "call_function" else str(node.target)
+    given = to_plain((node.args, dict(node.kwargs)), lambda n: n.name)
+    value = _fake(node.meta.get("example_value")) if node.op != "output" else None
+    return [node.op, node.name, target, given, value, node.meta.get("version"), checkpoint_of(node)]
+
+
+def _function_name(target: Any) -> str:
+    """A name that leads to this very function in any process."""
+    if isinstance(target, torch._ops.OpOverload):
+        return target_name(target)
+    module = getattr(target, "__module__", None) or "torch"
+    names = {getattr(target, "__qualname__", ""), getattr(target, "__name__", "")} - {""}
+    if module.partition(".")[0] in _ROOTS:
+        for place, name in itertools.product((module, *_PLACES), sorted(names)):
+            if _at(place, name) is target:
+                return f"{place}:{name}"
+    raise NotPlain(f"{' or '.join(sorted(names)) or target} is a function that another process may not have")
+
+
+def _at(place: str, name: str) -> Any:
+    found: Any = sys.modules.get(place)
+    for part in name.split("."):
+        found = getattr(found, part, None)
+    return found

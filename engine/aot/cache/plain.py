@@ -1,0 +1,231 @@
+"""Values and functional graphs as JSON, and back: only kinds that are listed here, only operators of torch's and ours."""
+
+from __future__ import annotations
+
+import dataclasses
+import operator
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+import torch.fx
+from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
+
+from engine.aot.joint import BACKWARD, is_backward
+from engine.aot.randomness import form_named, form_of
+from engine.graph.composites import operator as operator_of_ours
+from engine.graph.composites import operators
+from engine.ir.graph import CHECKPOINT, NodeOrigin, checkpoint_of, origin_of
+from engine.ir.plan import InputPlan, OutputPlan, Plan, View
+from engine.records.aot import PartitionRecord, SavedValue
+
+Data = Any
+"""What ``json`` reads and writes."""
+
+
+class NotPlain(Exception):
+    """A value has no form on disk; the text says which."""
+
+
+_CLASSES: Mapping[str, Any] = {c.__name__: c for c in (View, InputPlan, OutputPlan, Plan, PartitionRecord, SavedValue)}
+_NAMED: Mapping[str, Mapping[str, Any]] = {
+    "dtype": {str(v): v for v in vars(torch).values() if isinstance(v, torch.dtype)},
+    "layout": {str(v): v for v in vars(torch).values() if isinstance(v, torch.layout)},
+    "memory format": {str(v): v for v in vars(torch).values() if isinstance(v, torch.memory_format)},
+}
+_KINDS: Mapping[type, str] = {torch.dtype: "dtype", torch.layout: "layout", torch.memory_format: "memory format"}
+
+
+def to_plain(value: Any, node: Callable[[torch.fx.Node], Data] | None = None) -> Data:
+    """A value as JSON; ``node`` says what stands for a node of a graph.
+
+    Raises:
+        NotPlain: it is of a kind that is not listed.
+    """
+
+    def go(v: Any) -> Data:
+        if v is None or type(v) in (bool, int, str):
+            return v
+        if type(v) is float:
+            return {"float": repr(v)}
+        if type(v) is complex:
+            return {"complex": [repr(v.real), repr(v.imag)]}
+        if type(v) in (list, torch.fx.immutable_collections.immutable_list):
+            return [go(i) for i in v]
+        if type(v) in (tuple, torch.Size):
+            return {"tuple": [go(i) for i in v]}
+        if isinstance(v, dict):
+            return {"dict": [[go(k), go(i)] for k, i in v.items()]}
+        if type(v) is frozenset:
+            return {"set": [go(i) for i in sorted(v)]}
+        if type(v) is slice:
+            return {"slice": [go(v.start), go(v.stop), go(v.step)]}
+        if v is Ellipsis:
+            return {"ellipsis": True}
+        if type(v) in _KINDS:
+            return {_KINDS[type(v)]: str(v)}
+        if type(v) is torch.device:
+            return {"device": str(v)}
+        if isinstance(v, torch.fx.Node) and node is not None:
+            return {"node": node(v)}
+        if type(v).__name__ in _CLASSES and type(v) is _CLASSES[type(v).__name__]:
+            return {
+                "class": type(v).__name__,
+                "fields": {f.name: go(getattr(v, f.name)) for f in dataclasses.fields(v)},
+            }
+        raise NotPlain(f"a {type(v).__name__} cannot be written down")
+
+    return go(value)
+
+
+def from_plain(data: Data, node: Callable[[str], torch.fx.Node] | None = None) -> Any:
+    """What ``to_plain`` was given."""
+
+    def go(d: Data) -> Any:
+        if isinstance(d, list):
+            return [go(i) for i in d]
+        if not isinstance(d, dict):
+            return d
+        if "class" in d:
+            return _CLASSES[d["class"]](**{k: go(v) for k, v in d["fields"].items()})
+        ((kind, v),) = d.items()
+        return _READ[kind](v, go) if kind in _READ else _known(kind, v, node)
+
+    return go(data)
+
+
+def _known(kind: str, value: Data, node: Callable[[str], torch.fx.Node] | None) -> Any:
+    if kind == "node":
+        assert node is not None
+        return node(value)
+    return _NAMED[kind][value]
+
+
+_READ: Mapping[str, Callable[[Data, Callable[[Data], Any]], Any]] = {
+    "float": lambda v, _: float(v),
+    "complex": lambda v, _: complex(float(v[0]), float(v[1])),
+    "tuple": lambda v, go: tuple(go(i) for i in v),
+    "dict": lambda v, go: {go(k): go(i) for k, i in v},
+    "set": lambda v, go: frozenset(go(i) for i in v),
+    "slice": lambda v, go: slice(*map(go, v)),
+    "ellipsis": lambda v, go: Ellipsis,
+    "device": lambda v, _: torch.device(v),
+}
+
+
+# Fake values.
+
+
+def to_shape(value: Any) -> Data:
+    """A fake value as JSON: of a tensor what it looks like, not what it shares.
+
+    Raises:
+        NotPlain: its sizes vary, or it is no plain tensor.
+    """
+    if isinstance(value, (tuple, list)):
+        return {"several": [to_shape(v) for v in value]}
+    if not isinstance(value, torch.Tensor):
+        return {"value": to_plain(value)}
+    if type(value) is not FakeTensor or value.layout != torch.strided or value.is_conj() or value.is_neg():
+        raise NotPlain(f"a {type(value).__name__} of an unusual kind is computed")
+    if value._has_symbolic_sizes_strides:
+        raise NotPlain("sizes vary")
+    place = [list(value.shape), list(value.stride()), value.storage_offset()]
+    return {"tensor": [str(value.dtype), str(value.device), *place]}
+
+
+def from_shape(data: Data, mode: FakeTensorMode) -> Any:
+    """A new fake value that looks like the one that ``to_shape`` was given."""
+    if "several" in data:
+        return tuple(from_shape(d, mode) for d in data["several"])
+    if "value" in data:
+        return from_plain(data["value"])
+    dtype, device, shape, stride, offset = data["tensor"]
+    made = torch.empty_strided(shape, stride, dtype=_NAMED["dtype"][dtype], device="meta")
+    if offset:
+        reach = 1 + sum((n - 1) * s for n, s in zip(shape, stride, strict=True))
+        made = torch.empty(offset + max(reach, 0), dtype=made.dtype, device="meta").as_strided(shape, stride, offset)
+    return FakeTensor(mode, made, torch.device(device))
+
+
+# Graphs.
+
+
+def target_name(target: Any) -> str:
+    """The name of an operator of a functional graph.
+
+    Raises:
+        NotPlain: it is not torch's or ours.
+    """
+    if isinstance(target, torch._ops.OpOverload):
+        if form := form_of(target):
+            return form
+        name, overload = target._schema.name, target._overloadname
+        if target.namespace in ("aten", "prims") or name.removeprefix("engine::") in operators():
+            return f"{name}.{overload}"
+    name = getattr(target, "__name__", "")
+    if name and getattr(operator, name, None) is target:
+        return f"operator.{name}"
+    raise NotPlain(f"{target} is an operator of somebody else's")
+
+
+def target_named(name: str) -> Any:
+    """The operator of this name."""
+    if name.startswith("operator."):
+        return getattr(operator, name.partition(".")[2])
+    if (form := form_named(name, target_named)) is not None:
+        return form
+    namespace, _, rest = name.partition("::")
+    rest, _, overload = rest.rpartition(".")
+    if namespace == "engine":
+        return operator_of_ours(rest)
+    if namespace not in ("aten", "prims"):
+        raise KeyError(name)
+    return getattr(getattr(getattr(torch.ops, namespace), rest), overload)
+
+
+def graph_to_plain(module: torch.fx.GraphModule) -> Data:
+    """A functional graph as JSON. Of origins only the names of the traced graph's nodes are kept: where these stand may change.
+
+    Raises:
+        NotPlain: something in it has no form on disk.
+    """
+    return [_node_to_plain(n) for n in module.graph.nodes]
+
+
+def _node_to_plain(node: torch.fx.Node) -> Data:
+    if node.op not in ("placeholder", "call_function", "output"):
+        raise NotPlain(f"{node.name} is held by the graph")
+    origin = origin_of(node)
+    sources = [n.rpartition(":")[2] for n in origin.nodes]
+    target = target_name(node.target) if node.op == "call_function" else ""
+    args = to_plain((node.args, dict(node.kwargs)), lambda n: n.name) if node.op != "placeholder" else None
+    shape = to_shape(node.meta["val"]) if "val" in node.meta else None
+    marks = [is_backward(node), checkpoint_of(node)]
+    return [node.op, node.name, target, args, shape, sources, origin.note, marks]
+
+
+def graph_from_plain(
+    data: Data, mode: FakeTensorMode, origin: Callable[[list[str], str], NodeOrigin]
+) -> torch.fx.GraphModule:
+    """The graph that ``graph_to_plain`` was given, its fake values anew; ``origin`` makes a node's from names and note."""
+    graph = torch.fx.Graph()
+    nodes: dict[str, torch.fx.Node] = {}
+    for op, name, target, args, shape, sources, note, (late, checkpoint) in data:
+        given = ((), {}) if args is None else from_plain(args, nodes.__getitem__)
+        if op == "output":
+            made = graph.output(given[0][0])
+        elif op == "placeholder":
+            made = graph.create_node(op, name, name=name)
+        else:
+            made = graph.create_node(op, target_named(target), given[0], given[1], name=name)
+        nodes[name] = made
+        if shape is not None:
+            made.meta["val"] = from_shape(shape, mode)
+        custom: dict[str, Any] = {"engine_origin": origin(sources, note)}
+        if late:
+            custom[BACKWARD] = True
+        if checkpoint is not None:
+            custom[CHECKPOINT] = checkpoint
+        made.meta["custom"] = custom
+    return torch.fx.GraphModule({}, graph)

@@ -1,0 +1,130 @@
+"""A folder of texts that outlive the process: nothing in it is looked into before it is known to be what this user's process wrote.
+
+Each file carries a keyed hash (HMAC, RFC 2104) of its name and its text; the key lies beside them, readable by the user alone.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import os
+import pathlib
+import secrets
+import stat
+import tempfile
+from dataclasses import dataclass
+
+LARGEST = 1 << 26
+"""Bytes of the largest file that is read."""
+HELD = 1 << 29
+"""Bytes that the folder may hold; the oldest files go first."""
+_HEADER = b"compile-explorer 1\n"
+
+
+class NotStored(Exception):
+    """A text cannot be had, or cannot be kept; the sentence says why."""
+
+
+def folder_of_user() -> pathlib.Path:
+    """Where this user's compiled results lie: below ``$XDG_CACHE_HOME``, or ``~/.cache``."""
+    named = os.environ.get("XDG_CACHE_HOME", "")
+    root = pathlib.Path(named) if pathlib.Path(named).is_absolute() else pathlib.Path.home() / ".cache"
+    return root / "compile-explorer"
+
+
+@dataclass(frozen=True)
+class Store:
+    """Texts by name in one folder. Names are hexadecimal digests."""
+
+    folder: pathlib.Path
+
+    def get(self, name: str) -> str | None:
+        """The text of this name; None when there is none.
+
+        Raises:
+            NotStored: there is a file of this name that is damaged or foreign, or the folder is not the user's own.
+        """
+        path = self.folder / name
+        try:
+            if not self._is_own(self.folder) or not path.exists():
+                return None
+            data = self._read(path, LARGEST)
+            key = self._key()
+        except OSError as error:
+            raise NotStored(f"the cache cannot be read: {error.strerror}") from error
+        head, mac, text = data[: len(_HEADER)], data[len(_HEADER) : len(_HEADER) + 64], data[len(_HEADER) + 64 :]
+        if head != _HEADER or not hmac.compare_digest(mac, _mac(key, name, text)):
+            raise NotStored("a file in the cache was damaged, or written by somebody else")
+        os.utime(path)
+        return text.decode()
+
+    def put(self, name: str, text: str) -> None:
+        """Keep a text under a name. Another process sees all of it or nothing.
+
+        Raises:
+            NotStored: the folder cannot be written, or is not the user's own.
+        """
+        data = text.encode()
+        if len(data) + len(_HEADER) + 64 > LARGEST:
+            raise NotStored("it is too large for the cache")
+        try:
+            self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+            if not self._is_own(self.folder):
+                raise NotStored("others may write to the folder of the cache")
+            self._write(self.folder / name, _HEADER + _mac(self._key(), name, data) + data)
+            self._tidy()
+        except OSError as error:
+            raise NotStored(f"the cache cannot be written: {error.strerror}") from error
+
+    def _key(self) -> bytes:
+        path = self.folder / "key"
+        if not path.exists():
+            made = self._temporary(secrets.token_bytes(32))
+            try:
+                os.link(made, path)  # whoever comes first
+            except FileExistsError:
+                pass
+            finally:
+                made.unlink()
+        key = self._read(path, 32)
+        if len(key) != 32 or stat.S_IMODE(path.lstat().st_mode) & 0o077:
+            raise NotStored("the key of the cache is damaged, or others may read it")
+        return key
+
+    def _read(self, path: pathlib.Path, largest: int) -> bytes:
+        if not self._is_own(path) or path.lstat().st_size > largest:
+            raise NotStored("a file in the cache was damaged, or written by somebody else")
+        return path.read_bytes()
+
+    def _write(self, path: pathlib.Path, data: bytes) -> None:
+        self._temporary(data).replace(path)
+
+    def _temporary(self, data: bytes) -> pathlib.Path:
+        handle, name = tempfile.mkstemp(dir=self.folder, prefix=".")
+        with os.fdopen(handle, "wb") as file:
+            file.write(data)
+        return pathlib.Path(name)
+
+    def _tidy(self) -> None:
+        files = [(f.stat().st_mtime, f.stat().st_size, f) for f in self.folder.iterdir() if f.name != "key"]
+        over = sum(size for _, size, _ in files) - HELD
+        for _, size, path in sorted(files):
+            if over <= 0:
+                return
+            path.unlink()
+            over -= size
+
+    @staticmethod
+    def _is_own(path: pathlib.Path) -> bool:
+        """Whether a file or folder is there itself, no link, belongs to the user, and nobody else may write to it."""
+        try:
+            found = path.lstat()
+        except FileNotFoundError:
+            return False
+        if stat.S_ISLNK(found.st_mode) or (hasattr(os, "geteuid") and found.st_uid != os.geteuid()):
+            return False
+        return os.name == "nt" or not found.st_mode & 0o022
+
+
+def _mac(key: bytes, name: str, text: bytes) -> bytes:
+    return hmac.new(key, name.encode() + b"\n" + text, hashlib.sha256).hexdigest().encode()
