@@ -77,7 +77,9 @@ def _told(fn: Callable[..., Any], backend: str = "aot_eager", *, needs: bool = T
 
 
 @pytest.mark.parametrize("backend", ["aot_eager", "triton"])
-@pytest.mark.parametrize(("fn", "needs"), [(trains, True), (infers, False), (draws, True)], ids=["trains", "infers", "draws"])
+@pytest.mark.parametrize(
+    ("fn", "needs"), [(trains, True), (infers, False), (draws, True)], ids=["trains", "infers", "draws"]
+)
 def test_what_is_read_is_what_was_made(fn: Callable[..., Any], needs: bool, backend: str) -> None:
     """The second compilation reads the first one's graphs; results, gradients, writes, views and random numbers are eager's both times."""
     expected = _call(fn, needs=needs)
