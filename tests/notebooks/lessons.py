@@ -54,30 +54,15 @@ def text_of(cell: Any) -> str:
 
 
 def run(path: pathlib.Path, folder: pathlib.Path) -> Run:
-    """Execute a notebook as a learner who first runs each exercise as it stands, then with its solution."""
+    """Execute a notebook as a learner who first runs all of it as it stands, then solves the exercises in order."""
     notebook = read(path)
-    solved_with = solutions(path)
-    for cell in [c for c in notebook.cells if c.id.startswith("check-")]:
-        number = cell.id.removeprefix("check-")
-        solution = nbformat.v4.new_code_cell(solved_with[number])  # type: ignore[no-untyped-call]
-        again = copy.deepcopy(cell)
-        solution.id, again.id = f"solved-{number}", f"solved-check-{number}"
-        place = next(i for i, c in enumerate(notebook.cells) if c.id == cell.id) + 1
-        notebook.cells[place:place] = [solution, again]
+    count = len(notebook.cells)
+    for number, code in solutions(path).items():
+        solution = nbformat.v4.new_code_cell(code)
+        again = copy.deepcopy(next(c for c in notebook.cells if c.id == f"check-{number}"))
+        again.id = f"solved-{number}"
+        notebook.cells += [solution, again]
     problem = execute(notebook, HOME, folder, steady=True)
-    solved = {c.id.removeprefix("solved-"): text_of(c) for c in notebook.cells if c.id.startswith("solved-check-")}
-    notebook.cells = [c for c in notebook.cells if not c.id.startswith("solved-")]
-    renumber(notebook)
+    solved = {c.id.replace("solved", "check"): text_of(c) for c in notebook.cells[count:] if c.id.startswith("solved-")}
+    notebook.cells = notebook.cells[:count]
     return Run(without_marks(notebook), solved, problem)
-
-
-def renumber(notebook: Any) -> None:
-    """Execution counts as if the cells that were added had not been there."""
-    count = 0
-    for cell in notebook.cells:
-        if cell.cell_type == "code" and cell.execution_count is not None:
-            count += 1
-            cell.execution_count = count
-            for output in cell.outputs:
-                if output.output_type == "execute_result":
-                    output.execution_count = count

@@ -39,4 +39,21 @@ SHOWN: Mapping[str, Mapping[str, str | Sequence[str]]] = {
         "pinned-story": "became 8   line 5",
         "shape-guard-list": "> 100",
     },
+    "08_loops_to_triton": {
+        "norm": "gated_norm: 1 graph, no breaks, 1 kernel for cuda:90",
+        "norm-bytes": "8.4 MB moved",
+        "decisions": "The kernel walks the same rows",
+        "text": ["@triton.jit", "tl.store(", "grid: (1024)"],
+        "verify": "close to ATen's result",
+        "two": "rows_then_columns: 1 graph, no breaks, 3 kernels",
+        "two-decisions": "NOT fused",
+        "roofline": ["bound by memory", "the bend is at 20 operations per byte"],
+        "recorded": "gated_norm: 1 graph, no breaks, 1 kernel for cuda:90",
+    },
+    "10_debug_a_model": {
+        "patient": "Model.forward: 6 graphs, 4 breaks (line 29: if x.isnan().any():",
+        "breaks": ["if x.isnan().any():", "logits.norm().item()", "best[best > 0].numel()"],
+        "recompiles": ["self.attention.calls is 1", "tag"],
+        "marked": "Plain.forward: 1 graph, no breaks, 3 kernels",
+    },
 }

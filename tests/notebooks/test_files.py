@@ -70,6 +70,13 @@ def test_the_note_for_teachers_is_there(path: pathlib.Path) -> None:
     assert 15 <= int(minutes.group(1)) <= 25
 
 
+def test_the_short_path_fits_into_its_time() -> None:
+    """The notebooks of the 150-minute path take 150 minutes together, a break of half an hour included."""
+    minutes = [int(re.search(r"\*(\d\d) minutes", prose(p)).group(1)) for p in NOTEBOOKS if p.stem[:2] in PATH]  # type: ignore[union-attr]
+    assert len(minutes) == len(PATH)
+    assert 110 <= sum(minutes) <= 150
+
+
 @pytest.mark.parametrize("page", [*NOTEBOOKS, *sorted(HOME.rglob("*.md"))], ids=lambda p: str(p.relative_to(HOME)))
 def test_links_lead_somewhere(page: pathlib.Path) -> None:
     """Every link to a file leads to one, and every link to a heading to a heading of that page."""
