@@ -182,7 +182,7 @@ class Pipeline:
             return self._python(request, traced, work)
         with work.timings.stage("guards"):
             guards = (*traced.guards, *work.guards)
-            check = compile_check(guards, parameters_of(request.function.__code__))
+            check = compile_check(guards, parameters_of(request.function.__code__), handed=traced.handed)
         if work.session is not None:
             work.tell(guards=guards_record(check.guards, check.text))
         return CompiledFrame(work.compilation, code, check.guards, check.check, check.text)

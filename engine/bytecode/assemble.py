@@ -103,6 +103,10 @@ class Emitter:
         if VERSION >= (3, 13):
             self.emit("POP_TOP")
 
+    def jump(self, label: Label) -> None:
+        """Go forward to ``label``."""
+        self.emit("JUMP_FORWARD", label)
+
     def jump_if_false(self, label: Label) -> None:
         """Pop; go forward to ``label`` if it is false. The value must be a bool on 3.13."""
         if VERSION >= (3, 13):

@@ -24,6 +24,7 @@ from engine.guards.tensors import (
     keys_tell_modes,
 )
 from engine.ir.guard import Equals, GlobalState, Guard, SameObject, TypeIs
+from engine.ir.handed import Handed
 from engine.ir.origin import Fixed, Global, MaybeGlobal, Origin
 from engine.ir.tensor_guard import PLAIN_TENSORS, Facet
 
@@ -42,11 +43,16 @@ class CompiledCheck:
 
 
 def compile_check(
-    guards: Iterable[Guard], parameters: tuple[str, ...], *, helpers: bool = HAS_HELPERS
+    guards: Iterable[Guard],
+    parameters: tuple[str, ...],
+    *,
+    helpers: bool = HAS_HELPERS,
+    handed: Handed | None = None,
 ) -> CompiledCheck:
     """The check of one entry. ``parameters`` are the frame's, in ``co_varnames`` order.
 
-    With ``helpers`` all tensors of a tier are checked in one call of torch's C helper first, and one by one only when that says no.
+    With ``helpers`` all tensors of a tier are checked in one call of torch's C helper first, and one by one only when that says no. Tensors
+    that ``handed`` wants are left with it where one such call reads them all.
     """
     in_order = ordered(guards)
     if not helpers or not batchable(in_order):
@@ -54,7 +60,7 @@ def compile_check(
         return CompiledCheck(check, text, in_order)
     names = Names(parameters)
     admission = Admission(in_order, parameters, lambda: _build(lines_of(in_order, Names(parameters)), parameters)[0])
-    check, text, space = _build(_quick_lines(in_order, names, admission), parameters)
+    check, text, space = _build(_quick_lines(in_order, names, admission, handed), parameters)
     admission.attach(space)
     return CompiledCheck(check, text, in_order)
 
@@ -135,11 +141,11 @@ def _read_again(guard: Guard) -> tuple[Origin, ...]:
     return (guard.origin,) if isinstance(guard, Equals) and type(guard.value) in (int, float, str, bytes) else ()
 
 
-def _quick_lines(in_order: Sequence[Guard], names: Names, admission: Admission) -> Body:
+def _quick_lines(in_order: Sequence[Guard], names: Names, admission: Admission, handed: Handed | None) -> Body:
     """The check with what many guards ask asked in one call.
 
     A tier's tensors go to one helper, all that lies below a module to one structure: arguments first, then those reached through something, then
-    what reads through those.
+    what reads through those; last, being dearest, the structures of modules.
     """
     structured = _structures(in_order, batchable(in_order)) if HAS_VERSIONS else {}
     below = {g for found in structured.values() for g in found}
@@ -155,19 +161,21 @@ def _quick_lines(in_order: Sequence[Guard], names: Names, admission: Admission) 
         early = [g for g in early if not (isinstance(g, GlobalState) and (g.state, g.value) in IMPLIED_BY_TENSORS)]
     early = _state_lines(early, writer, admission, lines)
     if None in structured:
-        _structure(None, structured[None], writer, admission, lines)
+        lines.append(_structure(None, structured[None], writer, admission, lines))
+    below_modules: list[str] = []
     for level in (0, 1, 2):
         for guard in early:
             if tier(guard) == level or (level == 2 and tier(guard) == 3):
                 writer.write(guard, lines)
                 if isinstance(guard, TypeIs) and guard.origin in structured:
-                    _structure(guard, structured[guard.origin], writer, admission, lines)
+                    found = structured[guard.origin]
+                    below_modules.append(_structure(guard, found, writer, admission, lines, handed))
         members = tuple(o for o in tensors if _level(o) == level)
         if members:
             _batch(members, writer, admission, lines)
     for guard in late:
         writer.write(guard, lines)
-    return Body((*lines, "return True"), names)
+    return Body((*lines, *below_modules, "return True"), names)
 
 
 def _structures(in_order: Sequence[Guard], tensors: Mapping[Origin, object]) -> dict[Origin | None, list[Guard]]:
@@ -200,18 +208,22 @@ def _structures(in_order: Sequence[Guard], tensors: Mapping[Origin, object]) -> 
 
 
 def _structure(
-    root: TypeIs | None, guards: Sequence[Guard], writer: Writer, admission: Admission, lines: list[str]
-) -> None:
-    """Ask all guards below one module, or on globals and classes, at once."""
-    structure = Structure(root.origin if root else None, guards, lambda rest: _check_below(root, rest))
+    root: TypeIs | None,
+    guards: Sequence[Guard],
+    writer: Writer,
+    admission: Admission,
+    lines: list[str],
+    handed: Handed | None = None,
+) -> str:
+    """The statement that asks all guards below one module, or on globals and classes, at once; what it reads is appended to ``lines``."""
+    structure = Structure(root.origin if root else None, guards, lambda rest: _check_below(root, rest), handed)
     admission.add_structure(structure)
     if root is None:
         same = writer.names.const(structure, "same_surroundings")
-        lines.append(f"if not {same}(): return {_exactly(writer.names, admission)}")
-        return
+        return f"if not {same}(): return {_exactly(writer.names, admission)}"
     text = writer.reads.text(root.origin, lines)
     same = writer.names.const(structure, f"same_below_{text.strip('_')}" if text.isidentifier() else "same_below")
-    lines.append(f"if not {same}({text}): return {_exactly(writer.names, admission)}")
+    return f"if not {same}({text}): return {_exactly(writer.names, admission)}"
 
 
 def _check_below(root: TypeIs | None, guards: Sequence[Guard]) -> Callable[[Any], bool]:

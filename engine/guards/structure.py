@@ -20,6 +20,7 @@ from engine.guards.gather import Plan, gather
 from engine.guards.tensors import dict_version, never, tensor_helper
 from engine.guards.unwritten import unwritten
 from engine.ir.guard import Guard
+from engine.ir.handed import Handed
 from engine.ir.origin import MISSING, Origin
 from engine.ir.tensor_guard import Facet
 
@@ -41,9 +42,14 @@ class Structure:
     """
 
     def __init__(
-        self, root: Origin | None, guards: Sequence[Guard], compile_rest: Callable[[Sequence[Guard]], Any]
+        self,
+        root: Origin | None,
+        guards: Sequence[Guard],
+        compile_rest: Callable[[Sequence[Guard]], Any],
+        handed: Handed | None = None,
     ) -> None:
         self.root = root
+        self._handed = handed
         self._guards = tuple(guards)
         self._compile_rest = compile_rest
         self._facets: dict[Origin, list[Facet]] = {}
@@ -60,9 +66,12 @@ class Structure:
         """Whether the guards are known to hold for this module; False says nothing."""
         found = self._known.get(id(root))
         try:
-            return found is not None and found[0]() is root and found[1]()
+            holds = found is not None and found[0]() is root and found[1]()
         except Exception:
-            return False
+            holds = False
+        if not holds and self._handed is not None:
+            self._handed.drop()  # of an earlier check, after which the code did not run
+        return holds
 
     def learn(self, root: Any) -> None:
         """Take note of a module for which all guards have just held."""
@@ -111,7 +120,8 @@ class Structure:
         if chosen and (self._rest is None or self._rest[0] != chosen):
             self._rest = (chosen, self._compile_rest(rest))
         owner = _nothing if root is None else weakref.ref(root)
-        return _Checker(plan, helper, self._rest[1] if chosen and self._rest else None, owner)
+        give = None if self._handed is None else self._handed.giver(tuple(plan.tensors))
+        return _Checker(plan, helper, self._rest[1] if chosen and self._rest else None, owner, give)
 
 
 def _nothing() -> None:
@@ -122,7 +132,7 @@ class _Checker:
     """The question for one module; built anew whenever it had to say no although the guards held."""
 
     __slots__ = (
-        "_dicts", "_entries", "_helper", "_hooks", "_rest", "_root", "_tensors", "_unwritten", "_versions",
+        "_dicts", "_entries", "_give", "_helper", "_hooks", "_rest", "_root", "_tensors", "_unwritten", "_versions",
     )  # fmt: skip
 
     def __init__(
@@ -131,6 +141,7 @@ class _Checker:
         helper: Callable[..., bool],
         rest: Callable[[Any], bool] | None,
         root: Callable[[], Any],
+        give: Callable[[Sequence[Any]], None] | None,
     ) -> None:
         self._dicts = [*plan.versions.values(), *plan.classes.values()]
         self._versions = list(map(dict_version, self._dicts))
@@ -142,6 +153,7 @@ class _Checker:
         self._helper = helper
         self._rest = rest
         self._root = root
+        self._give = give
 
     def written(self) -> list[Any]:
         """Dictionaries that were written to since."""
@@ -154,9 +166,14 @@ class _Checker:
         for unchanged in self._entries:
             if not unchanged():
                 return False
-        if self._tensors and not self._helper(*map(call, self._tensors)):
+        tensors = [*map(call, self._tensors)]
+        if tensors and not self._helper(*tensors):
             return False
-        return self._rest is None or self._rest(self._root())
+        if self._rest is not None and not self._rest(self._root()):
+            return False
+        if self._give is not None:
+            self._give(tensors)
+        return True
 
 
 def _entries(space: Any, wanted: dict[Any, Any]) -> Callable[[], bool]:

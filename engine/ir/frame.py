@@ -10,6 +10,7 @@ from typing import Any, Protocol
 import torch.fx
 
 from engine.ir.guard import Guard
+from engine.ir.handed import Handed
 from engine.ir.origin import Origin, Scope
 from engine.options import Options
 from engine.records.bytecode import Span
@@ -80,6 +81,8 @@ class TracedFrame:
     resumes: tuple[ResumeSlot, ...] = ()
     constants: Mapping[Slot, Any] = field(default_factory=dict)
     """Objects for the remaining slots (helpers, modules' objects)."""
+    handed: Handed | None = None
+    """Wants the module's tensors from the check, so that ``code`` need not read them again."""
 
 
 @dataclass(frozen=True)

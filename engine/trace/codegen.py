@@ -5,7 +5,7 @@ from __future__ import annotations
 import enum
 import operator
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from types import BuiltinFunctionType, CodeType, FunctionType
 from typing import TYPE_CHECKING, Any
@@ -19,6 +19,7 @@ from engine.bytecode.apart import first_real, take_apart
 from engine.bytecode.assemble import Emitter
 from engine.bytecode.opcodes import VERSION
 from engine.ir.frame import GraphSlot, Slot
+from engine.ir.handed import Handed, Runs, runs_of
 from engine.ir.origin import (
     ArrayTensor,
     Attr,
@@ -74,11 +75,14 @@ class Codegen:
         self.tail = Emitter(location)
         self._again = Label()
         self.constants: dict[Slot, Any] = {}
+        self.handed: Handed | None = None
         self.uses_cells = False
         self._slots: dict[int, Slot] = {}
         self._kept: list[Any] = []
         self._temps: dict[int, str] = {}
         self._origins: dict[Origin, str] = {}
+        self._loaded: dict[Origin, str] = {}
+        self._tables: dict[tuple[Origin, str], str] = {}
         self._outputs: dict[torch.fx.Node, str] = {}
         self._pending: list[Any] = []
         self._cyclic: set[int] = set()
@@ -286,14 +290,8 @@ class Codegen:
         inputs = () if graph is None else graph.inputs
         self._load_inputs([i.origin for i in inputs])
         if graph is not None:
-            switches = _switches_state(graph.graph)
             begin = self.head.try_begin(self._again, 0) if self.tx.is_caught else None
-            self.head.callable_const(self.embed(call_restoring) if switches else graph.slot)
-            if switches:
-                self.head.const(graph.slot)
-            for graph_input in inputs:
-                self._head_load(graph_input.origin)
-            self.head.call(len(inputs) + switches)
+            self._call_graph(graph)
             self._unpack_outputs()
             for node, truth, _ in self.tx.checks:
                 self.head.callable_const(self.embed(check_truth))
@@ -305,6 +303,60 @@ class Codegen:
                 self.head.try_end(begin)
                 self._run_again()
         return self._assemble(), graph
+
+    def _call_graph(self, graph: GraphSlot) -> None:
+        """Push the graph's result. Parameters that the check has read already are taken from it, where it left them."""
+        origins = [i.origin for i in graph.inputs]
+        switches = _switches_state(graph.graph)
+
+        def call(load_inputs: Callable[[], None]) -> None:
+            self.head.callable_const(self.embed(call_restoring) if switches else graph.slot)
+            if switches:
+                self.head.const(graph.slot)
+            load_inputs()
+            self.head.call(len(origins) + switches)
+
+        def read() -> None:
+            for origin in origins:
+                self._head_load(origin)
+
+        runs = runs_of(origins)
+        if not runs:
+            call(read)
+            return
+        self.handed = Handed(runs)
+        name, otherwise, end = self.temp("handed"), Label(), Label()
+        self.head.callable_const(self.embed(self.handed))
+        self.head.call(0)
+        self.head.emit("COPY", 1)
+        self.head.store(name)
+        self.head.const(None)
+        self.head.emit("IS_OP", 1)
+        self.head.jump_if_false(otherwise)
+        before = dict(self._loaded), dict(self._tables)
+        call(lambda: self._take_handed(name, origins, runs))
+        self.head.jump(end)
+        self._loaded, self._tables = before  # what only the other way has stored
+        self.head.label(otherwise)
+        call(read)
+        self.head.label(end)
+
+    def _take_handed(self, name: str, origins: Sequence[Origin], runs: Runs) -> None:
+        first = {run[0]: number for number, run in enumerate(runs)}
+        left = 0
+        for origin in origins:
+            if left:
+                left -= 1
+            elif origin in first:
+                run = runs[first[origin]]
+                self.head.load(name)
+                self.head.item(first[origin])
+                self.head.emit("UNPACK_SEQUENCE", len(run))
+                left = len(run) - 1
+            else:
+                self._head_load(origin)
+        self.head.const(None)
+        self.head.store(name)
 
     def _run_again(self) -> None:
         """An exception in the graph that the user's code may handle: nothing has happened yet, so Python runs the function's own code."""
@@ -342,8 +394,6 @@ class Codegen:
         self._uses = uses
         # A module's attribute is slow to read, because its class answers for what is missing: a table is read once for all its members.
         self._table_uses = Counter((o.base, o.table) for o in uses if isinstance(o, Member))
-        self._loaded: dict[Origin, str] = {}
-        self._tables: dict[tuple[Origin, str], str] = {}
         for origin, name in self._origins.items():
             self._head_load(origin)
             self.head.store(name)

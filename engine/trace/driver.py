@@ -359,7 +359,7 @@ class _Attempt:
             steps,
             symbol_story(self.tx) if wanted else (),
         )
-        return TracedFrame(code, self.tx.guards.all(), record, graph, resumes, cg.constants)
+        return TracedFrame(code, self.tx.guards.all(), record, graph, resumes, cg.constants, cg.handed)
 
     def _guard_global_state(self) -> None:
         origin = Fixed(torch, "torch")
