@@ -28,7 +28,7 @@ from engine.aot.views import NotFunctional, overlaps, storage_of, view_in_place,
 from engine.graph.composites import whole
 from engine.graph.passes.drop_dead import drop_dead
 from engine.graph.rules import FUNCTIONAL, check
-from engine.ir.fake import FakeMode
+from engine.ir.fake import fake_mode
 from engine.ir.frame import GraphInput
 from engine.ir.graph import node_id, origin_of, set_origin
 from engine.ir.plan import InputPlan, Plan
@@ -127,7 +127,7 @@ def fake_mode_of(graph: torch.fx.GraphModule, inputs: Sequence[GraphInput]) -> F
             return value.fake_mode
     from torch.fx.experimental.symbolic_shapes import ShapeEnv
 
-    return FakeMode(shape_env=ShapeEnv())
+    return fake_mode(ShapeEnv())
 
 
 def pristine(i: GraphInput) -> torch.Tensor:

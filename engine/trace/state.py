@@ -14,7 +14,7 @@ import torch
 
 from engine.bytecode.decode import Decoded, Op, decode, raises_again
 from engine.bytecode.spans import span_of
-from engine.ir.fake import FakeMode
+from engine.ir.fake import fake_mode
 from engine.ir.files import innermost_of_user
 from engine.ir.frame import FrameRequest
 from engine.ir.global_state import GLOBAL_STATES
@@ -189,7 +189,7 @@ class Tracer:
         self.request = request
         self.options = options
         self.shape_env = NotingShapeEnv(self.cause, options)
-        self.fake_mode = FakeMode(shape_env=self.shape_env)
+        self.fake_mode = fake_mode(self.shape_env)
         self.graph = GraphBuilder()
         self.guards = GuardSet()
         self.known: dict[int, tuple[Value, Any]] = {}
