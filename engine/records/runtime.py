@@ -38,6 +38,8 @@ class CallRecord(Record):
     rejections: tuple[Rejection, ...] = ()
     guard_seconds: float = 0.0
     """Time that the entries' checks took."""
+    start: float = 0.0
+    """Seconds from the session's start to when the call was told: before a hit runs, after a miss was compiled. 0 where unknown."""
 
 
 @dataclass(frozen=True, slots=True)

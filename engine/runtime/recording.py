@@ -7,6 +7,7 @@ import linecache
 import os
 import sys
 import threading
+import time
 from collections.abc import Sequence
 from dataclasses import replace
 from types import FrameType
@@ -62,8 +63,10 @@ def tell_call(
     """Add one call; returns its index."""
     inputs = described(arguments)
     caller = caller_span()
+    start = time.perf_counter() - session.started
+    asked_of, refused = tuple(asked), tuple(rejections)
     return session.add_call(
-        CallRecord(0, cache.frame.id, outcome, entry, caller, inputs, tuple(asked), tuple(rejections), guard_seconds)
+        CallRecord(0, cache.frame.id, outcome, entry, caller, inputs, asked_of, refused, guard_seconds, start)
     )
 
 

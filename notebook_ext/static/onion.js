@@ -7,6 +7,9 @@ import { VIEWS } from "./shared/views.js";
 /** @typedef {import("./explorer.js").Frame} Frame */
 
 const STEP_MS = 1200;
+/** Values shown one by one; the rest is counted. */
+const FEW = 10;
+const FATES = ["o1", "o3", "o0"];
 
 export class OnionView {
   /** @param {Frame} frame */
@@ -18,6 +21,8 @@ export class OnionView {
     /** @type {any} */
     this.part = null;
     this.timer = 0;
+    /** The call whose values are shown; -1 for what the entry was made for. */
+    this.call = -1;
     this.context = h("div", { class: "ctx" });
     this.counter = h("code");
     this.play = button("▶ Play", "p", () => this.toggle());
@@ -36,6 +41,7 @@ export class OnionView {
     if (entry && entry !== this.entry) {
       this.entry = entry;
       this.at = 0;
+      this.call = -1;
     }
   }
 
@@ -44,9 +50,11 @@ export class OnionView {
     if (!this.frame.entry(this.entry)) this.entry = start;
     const part = this.entry ? this.frame.part("onion|" + this.entry) : null;
     this.part = part && !part.empty ? part : null;
+    if (this.part && this.call >= part.calls.length) this.call = -1;
     put(
       this.context,
-      entries.length ? choice("Function and cache entry", entries.map((/** @type {any} */ e) => [e.id, `${e.name} · entry ${e.entry}`]), this.entry, (v) => { this.stop(); this.entry = v; this.at = 0; this.frame.focus(); this.draw(); }) : null,
+      entries.length ? choice("Function and cache entry", entries.map((/** @type {any} */ e) => [e.id, `${e.name} · entry ${e.entry}`]), this.entry, (v) => { this.stop(); this.entry = v; this.at = 0; this.call = -1; this.frame.focus(); this.draw(); }) : null,
+      this.part && part.calls.length ? choice("Call", [["-1", "as compiled"], ...part.calls.map((/** @type {any} */ c, /** @type {number} */ i) => /** @type {[string, string]} */ ([String(i), c.text]))], String(this.call), (v) => { this.call = +v; this.frame.focus(); this.update(); }) : null,
       this.part ? [h("span", { class: "mut" }, part.mode), h("span", { class: "sp" }), button("◂ step", "←", () => this.go(this.at - 1)), this.counter, button("step ▸", "→", () => this.go(this.at + 1)), this.play] : null,
     );
     if (!this.part) {
@@ -96,8 +104,8 @@ export class OnionView {
       this.#ring(-1),
       part.idle.length ? h("p", { class: "idle" }, h("b", {}, "Had nothing to do: "), h("span", { class: "mut" }, part.idle.join(" · "))) : null,
       part.rings.length || part.idle.length ? null : h("p", { class: "mut" }, part.mode === "inference" ? "No layer was needed." : "No layer was put around this graph."),
-      this.#facts(),
       part.partition ? this.#partition() : null,
+      this.#facts(),
     );
     this.tell();
   }
@@ -106,20 +114,21 @@ export class OnionView {
   #ring(i) {
     const { part } = this, [ring] = part.steps[this.at], isHere = ring === i;
     const className = `ring${isHere ? " sel" : ""}`, current = isHere ? "step" : null;
-    const chip = (/** @type {any} */ v) => this.#chip(v.type ? `${v.name} ${v.type}` : v.name, false, v.facts.join(", "));
+    const passed = this.call >= 0 ? part.calls[this.call].inputs : {};
+    const chip = (/** @type {any} */ v) => this.#chip(passed[v.name] ? `${v.name} ${passed[v.name]}` : v.type ? `${v.name} ${v.type}` : v.name, Boolean(passed[v.name]) && passed[v.name] !== v.type, v.facts.join(", "));
     if (i === part.rings.length) {
       return h("section", { class: className + " core", "aria-current": current, onclick: (/** @type {Event} */ e) => this.#toRing(i, e) },
         h("p", {}, h("b", {}, "Functional graph "), h("span", { class: "mut" }, `${part.graph.text}${part.graph.stage ? ", nothing written in place" : ""}`)),
-        h("div", { class: "middle" }, h("div", { class: "ports" }, part.inputs.map(chip)),
+        h("div", { class: "middle" }, h("div", { class: "ports" }, this.#few(part.inputs, chip)),
           h("div", { class: "heart" }, h("p", {}, part.graph.ordinals.slice(0, 12).map((/** @type {number} */ o) => [badge(o), " "]), part.graph.ordinals.length > 12 ? `and ${part.graph.ordinals.length - 12} more lines` : null), part.graph.stage ? button("Open graph", "Enter", () => this.graph()) : null),
-          h("div", { class: "ports" }, part.graph.outputs.map((/** @type {any} */ v) => this.#chip(`${v.name} ${v.type}`, false)))));
+          h("div", { class: "ports" }, this.#few(part.graph.outputs, (v) => this.#chip(`${v.name} ${v.type}`, false)))));
     }
     if (i < 0) {
       return h("section", { class: className, "aria-current": current, onclick: (/** @type {Event} */ e) => this.#toRing(i, e) },
-        h("p", {}, h("b", {}, "Your call "), h("span", { class: "mut" }, part.name)), this.#ports(part.inputs.map(chip), part.outputs.map(chip)), this.#ring(i + 1));
+        h("p", {}, h("b", {}, "Your call "), h("span", { class: "mut" }, part.name)), this.#ports(this.#few(part.inputs, chip), this.#few(part.outputs, chip)), this.#ring(i + 1));
     }
     const { name, actions } = part.rings[i];
-    const chips = (/** @type {string} */ direction) => actions.map((/** @type {any} */ a, /** @type {number} */ j) => (a.direction === direction ? this.#chip(`${a.argument} ${a.action}`, isHere && part.steps[this.at][2] === j, a.why, "did") : null)).filter(Boolean);
+    const chips = (/** @type {string} */ direction) => actions.map((/** @type {any} */ a, /** @type {number} */ j) => (a.direction === direction ? this.#chip(`${a.argument} ${a.action}`, isHere && part.steps[this.at][2] === j, a.all.length > 1 ? `${a.all.join(", ")}: ${a.why}` : a.why, "did") : null)).filter(Boolean);
     return h("section", { class: className, "aria-current": current, onclick: (/** @type {Event} */ e) => this.#toRing(i, e) },
       h("p", {}, h("span", { class: "mut" }, `${i + 1} `), h("b", {}, name + " "), h("span", { class: "mut" }, plural(actions.length, "action"))), this.#ports(chips("in"), chips("out")), this.#ring(i + 1));
   }
@@ -127,6 +136,12 @@ export class OnionView {
   /** @param {any[]} into @param {any[]} out */
   #ports(into, out) {
     return h("div", { class: "way" }, into.length ? [h("b", { class: "mut" }, "in"), into] : null, h("span", { class: "sp" }), out.length ? [out, h("b", { class: "mut" }, "out")] : null);
+  }
+
+  /** The first values, and how many more there are. @param {any[]} values @param {(v: any) => any} chip */
+  #few(values, chip) {
+    const more = values.slice(FEW);
+    return [...values.slice(0, FEW).map(chip), more.length ? this.#chip(`and ${more.length} more`, false, more.map((v) => v.name).join(", ")) : null].filter(Boolean);
   }
 
   /** @param {string} text @param {boolean} isHere @param {string} [why] @param {string} [kind] */
@@ -142,20 +157,28 @@ export class OnionView {
   }
 
   #facts() {
-    const { inputs, outputs } = this.part, rows = [...inputs, ...outputs];
-    return h("table", { class: "t" }, h("thead", {}, h("tr", {}, ["Value", "Role", "Type", "What the analysis found"].map((t) => h("th", {}, t)))),
-      h("tbody", {}, rows.map((v) => h("tr", {}, h("td", {}, h("code", {}, v.name)), h("td", {}, v.role), h("td", {}, h("code", {}, v.type)), h("td", { class: v.facts.length ? "" : "mut" }, v.facts.join(", ") || "nothing special")))));
+    const { inputs, outputs } = this.part, all = [...inputs, ...outputs], rows = all.length > FEW ? all.filter((v) => v.facts.length || v.role === "output") : all;
+    const plain = all.length - rows.length;
+    return [h("h4", {}, "What the analysis found"), plain ? h("p", { class: "mut" }, `Nothing special about ${plural(plain, "value")}: read, and left as they are.`) : null, !rows.length ? null : h("table", { class: "t" }, h("thead", {}, h("tr", {}, ["Value", "Role", "Type", "What the analysis found"].map((t) => h("th", {}, t)))),
+      h("tbody", {}, rows.map((v) => h("tr", {}, h("td", {}, h("code", {}, v.name)), h("td", {}, v.role), h("td", {}, h("code", {}, v.type)), h("td", { class: v.facts.length ? "" : "mut" }, v.facts.join(", ") || "nothing special")))))];
   }
 
   #partition() {
-    const { text, rows } = this.part.partition;
-    return [h("p", { class: "note" }, text), h("table", { class: "t" }, h("thead", {}, h("tr", {}, ["Between forward and backward", "Fate", "Bytes", "Why"].map((t) => h("th", {}, t)))),
-      h("tbody", {}, rows.map((/** @type {any} */ v) => h("tr", {}, h("td", {}, h("code", {}, v.name)), h("td", {}, v.action), h("td", {}, v.bytes), h("td", { class: "mut" }, v.reason)))))];
+    const { text, rows, sums, sizes } = this.part.partition, most = Math.max(1, ...rows.map((/** @type {any} */ v) => v.count));
+    const whole = Math.max(1, sums.reduce((/** @type {number} */ n, /** @type {any} */ s) => n + s[1], 0));
+    const fate = (/** @type {any} */ v) => (v.action === "saved" ? (v.count ? "o1" : "o0") : "o3");
+    return [
+      h("h4", {}, "Between forward and backward"), h("p", { class: "note" }, text),
+      h("div", { class: "parts", role: "img", "aria-label": text }, sums.map((/** @type {any} */ s, /** @type {number} */ i) => (s[1] ? h("i", { class: FATES[i], style: `width:${(s[1] / whole) * 100}%` }) : null))),
+      h("p", { class: "legend" }, sums.map((/** @type {any} */ s, /** @type {number} */ i) => [h("i", { class: "dot " + FATES[i] }), ` ${s[0]} ${sizes[i]}   `])),
+      h("table", { class: "t" }, h("thead", {}, h("tr", {}, ["Value", "Fate", "Bytes", "", "Why"].map((t) => h("th", {}, t)))),
+        h("tbody", {}, rows.map((/** @type {any} */ v) => h("tr", {}, h("td", {}, h("code", {}, v.name)), h("td", { class: v.action === "saved" ? "" : "ok" }, v.action), h("td", { class: "num" }, v.bytes), h("td", { class: "meter" }, v.count ? h("i", { class: fate(v), style: `width:${(v.count / most) * 100}%` }) : null), h("td", { class: "mut" }, v.reason))))),
+    ];
   }
 
   tell() {
     const { part } = this, [ring, direction, action] = part.steps[this.at];
-    const names = (/** @type {any[]} */ values) => values.map((v) => v.name).join(", ") || "nothing";
+    const names = (/** @type {any[]} */ values) => values.slice(0, 6).map((v) => v.name).join(", ") + (values.length > 6 ? ` and ${values.length - 6} more` : "") || "nothing";
     if (ring < 0) return this.frame.say(h("b", {}, direction === "in" ? "In: your call. " : "Out: your results. "), direction === "in" ? `${part.name} is called; the graph takes ${names(part.inputs)}.` : `${names(part.outputs)} ${part.outputs.length === 1 ? "goes" : "go"} back to you.`, part.note ? h("span", { class: "mut" }, " " + sentence(part.note)) : null);
     if (ring === part.rings.length) return this.frame.say(h("b", {}, "Functional graph. "), `${part.graph.text}. `, h("span", { class: "mut" }, part.graph.stage && part.rings.length ? "It writes nothing in place: what the code changes or returns as a view, the layers around it see to." : part.note ? sentence(part.note) : ""));
     const { name, actions } = part.rings[ring], a = actions[action];

@@ -1,12 +1,14 @@
-// Timings: the stages of each compilation as nested bars, all on one scale.
+// Timeline: everything on one clock, then the stages of each compilation as nested bars, all on one scale.
 
-import { h, plural, put } from "./shared/dom.js";
+import { ms } from "./recompiles.js";
+import { button, h, plural, put } from "./shared/dom.js";
 import { key } from "./shared/keys.js";
 import { barPlaces } from "./shared/layout.js";
 import { VIEWS } from "./shared/views.js";
 
 /** @typedef {import("./explorer.js").Frame} Frame */
 
+const OUTCOMES = { hit: ["ok", "hit"], compiled: ["new", "compiled"], python: ["mut", "left to Python"] };
 const STAGES = ["trace", "guards", "aot", "lowering", "kernels", "compile"];
 
 export class TimingsView {
@@ -15,11 +17,14 @@ export class TimingsView {
     this.frame = frame;
     this.id = "timings";
     this.at = 0;
+    this.zoom = 1;
     this.context = h("div", { class: "ctx" });
+    this.clock = h("div", { class: "clock scr", tabindex: "-1" });
     this.body = h("div", { class: "scr tall pad" });
-    this.el = h("div", { class: "timings" }, this.context, this.body);
+    this.el = h("div", { class: "timings" }, this.context, this.clock, this.body);
     this.keys = [
       key("ArrowDown ArrowUp", "next or previous compilation", (k) => { this.at += k === "ArrowDown" ? 1 : -1; this.draw(); }),
+      key("+ -", "a closer or a wider look at the clock", (k) => this.scale(k === "+" ? 1.5 : 1 / 1.5)),
       key("Enter", "show it in the linked view", () => this.link()),
     ];
   }
@@ -29,6 +34,29 @@ export class TimingsView {
   link() {
     const row = this.part && this.part.rows[this.at];
     if (row) this.frame.open("linked", row.compilation);
+  }
+
+  /** @param {number} by */
+  scale(by) {
+    this.zoom = Math.max(1, Math.min(200, this.zoom * by));
+    this.draw();
+    /** @type {HTMLElement | null} */ (this.clock.querySelector(".sel"))?.scrollIntoView({ block: "nearest", inline: "center" });
+  }
+
+  /** All compilations and calls on one clock. @param {any} part */
+  #clock(part) {
+    const { calls, rows } = part, end = Math.max(part.end, ...calls.map((/** @type {any[]} */ c) => c[0]), 1e-9);
+    const left = (/** @type {number} */ t) => (t / end) * 100, deepest = Math.max(0, ...rows.flatMap((/** @type {any} */ r) => r.bars.map((/** @type {any} */ b) => b.depth)));
+    const step = 10 ** Math.floor(Math.log10(end / this.zoom)) / (end / this.zoom / 10 ** Math.floor(Math.log10(end / this.zoom)) < 3 ? 2 : 1);
+    const ticks = Array.from({ length: Math.min(2_000, Math.floor(end / step) + 1) }, (_, i) => i * step);
+    const dense = calls.length > 400 ? calls.filter((/** @type {any[]} */ c, /** @type {number} */ i) => !i || c[1] !== "hit" || left(c[0] - calls[i - 1][0]) * this.zoom > 0.1) : calls;
+    put(
+      this.clock,
+      h("div", { class: "clockin", style: `width:${this.zoom * 100}%;height:${(deepest + 1) * 18 + 44}px`, role: "img", "aria-label": `${plural(rows.length, "compilation")} and ${plural(calls.length, "call")} within ${ms(end)}` },
+        ticks.map((t) => h("i", { class: "tick", style: `left:${left(t)}%` }, t ? ms(t) : "0")),
+        rows.flatMap((/** @type {any} */ row, /** @type {number} */ i) => row.bars.map((/** @type {any} */ b) => h("span", { class: "tbar " + this.colour(b.stage) + (i === this.at ? " sel" : ""), title: `${row.name} entry ${row.compilation.split("/").pop()}, ${b.stage} ${b.text}`, style: `left:${left(b.start)}%;width:${Math.max(left(b.seconds), 0.1)}%;top:${20 + b.depth * 18}px`, onclick: () => { this.at = i; this.draw(); this.frame.focus(); } }, left(b.seconds) * this.zoom > 7 ? (b.depth ? b.stage : row.name) : ""))),
+        dense.map((/** @type {any[]} */ c) => { const [kind, word] = OUTCOMES[/** @type {keyof typeof OUTCOMES} */ (c[1])] || OUTCOMES.python; return h("i", { class: "call " + kind, style: `left:${left(c[0])}%`, title: `call ${c[3]} of ${c[2]}: ${word}, at ${ms(c[0])}` }); })),
+    );
   }
 
   /** A stage's colour is the same in every row. @param {string} stage */
@@ -44,7 +72,8 @@ export class TimingsView {
     if (!part) return put(this.body, h("p", { class: "mut" }, "Loading …"));
     this.at = Math.max(0, Math.min(part.rows.length - 1, this.at));
     const longest = Math.max(...part.rows.map((/** @type {any} */ r) => r.seconds), 1e-9);
-    put(this.context, h("b", {}, plural(part.rows.length, "compilation")), h("span", { class: "mut" }, "Compile time on this machine, never a kernel's speed."));
+    put(this.context, h("b", {}, plural(part.rows.length, "compilation")), h("span", { class: "mut" }, plural(part.calls.length, "call") + " · compile time on this machine, never a kernel's speed"), h("span", { class: "sp" }), button("−", "-", () => this.scale(1 / 1.5), { "aria-label": "Wider" }), button("+", "+", () => this.scale(1.5), { "aria-label": "Closer" }));
+    this.#clock(part);
     put(
       this.body,
       part.rows.map((/** @type {any} */ row, /** @type {number} */ i) => this.#row(row, i, longest)),

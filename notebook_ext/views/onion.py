@@ -10,6 +10,9 @@ from engine.records.session import CompilationRecord, Session
 from notebook_ext.views import places
 from notebook_ext.views.text import clean, one_line, plural, size, tensor_type
 
+MAX_CALLS = 50
+"""Calls of an entry that can be walked through; the latest."""
+
 
 def onion(session: Session, compilation: str) -> dict[str, Any]:
     """Rings from the outside in, each with what it does to which value, and the steps of a call.
@@ -36,7 +39,9 @@ def _told(session: Session, record: CompilationRecord, aot: AotRecord) -> dict[s
         types |= {name: told["type"] for name, told in zip(results, returned, strict=True)}
     values = [_value(v, types) for v in aot.values]
     rings = [
-        {"name": _name(w.name), "actions": [_action(a, aot) for a in w.actions]} for w in aot.wrappers if w.actions
+        {"name": _name(w.name), "actions": _gathered([_action(a, aot) for a in w.actions])}
+        for w in aot.wrappers
+        if w.actions
     ]
     frame = next((f for f in session.frames if f.id == record.frame), None)
     operations = [n for n in graph.nodes if n.op not in ("placeholder", "output", "get_attr")] if graph else []
@@ -60,6 +65,7 @@ def _told(session: Session, record: CompilationRecord, aot: AotRecord) -> dict[s
             "outputs": _returned(graph),
         },
         "steps": _steps(rings),
+        "calls": _calls(session, record),
         "partition": None if aot.partition is None else _partition(aot.partition),
     }
 
@@ -67,7 +73,14 @@ def _told(session: Session, record: CompilationRecord, aot: AotRecord) -> dict[s
 def _partition(found: PartitionRecord) -> dict[str, Any]:
     """What lies between forward and backward, largest first, and its sums in bytes."""
     rows = sorted(found.values, key=lambda v: (v.action != "saved", -v.bytes))
+    spared = max(0, found.default_bytes - found.saved_bytes)
     return {
+        "sums": [
+            ["saved", found.saved_bytes],
+            ["spared by computing again", spared],
+            ["inputs kept alive", found.kept_bytes],
+        ],
+        "sizes": [size(found.saved_bytes), size(spared), size(found.kept_bytes)],
         "text": (
             f"{size(found.saved_bytes)} of activations saved between forward and backward ({found.method}); "
             f"{size(found.default_bytes)} with nothing computed again. Inputs kept alive: {size(found.kept_bytes)}."
@@ -77,6 +90,7 @@ def _partition(found: PartitionRecord) -> dict[str, Any]:
                 "name": one_line(v.name, 40),
                 "action": clean(v.action),
                 "bytes": size(v.bytes) if v.bytes else "",
+                "count": v.bytes,
                 "reason": one_line(v.reason, 200),
             }
             for v in rows
@@ -137,6 +151,35 @@ def _action(action: WrapperAction, aot: AotRecord) -> dict[str, Any]:
         "why": clean(action.why),
         "direction": "out" if is_out else "in",
     }
+
+
+def _gathered(actions: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Actions that do the same for the same reason as one, which names its values."""
+    groups: dict[tuple[str, str, str], list[dict[str, Any]]] = {}
+    for action in actions:
+        groups.setdefault((action["action"], action["why"], action["direction"]), []).append(action)
+    return [
+        group[0]
+        | {
+            "argument": group[0]["argument"]
+            if len(group) == 1
+            else f"{group[0]['argument']} and {len(group) - 1} more",
+            "all": [a["argument"] for a in group],
+        }
+        for group in groups.values()
+    ]
+
+
+def _calls(session: Session, record: CompilationRecord) -> list[dict[str, Any]]:
+    """The calls that this entry served, latest last, each with what was passed."""
+    served = [c for c in session.calls if c.entry == record.id and c.inputs]
+    return [
+        {
+            "text": f"call {c.index + 1}: " + one_line(", ".join(f"{k} {v}" for k, v in (c.inputs or {}).items()), 80),
+            "inputs": {clean(k): one_line(v, 60) for k, v in (c.inputs or {}).items()},
+        }
+        for c in served[-MAX_CALLS:]
+    ]
 
 
 def _steps(rings: list[dict[str, Any]]) -> list[list[Any]]:

@@ -17,6 +17,16 @@ def timings(session: Session) -> dict[str, Any]:
         "rows": rows,
         "end": max((b["start"] + b["seconds"] for r in rows for b in r["bars"]), default=0.0),
         "totals": _totals(session),
+        "calls": [
+            [
+                round(c.start, 6),
+                c.outcome,
+                f"{one_line(frames.get(c.frame, ''), 40)} {c.entry.rpartition('/')[2]}".strip(),
+                c.index + 1,
+            ]
+            for c in session.calls
+            if c.start
+        ],
     }
 
 

@@ -9,6 +9,8 @@ from typing import Any
 
 import pytest
 
+from engine.records.aot import WrapperAction, WrapperRecord
+from engine.records.runtime import CallRecord
 from engine.records.session import CompilationRecord, Session
 from engine.records.trace import StepRecord
 from notebook_ext.views.explorer import all_parts, first_parts, overview, part
@@ -156,6 +158,27 @@ def test_a_call_goes_in_through_the_rings_and_out_again() -> None:
     assert [(v["name"], v["type"], v["facts"]) for v in told["inputs"]] == [
         ("x", "f32[4, 4]", ["data mutated"]),
         ("y", "", []),
+    ]
+
+
+def test_what_a_layer_does_to_many_values_is_told_once() -> None:
+    """Equal actions are one step that names the first value and counts the rest."""
+    session = onion_session()
+    record = session.compilations[0]
+    assert record.aot is not None
+    actions = tuple(WrapperAction(f"w{n}", "gets a gradient", "it needs one") for n in range(20))
+    session.put(replace(record, aot=replace(record.aot, wrappers=(WrapperRecord("autograd", actions),))))
+    told = onion(session, "0/0")
+    assert [(a["argument"], len(a["all"])) for a in told["rings"][0]["actions"]] == [("w0 and 19 more", 20)]
+    assert len(told["steps"]) == 4
+
+
+def test_calls_of_an_entry_can_be_walked_through() -> None:
+    """Each call that the entry served is there with what was passed."""
+    session = onion_session()
+    session.add_call(CallRecord(0, session.compilations[0].frame, "hit", "0/0", inputs={"x": "f32[7, 4]", "n": "3"}))
+    assert onion(session, "0/0")["calls"] == [
+        {"text": "call 1: x f32[7, 4], n 3", "inputs": {"x": "f32[7, 4]", "n": "3"}}
     ]
 
 
