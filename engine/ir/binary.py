@@ -105,5 +105,7 @@ def build(unit: Unit, target: tuple[str, int | str, int] | None = None) -> Any:
         constexprs=dict(unit.constants),
         attrs={(names.index(name),): [["tt.divisibility", ALIGNMENT]] for name in unit.aligned},
     )
-    options = {"num_warps": unit.num_warps, "num_stages": unit.num_stages}
+    options: dict[str, Any] = {"num_warps": unit.num_warps, "num_stages": unit.num_stages}
+    if "tl.device_assert(" in unit.text:  # which Triton leaves out otherwise; what else it would check is left out
+        options |= {"debug": True, "sanitize_overflow": False}
     return triton.compile(source, target=GPUTarget(*target) if target else None, options=options)

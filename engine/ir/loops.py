@@ -54,7 +54,7 @@ COSTS = {
     "rand": 60,
     "randint": 60,
 }
-FREE = frozenset(("constant", "index", "load", "store", "to"))
+FREE = frozenset(("constant", "index", "load", "store", "to", "check"))
 WRITES = frozenset(("store", "atomic_add"))
 
 
@@ -73,7 +73,8 @@ def compute_dtype(dtype: torch.dtype) -> torch.dtype:
 class Op:
     """One operation. ``space`` says along which loops its value varies; ``dtype`` is the type that it is held in.
 
-    ``value`` is a constant, a reduction's kind, or a cast's target; ``index`` the memory position (load, store) or the value (index).
+    ``value`` is a constant, a reduction's kind, a cast's target, or whose line a check is for; ``index`` the memory position (load, store),
+    the value (index), or what the operand must be below (check).
     """
 
     number: int
@@ -103,7 +104,7 @@ class Op:
             parts.insert(0, f"{buffers.get(self.buffer, self.buffer)}[{where}]" if self.buffer else where)
         masked = f" if %{self.mask.number}" if self.mask is not None else ""
         kind = str(self.dtype).removeprefix("torch.")
-        head = "" if self.name in WRITES else f"%{self.number}: {kind} = "
+        head = "" if self.name in WRITES or self.name == "check" else f"%{self.number}: {kind} = "
         return f"{head}{self.name}({', '.join(parts)}){masked}"
 
     @property
@@ -136,6 +137,8 @@ class Def:
     label: str = ""
     """What to call its value inside a kernel."""
     start: Def | float | None = None
+    where: str = ""
+    """The line of the user's that it is for, told where an index in it is out of bounds."""
     is_complex: bool = False
     """It is in memory as a complex tensor, of which this is the real view: inputs and results of ATen calls."""
 
@@ -184,6 +187,7 @@ class Builder:
         self._values: dict[Any, Op] = {}
         self._masks: list[Op] = []
         self._origins: tuple[str, ...] = ()
+        self._where = ""
 
     def _space(self, index: Index) -> frozenset[str]:
         space = frozenset(R if v in self.inner else X for v in index.variables())
@@ -299,17 +303,24 @@ class Builder:
             self._masks.pop()
         return self.where(condition, value, otherwise)
 
-    def picked(self, value: Op, size: Size) -> Index:
-        """A value as an index into a dimension; negative values count from the end."""
+    def picked(self, value: Op, size: Size, *, wraps: bool = True, is_checked: bool = True) -> Index:
+        """A value as an index into a dimension, with a check that it is in bounds; where it ``wraps``, negative values count from the end."""
         inner = value.args[0] if value.name == "to" else value
         if inner.name == "index" and inner.index is not None and is_nonnegative_index(inner.index):
             return inner.index
         value = self.cast(value, torch.int64)
-        is_negative = self.call("lt", value, self.constant(0, torch.int64), dtype=torch.bool)
-        wrapped = self.where(is_negative, self.call("add", value, self.size(size, torch.int64)), value)
-        if not wrapped.label:
-            wrapped.label = f"{value.label or 'picked'}_at"
-        return Index({Picked(wrapped.number, size): 1})
+        if wraps:
+            is_negative = self.call("lt", value, self.constant(0, torch.int64), dtype=torch.bool)
+            wrapped = self.where(is_negative, self.call("add", value, self.size(size, torch.int64)), value)
+            if not wrapped.label:
+                wrapped.label = f"{value.label or 'picked'}_at"
+            value = wrapped
+        if is_checked:
+            mask = self._mask()
+            space = value.space | (mask.space if mask is not None else NOTHING)
+            limit = Index({}, size)
+            self._write("check", (value,), torch.bool, value=self._where, index=limit, mask=mask, space=space)
+        return Index({Picked(value.number, size): 1})
 
     def _mask(self) -> Op | None:
         mask: Op | None = None
@@ -349,6 +360,7 @@ class Builder:
     def evaluate(self, source: Def, index: Coordinates) -> Op:
         """The body of one Def at an index."""
         outer, self._origins = self._origins, source.origins
+        place, self._where = self._where, source.where or self._where
         value: Op
         try:
             if source.kind == "reduction":
@@ -360,7 +372,7 @@ class Builder:
             else:
                 value = source.body(self, index)
         finally:
-            self._origins = outer
+            self._origins, self._where = outer, place
         if not value.label and value.name not in ("constant", "load", *WRITES):
             value.label = source.label or source.name
         return value

@@ -6,8 +6,10 @@ from engine.ir.loops import WRITES, Op
 
 
 def live(ops: tuple[Op, ...]) -> list[Op]:
-    """Operations that a store depends on, in order."""
+    """Operations that a store depends on, in order, and the checks of indices among them."""
     needed = closure([op for op in ops if op.name in WRITES], ops)
+    checks = [op for op in ops if op.name == "check" and op.args[0].number in needed]
+    needed |= closure(checks, ops)
     return [op for op in ops if op.number in needed]
 
 

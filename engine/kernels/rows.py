@@ -42,7 +42,8 @@ class Run:
         p.add("col = start + cols")
         needed = closure([*(a for op in leading for a in op.args), *self.stores], p.kernel.ops, in_one_run=True)
         for op in p.live:
-            if op.number in needed and R in op.space and (op.name not in WRITES or op in self.stores):
+            is_needed = op.number in needed or (op.name == "check" and op.args[0].number in needed)
+            if is_needed and R in op.space and (op.name not in WRITES or op in self.stores):
                 p.texts.pop(op.number, None)
                 p.write(op)
         for op in leading:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import keyword
 import re
 
@@ -264,6 +265,9 @@ class Printer:
         if op.name in WRITES:
             self._store(op)
             return
+        if op.name == "check":
+            self._check(op)
+            return
         made = self._made(op)
         if self._is_inlined(op, made):
             self.texts[op.number] = made
@@ -395,6 +399,15 @@ class Printer:
     def _load(self, op: Op) -> Text:
         masked = (op.mask.number,) if op.mask is not None else ()
         return Text(f"tl.load({self._place(op)}{self._mask(op, op.space)})", True, (op.number, *masked))
+
+    def _check(self, op: Op) -> None:
+        """Stop the device where an index is out of bounds, naming the user's line."""
+        assert op.index is not None
+        value, masked = self.text_of(op.args[0]), (op.mask.number,) if op.mask is not None else ()
+        at = f"{op.value}: " if op.value else ""
+        inside = f"({value.closed} >= 0) & ({value.closed} < {self._index(op.index)})"
+        message = json.dumps(f"{at}index out of bounds")
+        self.add(f"tl.device_assert({inside}, {message}{self._mask(op, op.space)})", (*value.ops, op.number, *masked))
 
     def _store(self, op: Op) -> None:
         value = self.text_of(op.args[0])

@@ -21,6 +21,7 @@ from engine.lowering.memory import layout, strided
 from engine.lowering.ops import complex_lowering_of, lowering_of
 from engine.lowering.share import Emit
 from engine.lowering.table import REAL, ExternNode, Lowering, NotLowered, Tensor, dense_stride, parts_like, sizes_of
+from engine.records.bytecode import Span
 
 
 class LoweringError(EngineError):
@@ -85,6 +86,7 @@ class Walk:
                 self.unbound.clear()
             self.low.node = node
             self.low.origins = origin_of(node).nodes
+            self.low.where = _line(origin_of(node).span)
             getattr(self, f"_{node.op}")(node)
         self.low.node = None
 
@@ -299,6 +301,11 @@ class Walk:
         )
         self.low.node = None
         return replace(copied, is_complex=value.is_complex)
+
+
+def _line(span: Span | None) -> str:
+    """A line of the user's as messages of kernels name it, without the folders of this machine."""
+    return "" if span is None else f"{span.file.replace(chr(92), '/').rpartition('/')[2]}:{span.line}"
 
 
 def _node_names(module: torch.fx.GraphModule) -> set[str]:

@@ -78,6 +78,8 @@ class Lowering:
         self.names: dict[str, int] = {}
         self.node: torch.fx.Node | None = None
         self.origins: tuple[str, ...] = ()
+        self.where = ""
+        """The line of the user's that the node at work comes from."""
 
     def name(self, wanted: str) -> str:
         """A name that no other Def has."""
@@ -173,6 +175,7 @@ class Lowering:
             reduction,
             axis,
             start=start,
+            where=self.where,
         )
         made.label = wanted.lstrip("_").removeprefix("native_")
         return Tensor(sizes, self.add(made))

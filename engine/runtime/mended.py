@@ -10,11 +10,11 @@ from typing import Any
 
 @functools.cache
 def mend() -> None:
-    """Make comparisons give truth values, sizes count loops and bfloat16 round to nearest, once a process.
+    """Make comparisons give truth values, sizes count loops, bfloat16 round to nearest and assertions hold, once a process.
 
     The interpreter labels a comparison's result with its operands' type: a scalar one, spread over a block, became a block of floats,
     which ``&`` and ``|`` refuse. It cuts float32 off to bfloat16 where every device rounds to the nearest, halves to even. Before Triton 3.7 it hands numpy an array of one element where it needs a whole number, which numpy 2.4
-    refuses.
+    refuses. Its assertions do nothing unless told otherwise.
     """
     interpreter: Any = importlib.import_module("triton.runtime.interpreter")
     builder = interpreter.InterpreterBuilder
@@ -23,6 +23,7 @@ def mend() -> None:
             setattr(builder, name, _truthful(getattr(builder, name)))
     interpreter._patch_lang_tensor = _countable(interpreter._patch_lang_tensor)
     builder.cast_impl = _rounding(builder.cast_impl)
+    interpreter.interpreter_builder.options = interpreter.InterpreterOptions(debug=True, sanitize_overflow=False)
 
 
 def _countable(patch: Callable[..., None]) -> Callable[..., None]:

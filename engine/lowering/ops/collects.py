@@ -190,7 +190,7 @@ def masked_scatter(low: Lowering, a: Tensor, mask: Tensor, source: Tensor) -> Te
         flat = flatten(i, contiguous_strides(shape))
         is_set = row.at(b, (flat,))
         place = b.call("sub", running.at(b, (flat,)), b.constant(1, torch.int32))
-        chosen = b.masked(is_set, lambda: pool.at(b, (b.picked(place, given),)), b.constant(0, a.dtype))
+        chosen = b.masked(is_set, lambda: pool.at(b, (b.picked(place, given, wraps=False),)), b.constant(0, a.dtype))
         return b.where(is_set, chosen, kept.at(b, i))
 
     return low.pointwise(shape, a.dtype, body)
@@ -244,7 +244,9 @@ def histc(low: Lowering, a: Tensor, bins: int = 100, min: float = 0, max: float 
         place = b.call("minimum", place, b.constant(bins - 1, torch.int64))
         inside = b.both(b.call("ge", value, start, dtype=torch.bool), b.call("le", value, end, dtype=torch.bool))
         outside = b.constant(bins, torch.int64)
-        return (b.picked(b.where(inside, place, outside), bins),), b.constant(1, compute_dtype(a.dtype))
+        return (b.picked(b.where(inside, place, outside), bins, wraps=False, is_checked=False),), b.constant(
+            1, compute_dtype(a.dtype)
+        )
 
     return scattered(low, zeros, a.shape, write, is_added=True)
 

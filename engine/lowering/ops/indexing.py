@@ -32,7 +32,9 @@ def embedding(low: Lowering, weight: Tensor, indices: Tensor, *_: Any) -> Tensor
     check_loopable(weight)
     rows = weight.shape[0]
     shape = sizes_of(result_value(low))
-    return low.pointwise(shape, weight.dtype, lambda b, i: weight.at(b, (b.picked(indices.at(b, i[:-1]), rows), i[-1])))
+    return low.pointwise(
+        shape, weight.dtype, lambda b, i: weight.at(b, (b.picked(indices.at(b, i[:-1]), rows, wraps=False), i[-1]))
+    )
 
 
 @lowers(aten.index_select.default)
@@ -44,7 +46,7 @@ def index_select(low: Lowering, a: Tensor, dim: int, indices: Tensor) -> Tensor:
     return low.pointwise(
         sizes_of(result_value(low)),
         a.dtype,
-        lambda b, i: a.at(b, (*i[:dim], b.picked(indices.at(b, (i[dim],)), a.shape[dim]), *i[dim + 1 :])),
+        lambda b, i: a.at(b, (*i[:dim], b.picked(indices.at(b, (i[dim],)), a.shape[dim], wraps=False), *i[dim + 1 :])),
     )
 
 
@@ -57,7 +59,7 @@ def gather(low: Lowering, a: Tensor, dim: int, indices: Tensor, **_: Any) -> Ten
     return low.pointwise(
         indices.shape,
         a.dtype,
-        lambda b, i: a.at(b, (*i[:dim], b.picked(indices.at(b, i), a.shape[dim]), *i[dim + 1 :])),
+        lambda b, i: a.at(b, (*i[:dim], b.picked(indices.at(b, i), a.shape[dim], wraps=False), *i[dim + 1 :])),
     )
 
 
@@ -72,6 +74,7 @@ def index(low: Lowering, a: Tensor, indices: Sequence[Tensor | None]) -> Tensor:
     places = sorted(spread)
     is_together = places == list(range(places[0], places[0] + len(places)))
     start = places[0] if is_together else 0
+    is_checked = low.node is None or low.node.target is not aten._unsafe_index.Tensor
     shape = sizes_of(result_value(low))
     others = [d for d in range(len(a.shape)) if d not in spread]
 
@@ -81,7 +84,8 @@ def index(low: Lowering, a: Tensor, indices: Sequence[Tensor | None]) -> Tensor:
         return a.at(
             b,
             tuple(
-                b.picked(spread[d].at(b, where), a.shape[d]) if d in spread else rest[d] for d in range(len(a.shape))
+                b.picked(spread[d].at(b, where), a.shape[d], is_checked=is_checked) if d in spread else rest[d]
+                for d in range(len(a.shape))
             ),
         )
 
@@ -191,7 +195,7 @@ def nll_loss_forward(
         wanted = target.at(b, i if target.shape else ())
         is_kept = b.call("ne", wanted, b.constant(ignore_index, wanted.dtype), dtype=torch.bool)
         safe = b.where(is_kept, wanted, b.constant(0, wanted.dtype))
-        place = b.picked(safe, classes)
+        place = b.picked(safe, classes, wraps=False)
         factor = b.constant(1.0, held) if weight is None else b.cast(weight.at(b, (place,)), held)
         return is_kept, factor, place
 

@@ -214,7 +214,7 @@ def max_pool2d_with_indices_backward(
     zeros = low.pointwise(a.shape, grad.dtype, lambda b, i: b.constant(0.0, grad.dtype), name="zeros")
 
     def write(b: Builder, index: Coordinates) -> tuple[Coordinates, Op]:
-        flat = b.picked(indices.at(b, index), plane)
+        flat = b.picked(indices.at(b, index), plane, wraps=False)
         place = unflatten(flat, (height, width))
         return (*index[:-2], *place), b.cast(grad.at(b, index), held)
 

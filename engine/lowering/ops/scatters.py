@@ -83,7 +83,7 @@ def along(
     dim = positive_dim(dim, len(a.shape))
 
     def write(b: Builder, i: Coordinates) -> tuple[Coordinates, Op]:
-        return (*i[:dim], b.picked(indices.at(b, i), a.shape[dim]), *i[dim + 1 :]), value(b, i)
+        return (*i[:dim], b.picked(indices.at(b, i), a.shape[dim], wraps=False), *i[dim + 1 :]), value(b, i)
 
     return scattered(low, a, indices.shape, write, is_added=is_added)
 
@@ -127,7 +127,7 @@ def _rows(low: Lowering, a: Tensor, dim: int, indices: Tensor, source: Tensor, a
         value = b.cast(source.at(b, i), held)
         if alpha != 1:
             value = b.call("mul", value, b.constant(alpha, held))
-        return (*i[:dim], b.picked(indices.at(b, (i[dim],)), a.shape[dim]), *i[dim + 1 :]), value
+        return (*i[:dim], b.picked(indices.at(b, (i[dim],)), a.shape[dim], wraps=False), *i[dim + 1 :]), value
 
     return scattered(low, a, source.shape, write, is_added=is_added)
 
@@ -159,12 +159,14 @@ def index_put(
     ranges = (*rest[:start], *picked_shape, *rest[start:])
     held = compute_dtype(a.dtype) if accumulate else a.dtype
     value = element(values, held, ranges)
+    is_checked = low.node is None or low.node.target is not aten._unsafe_index_put.default
 
     def write(b: Builder, i: Coordinates) -> tuple[Coordinates, Op]:
         where = i[start : start + len(picked_shape)]
         kept = dict(zip(others, (*i[:start], *i[start + len(picked_shape) :]), strict=True))
         place = tuple(
-            b.picked(spread[d].at(b, where), a.shape[d]) if d in spread else kept[d] for d in range(len(a.shape))
+            b.picked(spread[d].at(b, where), a.shape[d], is_checked=is_checked) if d in spread else kept[d]
+            for d in range(len(a.shape))
         )
         return place, value(b, i)
 
@@ -205,6 +207,6 @@ def embedding_dense_backward(
         if padding >= 0:
             is_padding = b.call("eq", token, b.constant(padding, token.dtype), dtype=torch.bool)
             value = b.where(is_padding, b.constant(0.0, held), value)
-        return (b.picked(token, table.shape[0]), i[-1]), value
+        return (b.picked(token, table.shape[0], wraps=False), i[-1]), value
 
     return scattered(low, table, grad.shape, write, is_added=True)

@@ -32,9 +32,9 @@ def _searched(low: Lowering, rows: Tensor, values: Any, sorter: Tensor | None, *
         lead = () if is_single else i[:-1]
 
         def row_at(place: Op) -> Op:
-            where = b.picked(place, count)
+            where = b.picked(place, count, wraps=False, is_checked=False)
             if sorter is not None:
-                where = b.picked(sorter.at(b, (*lead, where)), count)
+                where = b.picked(sorter.at(b, (*lead, where)), count, wraps=False)
             return b.cast(rows.at(b, (*lead, where)), held)
 
         start, end = b.constant(0, torch.int64), b.constant(count, torch.int64)
