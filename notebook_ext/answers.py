@@ -92,7 +92,7 @@ def recompiles_text(session: Session, value: Any) -> str:
         for column in lane["columns"]:
             if column["outcome"] != "hit":
                 why = [r["sentence"] or r["short"] for r in column["rejections"]]
-                lines += [f"  call {column['first']} {column['outcome']}: {'; '.join(why) or 'first call'}"]
+                lines += [f"  call {column['first']} {column['outcome']}: {' '.join(why) or 'first call'}"]
                 fixes = [f for r in column["rejections"][:1] for f in r["fixes"]]
                 lines += [f"    {_fix_text(Fix(**f))}" for f in fixes]
     return "\n".join(lines) or f"{name_of(value)} was not called in the last recorded cell."
