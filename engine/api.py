@@ -21,7 +21,7 @@ from engine.expectation import expecting
 from engine.ir.context import current_session, recording
 from engine.ir.marks import DYNAMIC, STATIC
 from engine.kernels.targets import default_target, parse_target
-from engine.options import Options
+from engine.options import MODES, Options
 from engine.pipeline import BACKENDS, Pipeline, forget_pipelines, pipeline_for
 from engine.records.guards import CallExplanation, GuardsRecord
 from engine.records.session import Session
@@ -58,7 +58,7 @@ __all__ = [
 ]
 
 LEVELS = ("standard", "steps")
-SETTINGS = ("fused_random",)
+SETTINGS = ("fused_random", "mode")
 """What ``options`` of ``engine.compile`` may name."""
 
 
@@ -84,12 +84,14 @@ def make_options(
         raise errors.UnknownBackend(backend, list_backends())
     if dynamic not in (None, True, False):
         raise errors.BadArgument(f"dynamic must be True, False or None, not {dynamic!r}.")
-    unknown = set(options or ()) - set(SETTINGS)
-    if unknown:
+    extra = dict(options or {})
+    if unknown := extra.keys() - set(SETTINGS):
         raise errors.BadArgument(f"engine.compile knows no option {min(unknown)!r}: leave it out.")
+    if extra.get("mode", "default") not in MODES:
+        raise errors.BadArgument(f"The option 'mode' is one of {', '.join(MODES)}, not {extra['mode']!r}.")
     if target is not None:
         parse_target(target)
-    return Options(backend, bool(fullgraph), dynamic, target, dict(options or {}))
+    return Options(backend, bool(fullgraph), dynamic, target, extra)
 
 
 def compile(
@@ -114,7 +116,8 @@ def compile(
         dynamic: True makes every size a symbol, False none; None starts static and makes those symbols that are seen to change.
         target: "cuda:90", "hip:gfx942", ... for generated kernels; by default the GPU at hand, else "cuda:90".
         options: further settings by name. ``{"fused_random": True}``: on a GPU, kernels draw random numbers themselves (dropout costs no memory
-            traffic); a seed then gives the same numbers at each run, but not those of eager.
+            traffic); a seed then gives the same numbers at each run, but not those of eager. ``{"mode": "reduce-overhead"}``: on a GPU, the
+            kernels of each graph are recorded once for each shape and launched as one (CUDA graphs).
 
     Returns:
         A function with the signature of ``fn``; for a module, a module of the same class that shares the original's parameters; for a class

@@ -7,6 +7,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+MODES = ("default", "reduce-overhead")
+"""How kernels are launched on a GPU: one by one, or recorded once for each shape and launched as one (CUDA graphs)."""
+
 
 @dataclass(frozen=True)
 class Options:
@@ -17,6 +20,11 @@ class Options:
     dynamic: bool | None = None
     target: str | None = None
     extra: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def is_recorded(self) -> bool:
+        """Whether kernels on a GPU are recorded and launched as one."""
+        return self.extra.get("mode") == "reduce-overhead"
 
 
 @dataclass

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import threading
 import time
 import traceback
@@ -285,10 +286,23 @@ class Pipeline:
         if self.options.backend == "triton" and (on_gpu or work.session is not None):
             program = self._program(graph, work)
             if on_gpu and program is not None:
-                from engine.runtime.program import executable
-
-                return executable(program, is_boxed=graph.is_boxed)
+                return self._executable(program, graph, work)
         return reference(graph)
+
+    def _executable(self, program: Program, graph: AotGraph, work: _Work) -> Run:
+        """What launches a program's kernels on the GPU at hand: one by one, or recorded and replayed as one."""
+        from engine.runtime.program import executable
+
+        run = executable(program, is_boxed=graph.is_boxed)
+        if not self.options.is_recorded:
+            return run
+        from engine.runtime.replayed import CudaRecorder, Replayed
+
+        told = functools.partial(_tell_launching, work.session, work.compilation, graph.stage)
+        is_dynamic = bool(program.symbols)
+        return Replayed(
+            run, CudaRecorder(), is_boxed=graph.is_boxed, is_dynamic=is_dynamic, results=graph.results, told=told
+        )
 
     def _lower_backward(self, graph: AotGraph, work: _Work, *, on_gpu: bool) -> Run:
         """The same for a backward, when it is first needed: the compilation is over by then, and its record is amended."""
@@ -296,7 +310,7 @@ class Pipeline:
             return reference(graph)
         try:
             program = self._lowered(graph)
-            run = _on_gpu(program) if on_gpu else reference(graph)
+            run = self._executable(program, graph, work) if on_gpu else reference(graph)
         except Exception as error:
             work.fail("lowering of the backward", error, "gradients come from ATen")
             if work.session is not None:
@@ -331,10 +345,16 @@ class Pipeline:
         return program
 
 
-def _on_gpu(program: Program) -> Run:
-    from engine.runtime.program import boxed, executable
+def _tell_launching(session: Session | None, compilation: str, stage: str, sentence: str) -> None:
+    """Add how a graph's kernels are launched to its compilation's record; known once it was called a few times."""
+    field = "backward" if stage == "backward" else "lowering"
 
-    return boxed(executable(program))
+    def told(record: CompilationRecord) -> CompilationRecord:
+        lowering = getattr(record, field)
+        return record if lowering is None else replace(record, **{field: replace(lowering, launching=sentence)})
+
+    if session is not None:
+        session.amend(compilation, told)
 
 
 def _telling(run: Run, program: Program, graph: AotGraph, session: Session, compilation: str) -> Run:

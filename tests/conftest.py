@@ -21,9 +21,9 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Leave out the gpu ring where there is no GPU."""
-    if any("gpu" in item.keywords for item in items) and not _has_gpu():
+    if any(item.get_closest_marker("gpu") for item in items) and not _has_gpu():
         for item in items:
-            if "gpu" in item.keywords:
+            if item.get_closest_marker("gpu"):
                 item.add_marker(pytest.mark.skip(reason="no GPU here"))
 
 

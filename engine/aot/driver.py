@@ -157,7 +157,7 @@ def _training(cut: Cut, onion: Onion, compilation: str, settings: Settings) -> A
     crossing = autograd.crossing(joint, halves)
     # The autograd node sees to its results before it saves them.
     plan = replace(joint.plan, writes=(), reviewed=frozenset())
-    forward = settings.lower(AotGraph(halves.forward, joint.inputs, compilation, "forward"))
+    forward = settings.lower(AotGraph(halves.forward, joint.inputs, compilation, "forward", results=halves.results))
     backward = autograd.Backward(
         halves.backward,
         crossing,

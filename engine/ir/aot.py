@@ -21,6 +21,8 @@ class AotGraph:
     stage: str = "aten"
     is_boxed: bool = False
     """It is called with one list of inputs, which it empties, so that each input can go as soon as it was read for the last time."""
+    results: int | None = None
+    """How many outputs the caller sees; the rest is saved for the backward. None: all."""
 
     @property
     def prefix(self) -> str:

@@ -49,5 +49,7 @@ class LoweringRecord(Record):
     total: int = 0
     wrapper_text: str = ""
     """The program that calls kernels and externs in order, as Python."""
+    launching: str = ""
+    """How its kernels are launched, where that was asked for: recorded and replayed as one, or one by one and why."""
     error: str = ""
     """Why this graph was not lowered at all (results come from ATen)."""

@@ -33,17 +33,6 @@ def executable(program: Program, bind: Bind = on_gpu, *, is_boxed: bool = False)
     return Executable(program, bind, is_boxed=is_boxed)
 
 
-def boxed(run: Run) -> Callable[[list[Any]], tuple[Any, ...]]:
-    """``run`` as a callable that takes its inputs as one list, and empties it."""
-
-    def call(values: list[Any]) -> tuple[Any, ...]:
-        given = tuple(values)
-        values.clear()
-        return run(*given)
-
-    return call
-
-
 class Executable:
     """A program bound to a device. ``text`` is the Python that runs, once there was a first call."""
 

@@ -1,0 +1,110 @@
+"""``python -m tests.bench.gpt [train] [infer]``: GPT-2 small on the GPU at hand, a training step and one row of 16 tokens, beside torch.compile."""
+
+from __future__ import annotations
+
+import argparse
+import copy
+import statistics
+import time
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+WAYS: dict[str, Callable[[Any], Any]] = {
+    "eager": lambda model: model,
+    "engine": lambda model: _engine(model, options={"mode": "default"}),
+    "engine, recorded": lambda model: _engine(model, options={"mode": "reduce-overhead"}),
+    "torch": torch.compile,
+    "torch, recorded": lambda model: torch.compile(model, mode="reduce-overhead"),
+}
+
+
+def _engine(model: Any, **options: Any) -> Any:
+    import engine
+
+    return engine.compile(model, **options)
+
+
+def gpt2() -> Any:
+    """GPT-2 small with a language model's head, random weights, no dropout."""
+    import transformers
+
+    torch.manual_seed(0)
+    config = transformers.GPT2Config(resid_pdrop=0.0, embd_pdrop=0.0, attn_pdrop=0.0)
+    return transformers.GPT2LMHeadModel(config).cuda()
+
+
+def training(model: Any, call: Any) -> Callable[[], torch.Tensor]:
+    """One step over 8 rows of 512 tokens under bf16 autocast: loss and gradients."""
+    tokens = torch.randint(0, 50257, (8, 512), device="cuda")
+
+    def step() -> torch.Tensor:
+        model.zero_grad()
+        with torch.autocast("cuda", torch.bfloat16):
+            loss: torch.Tensor = call(tokens, labels=tokens).loss
+        loss.backward()
+        return loss.detach()
+
+    return step
+
+
+def inference(model: Any, call: Any) -> Callable[[], torch.Tensor]:
+    """Logits of one row of 16 tokens in bf16."""
+    model.eval().bfloat16()
+    tokens = torch.randint(0, 50257, (1, 16), device="cuda")
+
+    def step() -> torch.Tensor:
+        with torch.no_grad():
+            logits: torch.Tensor = call(tokens, use_cache=False).logits
+        return logits
+
+    return step
+
+
+def milliseconds(step: Callable[[], Any], rounds: int = 40) -> float:
+    """The median wall time of one step, the GPU's work included."""
+    for _ in range(10):
+        step()
+    times = []
+    for _ in range(rounds):
+        torch.cuda.synchronize()
+        start = time.perf_counter()
+        step()
+        torch.cuda.synchronize()
+        times.append(time.perf_counter() - start)
+    return statistics.median(times) * 1e3
+
+
+def main() -> None:
+    """Measure each way, and print milliseconds, peak memory and the ratio to the last way."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("subjects", nargs="*", default=["train", "infer"])
+    parser.add_argument("--ways", default=";".join(WAYS), help="which, separated by semicolons")
+    options = parser.parse_args()
+    model = gpt2()
+    for subject in options.subjects:
+        make = {"train": training, "infer": inference}[subject]
+        print(f"{subject:<20}{'ms':>9}{'peak MB':>9}{'cold s':>8}", flush=True)
+        wanted = None
+        for way in options.ways.split(";"):
+            torch._dynamo.reset()
+            one = copy.deepcopy(model)
+            torch.manual_seed(1)
+            step = make(one, WAYS[way](one))
+            start = time.perf_counter()
+            loss = step().float().mean().item()
+            cold = time.perf_counter() - start
+            wanted = loss if wanted is None else wanted
+            for _ in range(4):
+                last = step().float().mean().item()
+            torch.cuda.reset_peak_memory_stats()
+            took = milliseconds(step)
+            peak = torch.cuda.max_memory_allocated() / 1e6
+            print(f"{way:<20}{took:>9.3f}{peak:>9.0f}{cold:>8.1f}  off by {abs(last - wanted):.1e}", flush=True)
+            del one, step
+            torch.cuda.empty_cache()
+
+
+if __name__ == "__main__":
+    main()

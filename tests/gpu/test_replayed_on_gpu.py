@@ -1,0 +1,152 @@
+"""On a GPU: calls whose kernels are recorded and replayed as one give what eager gives, in training and inference."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional
+
+import engine
+
+pytestmark = pytest.mark.gpu
+FAST = {"mode": "reduce-overhead"}
+
+
+def launching(session: engine.Session) -> list[str]:
+    """How the graphs of a session's compilations are launched."""
+    lowerings = [record for c in session.compilations for record in (c.lowering, c.backward)]
+    return [record.launching for record in lowerings if record is not None]
+
+
+def block() -> nn.Module:
+    """A small network with a normalisation, in training."""
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(64, 128), nn.GELU(), nn.LayerNorm(128), nn.Linear(128, 64)).cuda()
+
+
+def test_results_that_are_kept() -> None:
+    """Every result of ten calls stays what it was, and the graph was recorded."""
+    model = block().eval()
+    with engine.record() as session, torch.no_grad():
+        fast = engine.compile(model, options=FAST)
+        xs = [torch.randn(8, 64, device="cuda") for _ in range(10)]
+        kept = [fast(x) for x in xs]
+        torch.testing.assert_close(kept, [model(x) for x in xs])
+    assert [text.startswith("Its kernels are recorded") for text in launching(session)] == [True]
+
+
+def test_large_results_that_are_kept() -> None:
+    """The same for results that are not copied out of the recording's memory."""
+    xs = [torch.randn(2048, 2048, device="cuda") for _ in range(7)]
+    fast = engine.compile(lambda x: torch.softmax(x * 2, -1), options=FAST)
+    kept = [fast(x) for x in xs]
+    torch.testing.assert_close(kept, [torch.softmax(x * 2, -1) for x in xs])
+
+
+@pytest.mark.parametrize("accumulates", [False, True])
+def test_training(accumulates: bool) -> None:
+    """Losses and gradients of ten steps, gradients kept or not between steps."""
+    plain = block()
+    twin = copy.deepcopy(plain)
+    losses: list[list[torch.Tensor]] = []
+    xs = [torch.randn(16, 64, device="cuda") for _ in range(10)]
+    with engine.record() as session:
+        for model, call in ((plain, plain), (twin, engine.compile(twin, options=FAST))):
+            steps = torch.optim.SGD(model.parameters(), lr=0.05)
+            losses.append([])
+            for n, x in enumerate(xs):
+                loss = functional.mse_loss(call(x), x)
+                loss.backward()
+                losses[-1].append(loss)
+                if not accumulates or n % 3 == 2:
+                    steps.step()
+                    steps.zero_grad(set_to_none=not accumulates)
+    torch.testing.assert_close(losses[1], losses[0])
+    torch.testing.assert_close([p.grad for p in twin.parameters()], [p.grad for p in plain.parameters()])
+    assert all(text.startswith("Its kernels are recorded") for text in launching(session))
+
+
+def test_two_forwards_before_their_backwards() -> None:
+    """What the first saved is not written over by the second."""
+    plain = block()
+    twin = copy.deepcopy(plain)
+    for model in (plain, engine.compile(twin, options=FAST)):
+        torch.manual_seed(1)
+        for _ in range(6):
+            first, second = (model(torch.randn(8, 64, device="cuda")) for _ in range(2))
+            first.square().mean().backward()
+            second.sum().backward()
+    torch.testing.assert_close([p.grad for p in twin.parameters()], [p.grad for p in plain.parameters()])
+
+
+def test_random_numbers() -> None:
+    """Dropout draws in each replay what eager draws."""
+
+    def dropped(x: torch.Tensor) -> torch.Tensor:
+        return functional.dropout(x, 0.3) + 1
+
+    x = torch.randn(1000, device="cuda")
+    torch.manual_seed(3)
+    wanted = [dropped(x) for _ in range(6)]
+    torch.manual_seed(3)
+    fast = engine.compile(dropped, options=FAST)
+    torch.testing.assert_close([fast(x) for _ in range(6)], wanted)
+
+
+def test_weights_change_and_move() -> None:
+    """In place, and to other memory."""
+    model = block().eval()
+    fast, x = engine.compile(model, options=FAST), torch.randn(4, 64, device="cuda")
+    with torch.no_grad():
+        for n in range(12):
+            for p in model.parameters():
+                p.mul_(1.1)
+                if n % 4 == 3:
+                    p.data = p.data.clone()
+            torch.testing.assert_close(fast(x), model(x))
+
+
+def test_a_number_on_the_cpu() -> None:
+    """A tensor of one element on the CPU is read at each call."""
+    fast, x = engine.compile(lambda x, s: x * s, options=FAST), torch.randn(100, device="cuda")
+    for n in range(6):
+        torch.testing.assert_close(fast(x, torch.tensor(float(n))), x * n)
+
+
+def test_written_inputs() -> None:
+    """Inputs that the call writes, as running statistics are."""
+    plain = nn.BatchNorm1d(32).cuda()
+    twin = copy.deepcopy(plain)
+    fast = engine.compile(twin, options=FAST)
+    for _ in range(6):
+        x = torch.randn(64, 32, device="cuda")
+        torch.testing.assert_close(fast(x), plain(x))
+    torch.testing.assert_close(twin.state_dict(), plain.state_dict())
+
+
+def test_other_streams() -> None:
+    """A recording serves the stream that it was made for; others get their own."""
+    fast, x = engine.compile(lambda x: x.cos() + 1, options=FAST), torch.randn(1000, device="cuda")
+    for stream in [torch.cuda.Stream(), torch.cuda.Stream()] * 4:
+        stream.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(stream):
+            y = fast(x)
+        stream.synchronize()
+        torch.testing.assert_close(y, x.cos() + 1)
+
+
+def test_what_waits_for_the_gpu() -> None:
+    """Work that reads a number back cannot be recorded: the reason is a sentence, and the result is right."""
+
+    def waits(x: torch.Tensor) -> Any:
+        return torch.linalg.inv(x)
+
+    with engine.record() as session:
+        fast, x = engine.compile(waits, options=FAST), torch.eye(4, device="cuda") * 2
+        for _ in range(4):
+            torch.testing.assert_close(fast(x), waits(x))
+    assert all(text.endswith(".") for text in launching(session))
