@@ -21,6 +21,7 @@ from engine.lowering.memory import layout, strided
 from engine.lowering.ops import complex_lowering_of, lowering_of
 from engine.lowering.share import Emit
 from engine.lowering.table import REAL, ExternNode, Lowering, NotLowered, Tensor, dense_stride, parts_like, sizes_of
+from engine.lowering.whole import whole
 from engine.records.bytecode import Span
 
 
@@ -49,7 +50,7 @@ def lower(graph: AotGraph, target: str, emit: Emit, *, fused_random: bool = Fals
         LoweringError: something in the graph cannot be expressed at all.
     """
     try:
-        decomposed = decompose(graph, fused_random=fused_random)
+        decomposed = whole(decompose(graph, fused_random=fused_random))
         walk = Walk(graph.compilation, decomposed, graph.stage)
         walk.run()
         schedule = fuse(walk.low.defs, walk.low.externs, walk.kept())

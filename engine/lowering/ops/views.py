@@ -288,19 +288,18 @@ def constant_pad_nd(low: Lowering, a: Tensor, pad: Sequence[Any], value: Any = 0
     check_loopable(a)
     shape = sizes_of(result_value(low))
     before: list[Size] = [0] * len(shape)
-    padded: dict[int, bool] = {}
+    after: list[Size] = [0] * len(shape)
     for k in range(len(pad) // 2):
         dim = len(shape) - 1 - k
-        before[dim] = plain(pad[2 * k])
-        padded[dim] = not (pad[2 * k] == 0 and pad[2 * k + 1] == 0)
+        before[dim], after[dim] = plain(pad[2 * k]), plain(pad[2 * k + 1])
 
     def body(b: Builder, index: Coordinates) -> Op:
         inside: Op | None = None
-        for dim, is_padded in padded.items():
-            if not is_padded:
-                continue
-            shifted = index[dim] - before[dim]
-            for test in (b.at_least(shifted, 0), b.below(shifted, a.shape[dim])):
+        for dim, position in enumerate(index):
+            shifted = position - before[dim]
+            tests = [b.at_least(shifted, 0)] if _may_add(before[dim]) else []
+            tests += [b.below(shifted, a.shape[dim])] if _may_add(after[dim]) else []
+            for test in tests:
                 inside = test if inside is None else b.both(inside, test)
         here = tuple(i - p for i, p in zip(index, before, strict=True))
         if inside is None:
@@ -308,6 +307,11 @@ def constant_pad_nd(low: Lowering, a: Tensor, pad: Sequence[Any], value: Any = 0
         return b.masked(inside, lambda: a.at(b, here), b.constant(value, a.dtype))
 
     return low.pointwise(shape, a.dtype, body)
+
+
+def _may_add(count: Size) -> bool:
+    """Whether a padding adds something; a negative one takes away."""
+    return not isinstance(count, int) or count > 0
 
 
 @lowers(aten.repeat.default)
