@@ -365,7 +365,9 @@ class Builder:
         try:
             if source.kind == "reduction":
                 value = source.body(self, index, unflatten(self.reduced, source.ranges))
-                value = self._write("reduce", (value,), value.dtype, value=source.reduction, space=value.space - {R})
+                value = self._sum_of_one(source, value) or self._write(
+                    "reduce", (value,), value.dtype, value=source.reduction, space=value.space - {R}
+                )
             elif source.kind == "scan":
                 value = source.body(self, index)
                 value = self._write("scan", (value,), value.dtype, value=source.reduction, space=value.space | {R})
@@ -376,6 +378,23 @@ class Builder:
         if not value.label and value.name not in ("constant", "load", *WRITES):
             value.label = source.label or source.name
         return value
+
+    def _sum_of_one(self, source: Def, value: Op) -> Op | None:
+        """A sum over ``where(position == wanted, x, 0)`` is ``x``, if ``wanted`` is a position at all; None for other reductions."""
+        if source.reduction != "sum" or value.name != "where" or len(source.ranges) != 1:
+            return None
+        test, x, rest = value.args
+        if test.name != "eq" or R in x.space or rest.name != "constant" or rest.value != 0:
+            return None
+        place, wanted = test.args
+        walked = place.args[0] if place.name == "to" else place
+        if walked.name != "index" or walked.index != self.reduced or R in wanted.space:
+            return None
+        is_position = self.both(
+            self.call("ge", wanted, self.constant(0, wanted.dtype), dtype=torch.bool),
+            self.call("lt", wanted, self.size(source.ranges[0], wanted.dtype), dtype=torch.bool),
+        )
+        return self.where(is_position, x, rest)
 
     def scatter(self, target: Def, walked: Coordinates, place: Coordinates, value: Op, *, is_added: bool) -> Op:
         """Write ``value`` to an element of a tensor, or add it there, once for each position ``walked``; places outside are left out."""

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import torch
+
 from engine.ir.loops import WRITES, Op, R
 from engine.kernels.expressions import TYPES
 from engine.kernels.needs import closure
@@ -55,13 +57,19 @@ class Run:
                 self._accumulate(op)
         p.indent = "    "
         for op in self.reductions:
-            p.assign(op, Text(p.reduced(op, self._whole(op)), True, (op.number,)))
+            whole = self._whole(op)
+            p.assign(op, Text(whole if self._is_one_number(op) else p.reduced(op, whole), True, (op.number,)))
 
     def _start(self) -> None:
         p = self.printer
         for op in self.reductions:
             kind = "mean" if op.number in self.squares else "acc"
             name = self.accumulators[op.number] = p.unique(f"{role(op.label or 'total')}_{kind}")
+            if self._is_one_number(op):
+                start = "0.0" if op.value == "sum" else p.neutral(op)
+                start = start if op.dtype == torch.float32 else f"tl.full((), {start}, {TYPES[op.dtype]})"
+                p.add(f"{name} = {start}", (op.number,))
+                continue
             shape = p.shape(op.args[0].space | {R})
             p.add(f"{name} = tl.full({shape}, {p.neutral(op)}, {TYPES[op.dtype]})", (op.number,))
 
@@ -76,12 +84,31 @@ class Run:
         """The largest value so far, and the sum of exponentials below it: what was summed below a smaller one is scaled down."""
         p, top, acc = self.printer, self.accumulators[largest.number], self.accumulators[total.number]
         value = p.masked_value(largest)
+        if self._is_one_number(total):
+            self._accumulate_in_one_number(largest, total, value)
+            return
         behind = (*value.ops, largest.number, total.number, total.args[0].number)
         here, raised = p.unique(f"{top.removesuffix('_acc')}_here"), p.unique(f"{top.removesuffix('_acc')}_new")
         p.add(f"{here} = {value.text}", (*value.ops, largest.number))
         p.add(f"{raised} = tl.maximum({top}, {here})", (largest.number,))
         p.add(f"{acc} = {acc} * tl.where({top} == {raised}, 1.0, tl.exp({top} - {raised}))", behind)
         p.add(f'{acc} = {acc} + tl.where({here} == float("-inf"), 0.0, tl.exp({here} - {raised}))', behind)
+        p.add(f"{top} = {raised}", (largest.number,))
+
+    def _is_one_number(self, op: Op) -> bool:
+        """Whether a whole row has one running value: the block is reduced each time, and few lanes hold many numbers."""
+        pairs = {n for largest, total in self.exponentials.items() for n in (largest, total.number)}
+        return self.printer.block.is_row and op.number in pairs
+
+    def _accumulate_in_one_number(self, largest: Op, total: Op, value: Text) -> None:
+        p, top, acc = self.printer, self.accumulators[largest.number], self.accumulators[total.number]
+        behind = (*value.ops, largest.number, total.number, total.args[0].number)
+        base = top.removesuffix("_acc")
+        here, raised, below = (p.unique(f"{base}_{word}") for word in ("here", "new", "base"))
+        p.add(f"{here} = {value.text}", (*value.ops, largest.number))
+        p.add(f"{raised} = tl.maximum({top}, tl.max({here}, 0))", (largest.number,))
+        p.add(f'{below} = tl.where({raised} == float("-inf"), 0.0, {raised})', behind)
+        p.add(f"{acc} = {acc} * tl.exp({top} - {below}) + tl.sum(tl.exp({here} - {below}), 0)", behind)
         p.add(f"{top} = {raised}", (largest.number,))
 
     def _accumulate_squares(self, total: Op, squares: Op) -> None:
@@ -131,6 +158,8 @@ class Run:
         """Each lane's sum below the row's largest value; a row of nothing but -inf has no such sum, as in eager."""
         p, top, acc = self.printer, self.accumulators[largest.number], self.accumulators[total.number]
         whole = p.text_of(largest).text
+        if self._is_one_number(total):
+            return f'tl.where({whole} == float("-inf"), float("nan"), {acc})'
         scaled = f"{acc} * tl.where({top} == {whole}, 1.0, tl.exp({top} - {whole}))"
         behind = (total.number, total.args[0].number)
         p.add(f'{acc} = tl.where({whole} == float("-inf"), float("nan"), {scaled})', behind)

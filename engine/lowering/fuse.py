@@ -579,10 +579,17 @@ def is_cheap(made: Def) -> bool:
     """Whether reading what a Def is made of costs no more than reading it."""
     if made.kind != "pointwise":
         return False
-    probe = probed(made)
-    if sum(op.cost for op in probe.ops) > 2 or len(probe.reads) > 1:
+    probe, own = probed(made), product(made.shape)
+    sources = [s for s in probe.reads.values() if not _is_fraction(product(s.shape), own)]
+    if len(sources) > 1 or any(source.dtype.itemsize > made.dtype.itemsize for source in sources):
         return False
-    return all(source.dtype.itemsize <= made.dtype.itemsize for source in probe.reads.values())
+    saves = any(source.dtype.itemsize < made.dtype.itemsize for source in sources)
+    return sum(op.cost for op in probe.ops) <= (CHEAP if saves else 2)
+
+
+def _is_fraction(size: Size, whole: Size) -> bool:
+    """Whether reading so many elements hardly counts beside the whole."""
+    return isinstance(size, int) and isinstance(whole, int) and size * SPARSE <= whole
 
 
 def bytes_of(made: Def) -> int | None:

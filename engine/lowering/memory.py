@@ -10,7 +10,7 @@ from torch.utils import _pytree as pytree
 
 from engine.ir.index import Index, Size, Var, contiguous_strides, exact_quotient, flatten, product, unflatten, variable
 from engine.ir.kernel import Buffer, Extern, KernelSource, Launch, Program, Ref, Step
-from engine.ir.loops import Builder, Def, LoopKernel
+from engine.ir.loops import Builder, Def, LoopKernel, R
 from engine.lowering.cost import bytes_moved, flops
 from engine.lowering.fuse import Group, Schedule
 from engine.lowering.share import Emit, Printed
@@ -134,6 +134,8 @@ def loop_kernel(group: Group, id: str, walk: Walk, buffers: Mapping[str, Buffer]
         if made.kind != "scatter":
             builder.store(made, place, value)
     ops = tuple(builder.ops)
+    if not any(R in op.space or op.name in ("reduce", "scan") for op in ops):
+        r = None  # a sum of which one element is known not to be zero
     used = {op.buffer for op in ops if op.buffer}
     mine = {name: buffers[name] for name in buffers if name in used}
     nodes = tuple(dict.fromkeys(o for made in sorted(group.members, key=lambda d: d.position) for o in made.origins))

@@ -222,3 +222,42 @@ def nll_loss_forward(
     if reduction == 2:
         return low.pointwise((), a.dtype, total.at), shown
     return low.pointwise((), a.dtype, lambda b, i: b.call("div", total.at(b, i), weight_sum.at(b, i))), shown
+
+
+@lowers(aten.nll_loss_backward.default)
+def nll_loss_backward(
+    low: Lowering,
+    gradient: Tensor,
+    a: Tensor,
+    target: Tensor,
+    weight: Tensor | None,
+    reduction: int,
+    ignore_index: int,
+    total_weight: Tensor,
+) -> Tensor:
+    """Minus the loss's gradient at each sample's class, zero elsewhere: nothing is scattered."""
+    check_loopable(a)
+    if len(a.shape) == 1:
+        raise NotLowered("the loss of a single sample is computed by ATen")
+    held = torch.float32 if a.dtype in (torch.float16, torch.bfloat16) else a.dtype
+    name = low.node.name if low.node is not None else "nll"
+
+    def at_class(b: Builder, i: Coordinates) -> Op:
+        wanted = target.at(b, i)
+        is_kept = b.call("ne", wanted, b.constant(ignore_index, wanted.dtype), dtype=torch.bool)
+        value = b.call("neg", b.cast(gradient.at(b, i if gradient.shape else ()), held))
+        if reduction == 1:
+            value = b.call("div", value, b.cast(total_weight.at(b, ()), held))
+        if weight is not None:
+            place = b.picked(b.where(is_kept, wanted, b.constant(0, wanted.dtype)), a.shape[-1])
+            value = b.call("mul", value, b.cast(weight.at(b, (place,)), held))
+        return b.where(is_kept, value, b.constant(0.0, held))
+
+    each = low.pointwise((a.shape[0],), held, at_class, name=f"{name}_each")
+
+    def body(b: Builder, i: Coordinates) -> Op:
+        wanted = b.cast(target.at(b, i[:1]), torch.int64)
+        is_here = b.call("eq", b.cast(b.position(i[1]), torch.int64), wanted, dtype=torch.bool)
+        return b.where(is_here, each.at(b, i[:1]), b.constant(0.0, held))
+
+    return low.pointwise(a.shape, a.dtype, body)
