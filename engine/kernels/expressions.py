@@ -127,6 +127,23 @@ def larger_or_nan(a, b):
 def smaller_or_nan(a, b):
     return tl.where((a < b) | (a != a), a, b)
 """,
+    "tanh_of_half": """
+@triton.jit
+def tanh_of_half(x):
+    square = x * x
+    near_zero = x * (1.0 + square * (-0.33333333 + square * (0.13333333 + square * (-0.05396825 + square * 0.02186949))))
+    return tl.where(tl.abs(x) < 0.3, near_zero, 1.0 - 2.0 / (tl.exp(2.0 * x) + 1.0))
+""",
+    "one_plus_erf": """
+@triton.jit
+def one_plus_erf(x):
+    # Abramowitz and Stegun 7.1.26: within 1.5e-7
+    size = tl.abs(x)
+    t = 1.0 / (1.0 + 0.3275911 * size)
+    series = 0.254829592 + t * (-0.284496736 + t * (1.421413741 + t * (-1.453152027 + t * 1.061405429)))
+    rest = t * series * tl.exp(-size * size)
+    return tl.where(x < 0, rest, 2.0 - rest)
+""",
     "add_exponents": """
 @triton.jit
 def add_exponents(a, b):

@@ -7,12 +7,20 @@ from dataclasses import dataclass
 import sympy
 
 from engine.ir.index import Index, Mod, Size, Var, exact_quotient
-from engine.ir.loops import LoopKernel, R, X
+from engine.ir.loops import WRITES, LoopKernel, Op, R, X
+from engine.kernels.online import sums_with_largest
 
 PERSISTENT_LIMIT = 32_768
 """Longest row that one program holds whole."""
-LOOP_BLOCK = 2_048
-POINTWISE_BLOCK = 1_024
+LOOP_BLOCK = 8_192
+READ_ONCE = 8_192
+"""Longest row that one program holds whole where each row is read once and only a few numbers a row are written."""
+READ_ONCE_BLOCK = 4_096
+READ_TWICE = 16_384
+"""Longest row that one program holds whole where a row of results depends on all of it; longer ones are read twice, so much at a time."""
+POINTWISE_BLOCK = 2_048
+LEAST_BLOCKS = 1_024
+"""Blocks that an elementwise kernel should have: smaller ones keep more of the device busy."""
 MANY_PROGRAMS = 256
 """Programs that keep every multiprocessor of a large device busy: rows are only put together beyond that."""
 TILE_SIDE = 64
@@ -47,7 +55,8 @@ def blocking(kernel: LoopKernel) -> Blocking:
     """Block sizes and warps for a kernel, from its sizes and from which loop runs along memory."""
     x = kernel.x.size if isinstance(kernel.x.size, int) else 1 << 20
     if kernel.r is None:
-        block = min(POINTWISE_BLOCK, power_of_two(x))
+        block = POINTWISE_BLOCK if x >= POINTWISE_BLOCK * LEAST_BLOCKS else POINTWISE_BLOCK // 2
+        block = min(block, power_of_two(x))
         return Blocking(block, 0, False, 4 if block >= 512 else max(1, block // 128))
     if kernel.is_tiled:
         return Blocking(TILE_SIDE, TILE_SIDE, False, 8, is_tiled=True)
@@ -55,11 +64,16 @@ def blocking(kernel: LoopKernel) -> Blocking:
     r = kernel.r.size if isinstance(kernel.r.size, int) else None
     if _runs_along(kernel, X) > _runs_along(kernel, R) and x >= 16 and not has_scan:
         return _columns(x, r)
+    online = sums_with_largest(kernel.ops)
+    if online and (r is None or r >= READ_ONCE) and _is_read_once(kernel, online):
+        return Blocking(1, READ_ONCE_BLOCK, True, 4)
+    if online and r is not None and r > READ_TWICE:
+        return Blocking(1, READ_TWICE, True, 16)
     if r is not None and power_of_two(r) <= PERSISTENT_LIMIT:
         block = power_of_two(r)
         rows = max(1, min(TILE // block, power_of_two(x // MANY_PROGRAMS), 64)) if block < 1024 else 1
         return Blocking(rows, block, False, _warps(rows * block))
-    return Blocking(1, LOOP_BLOCK, True, 8)
+    return Blocking(1, LOOP_BLOCK, True, 16)
 
 
 def _columns(x: int, r: int | None) -> Blocking:
@@ -68,6 +82,13 @@ def _columns(x: int, r: int | None) -> Blocking:
     if r is not None and power_of_two(r) <= 64:
         return Blocking(rows, power_of_two(r), False, 4)
     return Blocking(rows, 64, True, 8)
+
+
+def _is_read_once(kernel: LoopKernel, online: dict[int, Op]) -> bool:
+    """Whether one run over each row is enough: it keeps a running largest value, and writes nothing along the row."""
+    if any(op.name in WRITES and R in op.space for op in kernel.ops):
+        return False
+    return all(op.number in online or op in online.values() for op in kernel.ops if op.name == "reduce")
 
 
 def _warps(elements: int) -> int:

@@ -66,6 +66,8 @@ class Printer:
         self.online = sums_with_largest(self.live) if self.block.is_looped else {}
         self.welford = squares_with_sum(self.live) if self.block.is_looped else {}
         self.levels = needs.levels(kernel.ops, {*self.online, *self.welford})
+        read = [op.dtype for op in self.live if op.name == "load" and op.dtype.is_floating_point]
+        self.reads_half = bool(read) and all(dtype in (torch.float16, torch.bfloat16) for dtype in read)
         pointwise = kernel.r is None
         self.x_name = "at" if pointwise else "row"
         # A symbolic size is always passed as a whole: a launcher refuses one that does not fit in 32 bits.
@@ -322,6 +324,8 @@ class Printer:
             return Text(self.reduced(op, value.text), True, (*value.ops, op.number))
         if op.name == "scan":
             return self._scan(op)
+        if (helped := self._helped(op)) is not None:
+            return helped
         args = [self.text_of(a) for a in op.args]
         if args and all(a.name == "constant" for a in op.args):
             args = [Text(constant_text(a.value, a.dtype, typed=True), True, (a.number,)) for a in op.args]
@@ -345,6 +349,21 @@ class Printer:
             not infix,
             behind,
         )
+
+    def _helped(self, op: Op) -> Text | None:
+        """Operations that need fewer instructions where everything that is read has 16 bits: their errors are far below those bits."""
+        if not self.reads_half or op.dtype != torch.float32:
+            return None
+        name, value = "", op.args[0] if op.args else op
+        if op.name == "tanh":
+            name = "tanh_of_half"
+        elif op.name == "add" and value.name == "erf" and op.args[1].name == "constant" and op.args[1].value == 1.0:
+            name, value = "one_plus_erf", value.args[0]
+        if not name:
+            return None
+        self.helpers[name] = None
+        text = self.text_of(value)
+        return Text(f"{name}({text.text})", True, (*text.ops, op.args[0].number, op.number))
 
     def _scan(self, op: Op) -> Text:
         value, axis = self.masked_value(op), "0" if self.block.is_row else "1"

@@ -53,7 +53,7 @@ def lower(graph: AotGraph, target: str, emit: Emit, *, fused_random: bool = Fals
         decomposed = whole(decompose(graph, fused_random=fused_random))
         walk = Walk(graph.compilation, decomposed, graph.stage)
         walk.run()
-        schedule = fuse(walk.low.defs, walk.low.externs, walk.kept())
+        schedule = fuse(walk.low.defs, walk.low.externs, walk.kept(), walk.low.apart)
         return layout(walk, schedule, target, emit)
     except LoweringError:
         raise

@@ -6,7 +6,7 @@ tensor's body there. Every decision and refusal is kept with its reason.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field
 
 from engine.ir.index import (
@@ -36,6 +36,8 @@ SPARSE = 16
 """A kernel that reads one element in so many computes it again."""
 CHEAP = 10
 """Arithmetic per element that may be done again rather than stored and read back."""
+CHEAP_FROM_LESS = 40
+"""The same where what it is computed from takes fewer bytes."""
 
 
 @dataclass(eq=False)
@@ -101,10 +103,13 @@ class Schedule:
     decisions: tuple[FusionDecision, ...]
 
 
-def fuse(defs: list[Def], externs: list[ExternNode], kept: set[Def]) -> Schedule:
-    """Assign every computed Def that is needed to a kernel. ``kept`` are Defs that must be in memory: outputs and arguments of ATen calls."""
+def fuse(defs: list[Def], externs: list[ExternNode], kept: set[Def], apart: Collection[Def] = frozenset()) -> Schedule:
+    """Assign every computed Def that is needed to a kernel.
+
+    ``kept`` are Defs that must be in memory: outputs and arguments of ATen calls. Those ``apart`` are no part of the kernels that read them.
+    """
     starts = {made.start for made in defs if isinstance(made.start, Def)}
-    scheduler = Scheduler(externs, kept | starts)
+    scheduler = Scheduler(externs, kept | starts, apart)
     for made in reversed(defs):
         if made.is_computed:
             scheduler.place(made)
@@ -115,9 +120,10 @@ def fuse(defs: list[Def], externs: list[ExternNode], kept: set[Def]) -> Schedule
 class Scheduler:
     """The state of one fusion run."""
 
-    def __init__(self, externs: list[ExternNode], kept: set[Def]) -> None:
+    def __init__(self, externs: list[ExternNode], kept: set[Def], apart: Collection[Def] = frozenset()) -> None:
         self.groups: list[Group] = []
         self.kept = kept
+        self.apart = apart
         self.externs = externs
         self.owner: dict[Def, Group | ExternNode] = {r: e for e in externs for r in e.results if r is not None}
         self.uses: dict[Def, list[ExternNode]] = {}
@@ -162,7 +168,7 @@ class Scheduler:
         is_kept = made in self.kept
         if not readers and not is_kept:
             return
-        if made.kind == "scatter":
+        if made.kind == "scatter" or made in self.apart:
             self._start(made)
             return
         if is_free(made):
@@ -177,7 +183,7 @@ class Scheduler:
                 split_variables(made, group)
         if not is_kept and len(readers) > 1:
             readers = self._spared(made, readers)
-        if not is_kept and len(readers) > 1 and is_cheap(made):
+        if not is_kept and len(readers) > 1 and is_cheap(made, len(readers) - 1):
             refused = [g for g in readers if (reason := self._refusal(made, g, stored=False)) is not None]
             if not refused:
                 for group in readers:
@@ -575,19 +581,19 @@ def is_free(made: Def) -> bool:
     return not probe.demands and sum(op.cost for op in probe.ops) <= CHEAP
 
 
-def is_cheap(made: Def) -> bool:
-    """Whether reading what a Def is made of costs no more than reading it."""
+def is_cheap(made: Def, times: int = 1) -> bool:
+    """Whether computing a Def so many times more costs less than writing and reading it: from no more bytes, with little arithmetic."""
     if made.kind != "pointwise":
         return False
     probe, own = probed(made), product(made.shape)
-    sources = [s for s in probe.reads.values() if not _is_fraction(product(s.shape), own)]
+    sources = [s for s in probe.reads.values() if not is_fraction(product(s.shape), own)]
     if len(sources) > 1 or any(source.dtype.itemsize > made.dtype.itemsize for source in sources):
         return False
     saves = any(source.dtype.itemsize < made.dtype.itemsize for source in sources)
-    return sum(op.cost for op in probe.ops) <= (CHEAP if saves else 2)
+    return times * sum(op.cost for op in probe.ops) <= (CHEAP_FROM_LESS if saves else CHEAP)
 
 
-def _is_fraction(size: Size, whole: Size) -> bool:
+def is_fraction(size: Size, whole: Size) -> bool:
     """Whether reading so many elements hardly counts beside the whole."""
     return isinstance(size, int) and isinstance(whole, int) and size * SPARSE <= whole
 

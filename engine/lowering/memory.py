@@ -10,7 +10,7 @@ from torch.utils import _pytree as pytree
 
 from engine.ir.index import Index, Size, Var, contiguous_strides, exact_quotient, flatten, product, unflatten, variable
 from engine.ir.kernel import Buffer, Extern, KernelSource, Launch, Program, Ref, Step
-from engine.ir.loops import Builder, Def, LoopKernel, R
+from engine.ir.loops import WRITES, Builder, Def, LoopKernel, Op, R
 from engine.lowering.cost import bytes_moved, flops
 from engine.lowering.fuse import Group, Schedule
 from engine.lowering.share import Emit, Printed
@@ -134,7 +134,7 @@ def loop_kernel(group: Group, id: str, walk: Walk, buffers: Mapping[str, Buffer]
         if made.kind != "scatter":
             builder.store(made, place, value)
     ops = tuple(builder.ops)
-    if not any(R in op.space or op.name in ("reduce", "scan") for op in ops):
+    if not _has_rows(ops):
         r = None  # a sum of which one element is known not to be zero
     used = {op.buffer for op in ops if op.buffer}
     mine = {name: buffers[name] for name in buffers if name in used}
@@ -156,6 +156,22 @@ def loop_kernel(group: Group, id: str, walk: Walk, buffers: Mapping[str, Buffer]
             m.name: m.start.name if isinstance(m.start, Def) else m.start for m in group.stored if m.start is not None
         },
     )
+
+
+def _has_rows(ops: tuple[Op, ...]) -> bool:
+    """Whether anything that is written depends on an inner loop."""
+    seen: set[int] = set()
+    stack = [op for op in ops if op.name in WRITES]
+    while stack:
+        op = stack.pop()
+        if op.number in seen:
+            continue
+        if R in op.space or op.name in ("reduce", "scan"):
+            return True
+        seen.add(op.number)
+        picks = () if op.index is None else op.index.picks()
+        stack += [*op.args, *(ops[n] for n in picks), *([] if op.mask is None else [op.mask])]
+    return False
 
 
 def _coordinates(variables: tuple[Var, ...], flat: Var) -> dict[Var, Index]:

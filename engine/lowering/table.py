@@ -75,6 +75,8 @@ class Lowering:
         self.compilation = compilation
         self.defs: list[Def] = []
         self.externs: list[ExternNode] = []
+        self.apart: set[Def] = set()
+        """Defs that had better not be computed by the kernels that read them."""
         self.names: dict[str, int] = {}
         self.node: torch.fx.Node | None = None
         self.origins: tuple[str, ...] = ()

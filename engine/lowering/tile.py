@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections import Counter
 
-from engine.ir.index import Index, Var, flatten
-from engine.lowering.fuse import Group
+from engine.ir.index import Index, Var, flatten, product
+from engine.lowering.fuse import Group, is_fraction
 
 SHORTEST = 16
 """Sizes below this leave nothing to gain: a few elements share each line of memory anyway."""
@@ -26,6 +26,8 @@ def tiled(group: Group) -> tuple[tuple[Var, ...], tuple[Var, ...]] | None:
     written = Counter(v for made, index in group.stored.items() if (v := _along(flatten(index, made.stride), group)))
     read: Counter[Var] = Counter()
     for source, demands in group.demands.items():
+        if is_fraction(product(source.shape), group.numel):
+            continue  # a number a row, say: it is read again and again, from nearby
         for demand in demands:
             var = _along(flatten(demand.index, source.stride), group)
             if var is not None:

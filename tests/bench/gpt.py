@@ -32,7 +32,9 @@ def gpt2() -> Any:
 
     torch.manual_seed(0)
     config = transformers.GPT2Config(resid_pdrop=0.0, embd_pdrop=0.0, attn_pdrop=0.0)
-    return transformers.GPT2LMHeadModel(config).cuda()
+    model = transformers.GPT2LMHeadModel(config).cuda()
+    model.loss_type = "ForCausalLM"  # else transformers warns, through a logger, in the middle of the forward
+    return model
 
 
 def training(model: Any, call: Any) -> Callable[[], torch.Tensor]:

@@ -215,6 +215,8 @@ def nll_loss_forward(
         return low.pointwise(count, a.dtype, losses.at), low.pointwise((), a.dtype, lambda b, i: b.constant(0.0, held))
     if is_single:
         raise NotLowered("the loss of a single sample is computed by ATen")
+    # One element of each row is picked where the rows are reduced, not by the one program that adds them up.
+    low.apart.add(losses.base)
     weights = low.pointwise(count, held, weighed, name=f"{name}_weights")
     total = reduce(low, "sum", losses, (0,), False, held, losses.at, name=f"{name}_sum")
     weight_sum = reduce(low, "sum", weights, (0,), False, held, weights.at, name=f"{name}_weight")

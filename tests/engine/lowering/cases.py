@@ -748,3 +748,36 @@ def not_a_number_collected(x: Any, places: Any) -> Any:
 def signs_of_nothing(x: Any) -> Any:
     """Zeros keep their sign, as what is divided by them shows."""
     return 1 / -x, torch.atan2(-x, x - 1), (-x).signbit(), 1 / (x * -3), torch.copysign(x + 1, -x)
+
+
+@case(normal(6, 11), whole(6, below=11), normal(6), normal(11), dynamic=False)
+def cross_entropy_backward(x: Any, target: Any, each: Any, weight: Any) -> Any:
+    """Gradients of every reduction, with ignored samples and weights; a class that is ignored is one like the others."""
+    ignored = torch.where(target == 3, -100, target)
+    total = torch.full((), 5.0)
+    backward = torch.ops.aten.nll_loss_backward
+    return (
+        torch.ops.aten._log_softmax_backward_data(
+            backward(each[0], x, ignored, None, 1, -100, total), x.log_softmax(-1), 1, x.dtype
+        ),
+        backward(each, x, target, weight.abs(), 0, 3, total),
+        backward(each[0], x, target, weight.abs(), 2, 3, total),
+    )
+
+
+@case(normal(3, 9000, dtype=BF16), whole(3, below=9000), dynamic=False)
+def loss_of_rows_read_once(x: Any, target: Any) -> Any:
+    """One run over each row, its largest number kept as one: also where a row's first block, or all of it, is minus infinity."""
+    begins_low = torch.cat([torch.full_like(x[:, :5000], -torch.inf), x], -1)
+    return (
+        F.cross_entropy(x, target),
+        F.cross_entropy(begins_low, target + 5000, reduction="none"),
+        torch.logsumexp(torch.full_like(x, -torch.inf), -1),
+    )
+
+
+@case(normal(300, dtype=BF16), normal(300, dtype=F16))
+def curves_of_half(x: Any, y: Any) -> Any:
+    """What is read in 16 bits, also where the curve is flat or nearly a line."""
+    wide = torch.cat([y * 6, y * 1e-3, y.new_tensor([0.0, -0.0, torch.inf, -torch.inf, torch.nan])])
+    return torch.tanh(x), torch.tanh(wide), F.gelu(x * 3), F.gelu(wide), F.gelu(x, approximate="tanh"), torch.erf(wide)

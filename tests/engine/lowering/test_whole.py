@@ -1,0 +1,93 @@
+"""Products of matrices of odd sizes are padded where that gains, and give the same numbers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+
+from engine.kernels.triton import emit
+from engine.lowering import whole
+from engine.lowering.decompose import decompose
+from engine.lowering.driver import lower
+from tests.engine.lowering.tracing import trace
+
+aten = torch.ops.aten
+BF16 = torch.bfloat16
+
+
+def padded(function: Callable[..., Any], *args: torch.Tensor) -> torch.fx.GraphModule:
+    """The function's graph after the pass."""
+    return whole.whole(decompose(trace(function, args)))
+
+
+def sizes(module: torch.fx.GraphModule) -> list[tuple[int, ...]]:
+    """Sizes of each product's operands."""
+    products = [n for n in module.graph.nodes if n.target in (aten.mm.default, aten.addmm.default)]
+    return [tuple(x.meta["val"].shape for x in n.args[-2:]) for n in products]
+
+
+def ordinary(x: torch.Tensor, w: torch.Tensor, b: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    """Products with a transposed weight, a bias, a transposed left side, and an odd inner size."""
+    y = x @ w.t()
+    return y, torch.addmm(b, x, w.t()), y.t() @ x, y @ w, torch.addmm(x, y, w, beta=0.5, alpha=2)
+
+
+ARGS = (
+    lambda: torch.randn(24, 32).to(BF16),
+    lambda: torch.randn(19, 32).to(BF16),
+    lambda: torch.randn(19).to(BF16),
+)
+
+
+@pytest.fixture
+def always(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Padding gains everywhere."""
+    monkeypatch.setattr(whole, "GAIN", -1.0)
+
+
+@pytest.mark.usefixtures("always")
+def test_results_are_the_same() -> None:
+    """Every product has sizes in whole lines, and the values of the plain one."""
+    torch.manual_seed(0)
+    args = [make() for make in ARGS]
+    module = padded(ordinary, *args)
+    assert all(size % 8 == 0 for pair in sizes(module) for shape in pair for size in shape)
+    for made, wanted in zip(module(*args), ordinary(*args), strict=True):
+        torch.testing.assert_close(made, wanted, rtol=2e-2, atol=2e-2)
+
+
+@pytest.mark.usefixtures("always")
+def test_one_matrix_is_padded_once() -> None:
+    """The gradient of a head is padded for both products that read it, in the order in which it lies in memory."""
+    args = (torch.randn(24, 19).to(BF16), torch.randn(19, 32).to(BF16), torch.randn(24, 32).to(BF16))
+    module = padded(lambda g, w, x: (g @ w, g.t() @ x), *args)
+    pads = [n.args[1] for n in module.graph.nodes if n.target is aten.constant_pad_nd.default]
+    assert sorted(pads) == [[0, 0, 0, 5], [0, 5]]
+    assert sizes(module) == [((24, 24), (24, 32)), ((24, 24), (24, 32))]
+
+
+@pytest.mark.usefixtures("always")
+def test_a_caller_sees_eagers_strides() -> None:
+    """The padded product does not leave the program."""
+    args = (torch.randn(24, 32).to(BF16), torch.randn(19, 32).to(BF16))
+    program = lower(trace(lambda x, w: ((y := x @ w.t()), y.view(2, 12, 19)), args), "cuda:90", emit)
+    assert {b.stride for b in program.buffers.values() if b.kind == "output"} == {(19, 1), (228, 19, 1)}
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.usefixtures("always")
+def test_wide_numbers_stay(dtype: torch.dtype) -> None:
+    """Only half precision has kernels that want whole lines."""
+    module = padded(lambda x, w: x @ w.t(), torch.randn(24, 32, dtype=dtype), torch.randn(19, 32, dtype=dtype))
+    assert sizes(module) == [((24, 32), (32, 19))]
+
+
+def test_small_products_stay() -> None:
+    """Where nothing is gained nothing is padded; a vocabulary of odd size is."""
+    small = padded(lambda x, w: x @ w.t(), torch.randn(24, 32).to(BF16), torch.randn(19, 32).to(BF16))
+    assert sizes(small) == [((24, 32), (32, 19))]
+    large = padded(lambda x, w: x @ w.t(), torch.empty(4096, 768, dtype=BF16), torch.empty(50257, 768, dtype=BF16))
+    assert sizes(large) == [((4096, 768), (768, 50304))]
