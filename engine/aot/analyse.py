@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Iterator, Sequence
 from typing import Any
 
 import torch
 import torch.fx
+from torch._subclasses.fake_tensor import FakeTensor
 
 from engine.aot.views import end_of, is_dense, is_same_place, overlaps, start_of, storage_of
 from engine.ir.frame import GraphInput
@@ -126,6 +128,7 @@ def _overlapping(node: torch.fx.Node) -> str:
         return ""
     if overlaps(into) and not _only_reads(node):
         return "writes to memory that it sees twice"
+    into = _written_part(node, into)
     for other in node.all_input_nodes:
         read = _fake_of(other)
         if read is None or other is target or storage_of(read) != storage_of(into) or read._has_symbolic_sizes_strides:
@@ -134,6 +137,20 @@ def _overlapping(node: torch.fx.Node) -> str:
         if not apart and not is_same_place(read, into):
             return "writes where it reads the same memory seen otherwise"
     return ""
+
+
+def _written_part(node: torch.fx.Node, into: torch.Tensor) -> torch.Tensor:
+    """What an assignment to an item writes to: the part that its index names, where that is a view."""
+    if node.target not in (operator.setitem, "__setitem__"):
+        return into
+    index: Any = node.args[1] if isinstance(node.args[1], tuple) else (node.args[1],)
+    if not all(type(i) in (int, slice, type(None), type(...)) for i in index) or not isinstance(into, FakeTensor):
+        return into
+    if any(isinstance(v, torch.fx.Node) for i in index if isinstance(i, slice) for v in (i.start, i.stop, i.step)):
+        return into
+    with into.fake_mode, torch.no_grad():
+        part: torch.Tensor = into.detach()[index]
+    return part
 
 
 def _miscast(node: torch.fx.Node) -> str:

@@ -18,7 +18,7 @@ from engine.aot.joint import trace_joint
 from engine.aot.partition import Method, partition
 from engine.aot.unread import unwritten_kernel
 from engine.aot.views import NotFunctional
-from engine.aot.wrappers import aliases, autocast, autograd, bases, duplicates, errors, mutations, subclasses
+from engine.aot.wrappers import aliases, autocast, autograd, bases, duplicates, effects, errors, mutations, subclasses
 from engine.aot.wrappers.again import run_again
 from engine.aot.wrappers.layer import Layer, LayerWrapper, weave
 from engine.aot.wrappers.wrapper import Call, Onion, Wrapper, peel
@@ -35,7 +35,7 @@ Run = Callable[..., Any]
 WRAPPERS: tuple[Wrapper, ...] = (errors, subclasses, duplicates, bases)
 """Around the traced call, outermost first: they change what is compiled. Functions in functions."""
 
-LAYERS: tuple[LayerWrapper, ...] = (aliases, mutations, autocast)
+LAYERS: tuple[LayerWrapper, ...] = (aliases, mutations, effects, autocast)
 """Around the functional graph, inside of ``WRAPPERS``, outermost first: they follow from its plan. Woven into one function."""
 
 Lower = Callable[[AotGraph], Run]
@@ -120,12 +120,20 @@ def _found_or_made(call: Call, compilation: str, settings: Settings, *, trains: 
 
 def _made(call: Call, compilation: str, method: Method, *, trains: bool) -> Made:
     if not trains:
-        return functionalize(call.graph, call.inputs, compilation)
+        functional = functionalize(call.graph, call.inputs, compilation)
+        return replace(functional, plan=_with_effects(functional.plan, functional.module))
     joint = trace_joint(call.graph, call.inputs, compilation)
+    joint = replace(joint, plan=_with_effects(joint.plan, joint.module))
     if not joint.differentiable:
         return Functional(joint.module, joint.inputs, as_computed(joint.plan, joint.module))
     again = run_again(call.graph, joint)
-    return Cut(joint, partition(joint, [isinstance(i.real, torch.nn.Parameter) for i in call.inputs], method), again)
+    halves = partition(joint, [isinstance(i.real, torch.nn.Parameter) for i in call.inputs], method)
+    effects.check_order(joint.module, (halves.forward, halves.backward), f"joint graph of {compilation}")
+    return Cut(joint, halves, again)
+
+
+def _with_effects(plan: Plan, module: torch.fx.GraphModule) -> Plan:
+    return replace(plan, effects=effects.effects_of(module))
 
 
 def _as_traced(graph: torch.fx.GraphModule, trains: bool, reason: str, told: tuple[GraphRecord, ...]) -> AotResult:

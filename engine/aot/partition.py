@@ -235,7 +235,7 @@ def _ordered(parts: _Parts, saved: Iterable[Node]) -> list[Node]:
 def _split(parts: _Parts, saved: list[Node], method: Method, is_free: Sequence[bool]) -> Halves:
     module = parts.joint.module
     again: list[Node] = []
-    forward = _extract(module, parts.inputs, [*parts.results, *saved], _effects(parts), again)
+    forward = _extract(module, parts.inputs, [*parts.results, *saved], _effects(parts), again, is_lazy=False)
     join_draws(forward)
     again.clear()
     backward = _extract(module, [*saved, *parts.tangents], parts.gradients, _late_effects(parts), again)
@@ -271,10 +271,13 @@ def _extract(
     outputs: Sequence[Any],
     effects: Collection[Node],
     made: list[Node],
+    *,
+    is_lazy: bool = True,
 ) -> torch.fx.GraphModule:
     """The part of the graph between ``inputs`` and ``outputs``; nodes that it runs are appended to ``made``.
 
-    Nodes that the backward runs anew stand right before what reads them first, so that they do not live long.
+    With ``is_lazy`` nodes that the backward runs anew stand right before what reads them first, so that they do not live long; else all are
+    in the order of the whole graph, as what draws random numbers or has effects must be.
     """
     graph = torch.fx.Graph()
     copies: dict[Node, Node] = {}
@@ -282,7 +285,7 @@ def _extract(
         copies[node] = graph.placeholder(node.name)
         copies[node].meta = dict(node.meta)
     wanted = _between(inputs, [*(o for o in outputs if isinstance(o, Node)), *effects])
-    lazy = {n for n in wanted if not is_backward(n)} if any(is_backward(n) for n in wanted) else set()
+    lazy = {n for n in wanted if not is_backward(n)} if is_lazy else set()
 
     def emit(last: Node) -> None:
         todo = [last]
@@ -297,6 +300,11 @@ def _extract(
                 copies[node] = graph.node_copy(node, copies.__getitem__)
                 copies[node].meta = dict(node.meta)
                 made.append(node)
+                todo += [] if is_lazy else reversed([u for u in node.users if is_ready(u)])
+
+    def is_ready(node: Node) -> bool:
+        """Whether what the backward asks for can be had now, so that what it is made from need not be kept until the end."""
+        return node in wanted and is_backward(node) and all(n in copies for n in node.all_input_nodes)
 
     for node in module.graph.nodes:
         if node in wanted and node not in lazy:

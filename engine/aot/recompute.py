@@ -54,6 +54,8 @@ def is_view(node: torch.fx.Node) -> bool:
     """Whether a node only sees its first argument's memory in another way: free to compute again, and of no use to save."""
     if node.op != "call_function" or not isinstance(node.target, torch._ops.OpOverload):
         return False
+    if not node.all_input_nodes:  # of a constant
+        return False
     if node.target is torch.ops.aten._unsafe_view.default:
         return True
     return any(r.alias_info is not None and not r.alias_info.is_write for r in node.target._schema.returns)

@@ -51,7 +51,7 @@ def _is_torchs(node: torch.fx.Node) -> bool:
     if node.op == "call_method":
         return True
     if isinstance(node.target, (torch._ops.OpOverload, torch._ops.OpOverloadPacket)):
-        return True
+        return str(node.target).startswith(("aten.", "prims."))
     module = getattr(node.target, "__module__", "") or ""
     return not isinstance(node.target, InGraph) and (
         module in ("_operator", "torch") or module.startswith(("torch.nn.functional", "torch._C._nn"))

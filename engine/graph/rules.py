@@ -50,8 +50,14 @@ def defined_before_use(module: torch.fx.GraphModule) -> Iterator[str]:
 def values_are_known(module: torch.fx.GraphModule) -> Iterator[str]:
     """Every node that can have a value carries its fake one in ``meta["example_value"]`` or ``meta["val"]``."""
     for node in module.graph.nodes:
-        if node.op != "output" and "val" not in node.meta and "example_value" not in node.meta:
+        if node.op == "output" or _returns_nothing(node):
+            continue
+        if "val" not in node.meta and "example_value" not in node.meta:
             yield f"{node.name} carries no fake value"
+
+
+def _returns_nothing(node: torch.fx.Node) -> bool:
+    return isinstance(node.target, torch._ops.OpOverload) and not node.target._schema.returns
 
 
 def only_operators(module: torch.fx.GraphModule) -> Iterator[str]:

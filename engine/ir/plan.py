@@ -94,6 +94,8 @@ class Plan:
     """Results that eager writes to in place: (result, by how much its version counter moves on)."""
     reviewed: frozenset[int] = frozenset()
     """Results that the graph computes as views, where eager's tensor is none."""
+    effects: tuple[str, ...] = ()
+    """Names of operators that may do more than compute, in the order that they run in."""
 
 
 def written(plan: Plan) -> tuple[int, ...]:

@@ -230,8 +230,8 @@ class Backward:
                 is_absent = True
             elif type(tangent) is not torch.Tensor:
                 is_foreign = True
-            elif tangent.stride() != stride:
-                tangents[n] = laid_out(tangent, size, stride)
+            elif tangent.stride() != stride or tangent.is_conj() or tangent.is_neg():
+                tangents[n] = laid_out(tangent.resolve_conj().resolve_neg(), size, stride)
         run = self._foreign() if is_foreign else self._whole or self._compiled()
         variant = self._variant(run, tangents, is_foreign) if is_absent else None
         if variant is not None:

@@ -422,3 +422,42 @@ def test_recurrent_layers_stay_whole_in_training(kind: Any) -> None:
         assert same(gradients(fn, [x], lambda r: r.sin().sum()), gradients(run, [x], lambda r: r.sin().sum()))
     forward = next(g for c in session.compilations for g in c.graphs if g.stage == "forward")
     assert any("engine.recurrent" in n.target for n in forward.nodes)
+
+
+def test_tangents_may_be_lazily_conjugated_or_negated() -> None:
+    """What comes back from a conjugated result, or from the imaginary part of one, is computed before the backward reads it."""
+
+    def program(a: torch.Tensor, b: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        c = torch.complex(a, b) * (1 + 2j)
+        return c.conj(), a * b
+
+    def gradients(run: Any) -> tuple[torch.Tensor, ...]:
+        torch.manual_seed(0)
+        a, b = leaf(3), leaf(3)
+        c, d = run(a, b)
+        tangent = torch.randn(3, dtype=torch.complex64)
+        return torch.autograd.grad([c.abs().sum(), c, d], [a, b], [None, tangent.conj(), tangent.conj().imag])
+
+    for expected, found in zip(gradients(program), gradients(compiled(program)), strict=True):
+        torch.testing.assert_close(found, expected)
+
+
+def test_items_are_assigned_from_other_items() -> None:
+    """Parts of a tensor are written with other parts of it, and with themselves changed in place, in one functional graph."""
+
+    def program(a: torch.Tensor) -> torch.Tensor:
+        x = a * 1
+        x[0] = x[1]
+        x[:, 0] *= 3
+        x[1:3] = x[1:3].flip(0)
+        x[0, 1:] += x[1, :-1]
+        return x
+
+    a = leaf(4, 4)
+    engine.reset()
+    with engine.record() as session:
+        found = engine.compile(program, backend="aot_eager")(a)
+    assert [c.aot.note for c in session.compilations if c.aot is not None] == [""]
+    assert torch.equal(found, program(a))
+    (expected,) = torch.autograd.grad(program(a).sin().sum(), a)
+    torch.testing.assert_close(torch.autograd.grad(found.sin().sum(), a)[0], expected)
