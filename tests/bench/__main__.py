@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 import torch
 
-from tests.bench import overhead, traces, tracing, training
+from tests.bench import backward, overhead, traces, tracing, training
 
 COLD_WAYS = ("engine", "%%compile", "torch eager", "torch inductor")
 
@@ -102,6 +102,24 @@ def training_rows(rounds: int, cold_rounds: int) -> list[Row]:
     ]
 
 
+def backward_rows(cold_rounds: int) -> list[Row]:
+    """GPT-2's backward captured, run operator by operator: the first and a warm one; medians over rounds in which each way ran once."""
+    runs: dict[str, list[dict[str, float]]] = {way: [] for way in backward.WAYS}
+    for _ in range(cold_rounds):
+        for way, found in runs.items():
+            found.append(cold(way, "tests.bench.backward"))
+
+    def middle(way: str, key: str) -> float:
+        return statistics.median(run[key] for run in runs[way])
+
+    ours, theirs = ([middle(way, key) for key in ("results", "warm")] for way in ("engine", "torch"))
+    return [
+        Row("first backward of GPT-2, captured and compiled", ours[0], theirs[0], "s", "compiled autograd", 1.0),
+        Row("  a warm one", ours[1] * 1e3, theirs[1] * 1e3, "ms", "compiled autograd", 1.0),
+        Row("  a warm one, by autograd's own engine", ours[1] * 1e3, middle("plain", "warm") * 1e3, "ms", "not captured"),
+    ]
+
+
 def overhead_rows(rounds: int) -> list[Row]:
     """Warm overheads above the plain call."""
     rows = []
@@ -149,7 +167,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=41, help="rounds of warm calls")
     parser.add_argument("--cold-rounds", type=int, default=3, help="rounds of cold compiles")
     parser.add_argument("--trace-rounds", type=int, default=5, help="rounds of reports and of observed compiles")
-    parser.add_argument("--only", choices=("overhead", "cold", "tracing", "traces", "training"))
+    parser.add_argument("--only", choices=("overhead", "cold", "tracing", "traces", "training", "backward"))
     options = parser.parse_args()
     print(
         f"torch {torch.__version__}, Python {platform.python_version()}, {os.cpu_count()} cores, {torch.get_num_threads()} threads"
@@ -163,6 +181,8 @@ def main() -> None:
         rows += tracing_rows(options.cold_rounds)
     if options.only in (None, "training"):
         rows += training_rows(options.rounds, options.cold_rounds)
+    if options.only in (None, "backward"):
+        rows += backward_rows(options.cold_rounds)
     if options.only in (None, "traces"):
         rows += trace_rows(options.trace_rounds)
     print(f"\n{HEADER}")
