@@ -3,47 +3,71 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+import functools
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any
 
+import torch
+
 from engine.autograd.front import Event, Settings, capturing
 from engine.autograd.run import CapturedBackward
+from engine.autograd.segments import Traced, divided
 from engine.autograd.tell import backward_record
 from engine.ir.context import current_session
 from engine.options import Options
-from engine.pipeline import backend_name, pipeline_for
+from engine.pipeline import Pipeline, backend_name, pipeline_for
+from engine.records.runtime import Failure
+from engine.records.session import CompilationRecord, FrameRecord
 
-Run = Any
+Run = Callable[..., Any]
 
 
 @contextlib.contextmanager
 def captured_backwards(options: Options | None) -> Iterator[None]:
     """Capture the backwards of this thread while the context is open, and run them as ``options`` say (None: leave them to torch)."""
-    with capturing(
-        None
-        if options is None
-        else Settings(pipeline_for(options), _compile(options), dynamic=bool(options.dynamic), tell=_tell(options))
-    ):
+    settings = None
+    if options is not None:
+        pipeline = pipeline_for(options)
+        compile = functools.partial(_compile, pipeline)
+        settings = Settings(pipeline, compile, bool(options.dynamic), functools.partial(_tell, options))
+    with capturing(settings):
         yield
 
 
-def _compile(options: Options) -> Any:
-    def compile(backward: CapturedBackward) -> Run:
+def _compile(pipeline: Pipeline, backward: CapturedBackward) -> Run:
+    if pipeline.options.backend == "eager":
         return backward.eager()
 
-    return compile
-
-
-def _tell(options: Options) -> Any:
-    def tell(event: Event) -> None:
+    def compile(segment: Traced) -> Run:
+        cause = f"{segment.name.replace('_', ' ')} of {backward.id}"
+        record = CompilationRecord(f"{backward.id}/{next(backward.compilations)}", backward.id, cause)
         session = current_session()
-        if session is None:
-            return
-        id = "" if event.capture is None else event.capture.id
-        if event.capture is not None and id not in {b.id for b in session.backwards}:
-            record = backward_record(event.capture, event.capture.before)
-            session.put_backward(replace(record, backend=backend_name(options.backend)))
-        session.add_backward_call(event.outcome, id, event.reason)
+        if session is not None:
+            session.add_frame(FrameRecord(backward.id, f"backward {backward.id}", "", 0, "backward"))
+        return pipeline.compile_alone(segment.module, segment.reals, record)
 
-    return tell
+    def fail(name: str, error: Exception) -> None:
+        session = current_session()
+        if session is not None:
+            text = f"{name.replace('_', ' ')} of {backward.id} could not be compiled: {type(error).__name__}: {error}"
+            session.add_failure(Failure("autograd", text.splitlines()[0], "it runs operator by operator"))
+
+    run, _ = divided(backward.graph, backward.id, compile, fail)
+
+    def compiled(*lists: Any) -> Any:
+        # Gradients that are to be differentiated themselves must come from operators that autograd knows.
+        return backward.eager()(*lists) if torch.is_grad_enabled() else run(*lists)
+
+    return compiled
+
+
+def _tell(options: Options, event: Event) -> None:
+    session = current_session()
+    if session is None:
+        return
+    id = "" if event.capture is None else event.capture.id
+    if event.capture is not None and id not in {b.id for b in session.backwards}:
+        record = backward_record(event.capture, event.capture.before)
+        session.put_backward(replace(record, backend=backend_name(options.backend)))
+    session.add_backward_call(event.outcome, id, event.reason)

@@ -8,7 +8,7 @@ import threading
 import time
 import traceback
 import types
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -17,6 +17,7 @@ import torch.fx
 
 from engine import afterwards, errors
 from engine.aot.driver import Settings, compile_graph
+from engine.autograd.front import uncaptured
 from engine.bytecode.route import route_calls
 from engine.graph.tell import graph_record
 from engine.guards.compile import compile_check
@@ -28,10 +29,10 @@ from engine.ir.aot import AotGraph
 from engine.ir.context import current_session
 from engine.ir.exact import described
 from engine.ir.files import is_library_file, source_file
-from engine.ir.frame import CALLEE, CompiledFrame, FrameRequest, GraphSlot, ResumeSlot, Slot, TracedFrame
+from engine.ir.frame import CALLEE, CompiledFrame, FrameRequest, GraphInput, GraphSlot, ResumeSlot, Slot, TracedFrame
 from engine.ir.guard import Guard
 from engine.ir.kernel import Program
-from engine.ir.origin import Scope
+from engine.ir.origin import Local, Scope
 from engine.ir.store import folder_of_user
 from engine.options import Options, config
 from engine.records.bytecode import Span
@@ -153,7 +154,7 @@ class Pipeline:
         record = CompilationRecord(id, request.frame, request.cause, inputs)
         work = _Work(id, session, _Timings(session, id), [], record)
         try:
-            with work.timings.stage("compile"):
+            with uncaptured(), work.timings.stage("compile"):
                 return self._compile(request, work)
         finally:
             if session is not None:
@@ -222,6 +223,27 @@ class Pipeline:
         if resume.makes_closure:
             return make
         return make(types.FunctionType(resume.code, resume.globals, name))
+
+    def compile_alone(
+        self, module: torch.fx.GraphModule, reals: Sequence[torch.Tensor], record: CompilationRecord
+    ) -> Run:
+        """Compile a graph of ATen operators that no frame was traced for: ``run(*inputs) -> tuple``.
+
+        What cannot be compiled runs operator by operator; ``record`` is put into the session with what happened.
+        """
+        session = self.session()
+        fakes = [n for n in module.graph.nodes if n.op == "placeholder"]
+        inputs = [
+            GraphInput(n.name, Local(n.name), n.meta["val"], r, n.meta["val"]._version)
+            for n, r in zip(fakes, reals, strict=True)
+        ]
+        slot = GraphSlot(Slot(record.id), module, tuple(inputs))
+        work = _Work(record.id, session, _Timings(session, record.id), [], record)
+        with uncaptured(), torch.no_grad(), torch._C._DisableAutocast(), work.timings.stage("compile"):
+            run = self._graph(slot, work)
+        if session is not None:
+            self._put(session, work)
+        return run
 
     # One graph, by backend.
 

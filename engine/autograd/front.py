@@ -9,7 +9,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -72,9 +72,12 @@ class _Attempt:
     is_hit: bool = True
     started: float = 0.0
     capture: Capture | None = None
+    thread: int = field(default_factory=threading.get_ident)
 
     def recorder(self) -> adapter.Protocol213:
         """Called by torch when its cache has nothing."""
+        if threading.get_ident() != self.thread:  # another thread came in between; it tries again
+            return adapter.Protocol213(Capture(_refuse, lambda: None))
         self.is_hit = False
         self.started = time.perf_counter()
         self.capture = Capture(self.finish, self.begun)
@@ -111,6 +114,10 @@ class _Attempt:
             self.settings.tell(event)
 
 
+def _refuse(_: Captured) -> Any:
+    raise Refused("another thread's backward")
+
+
 _ids = itertools.count()
 _shapes: deque[Shape] = deque(maxlen=64)
 """The latest captures, to say what is different from them."""
@@ -120,6 +127,7 @@ def run_captured(backward: CapturedBackward, inputs: Any, sizes: Any, scalars: A
     """What torch's cache calls: the captured backward on this call's values, with torch's engine as it is without us."""
     attempt = _thread.attempt
     previous = adapter.set_compiler(None)
+    _Process.is_off.set()
     outer, _thread.callbacks = _thread.callbacks, []
     _thread.attempt = None
     try:
@@ -138,7 +146,8 @@ def run_captured(backward: CapturedBackward, inputs: Any, sizes: Any, scalars: A
         return list(results)
     finally:
         _thread.attempt, _thread.callbacks = attempt, outer
-        adapter.restore_compiler(previous)
+        if attempt is None:
+            adapter.restore_compiler(previous)
 
 
 def iter_growing(items: list[Any]) -> Iterator[Any]:
@@ -185,10 +194,8 @@ class Front:
     def _captured(self, attempt: _Attempt, tensors: Sequence[Any], args: Any, kwargs: Any) -> tuple[str, Any]:
         """Why it could not be captured, or what it returned."""
         _own_cache()
-        try:
-            previous = adapter.set_compiler(attempt.recorder, dynamic=attempt.settings.dynamic)
-        except RuntimeError:
-            return "another thread runs a backward", None
+        _Process.is_off.clear()
+        previous = adapter.set_compiler(attempt.recorder, dynamic=attempt.settings.dynamic)
         _thread.attempt = attempt
         try:
             return "", self._engine.run_backward(tensors, *args, **kwargs)
@@ -202,6 +209,7 @@ class Front:
             _thread.attempt = None
             attempt.close()
             adapter.restore_compiler(previous)
+            _Process.is_off.set()
 
     def _told(self, settings: Settings, reason: str, tensors: Sequence[Any], args: Any, kwargs: Any) -> Any:
         if settings.tell is not None:
@@ -212,7 +220,15 @@ class Front:
         """By torch's engine, whose callbacks are its own."""
         outer, _thread.callbacks = _thread.callbacks, None
         try:
-            return self._engine.run_backward(tensors, *args, **kwargs)
+            while True:
+                _Process.is_off.wait()
+                try:
+                    return self._engine.run_backward(tensors, *args, **kwargs)
+                except Refused:
+                    continue
+                except NotImplementedError as error:
+                    if COLLISION not in str(error):
+                        raise
         finally:
             _thread.callbacks = outer
 
@@ -230,8 +246,18 @@ def _why_not() -> str:
     return ""
 
 
+COLLISION = "within another compiled autograd call"
+"""What torch says to a backward that it would capture while it captures another; nothing of it has run then."""
+
+
 class _Process:
-    """What the whole process shares: how many contexts are open, and how much torch's own capture had captured when we last looked."""
+    """What the whole process shares: how many contexts are open, and how much torch's own capture had captured when we last looked.
+
+    ``is_off``: no backward is just being captured. Others wait for that: torch's switch is one for all threads.
+    """
+
+    is_off = threading.Event()
+    is_off.set()
 
     open = 0
     stock_captures = -1
@@ -258,6 +284,16 @@ def capturing(settings: Settings | None) -> Iterator[None]:
     finally:
         current.reset(token)
         _remove()
+
+
+@contextlib.contextmanager
+def uncaptured() -> Iterator[None]:
+    """Leave alone the backwards that the engine itself runs while it compiles."""
+    token = current.set(None)
+    try:
+        yield
+    finally:
+        current.reset(token)
 
 
 def _install() -> None:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -32,6 +33,8 @@ class CapturedBackward:
     """Captures that did not serve."""
     notes: tuple[str, ...] = ()
     seconds: float = 0.0
+    compilations: Iterator[int] = field(default_factory=itertools.count)
+    """Numbers for what backends compile of it."""
     _eager: Run | None = None
     _runs: dict[Any, Run] = field(default_factory=dict)
     _lock: threading.RLock = field(default_factory=threading.RLock)

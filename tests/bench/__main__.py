@@ -116,7 +116,9 @@ def backward_rows(cold_rounds: int) -> list[Row]:
     return [
         Row("first backward of GPT-2, captured and compiled", ours[0], theirs[0], "s", "compiled autograd", 1.0),
         Row("  a warm one", ours[1] * 1e3, theirs[1] * 1e3, "ms", "compiled autograd", 1.0),
-        Row("  a warm one, by autograd's own engine", ours[1] * 1e3, middle("plain", "warm") * 1e3, "ms", "not captured"),
+        Row(
+            "  a warm one, by autograd's own engine", ours[1] * 1e3, middle("plain", "warm") * 1e3, "ms", "not captured"
+        ),
     ]
 
 

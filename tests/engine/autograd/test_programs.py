@@ -14,8 +14,10 @@ import engine
 from tests.engine.autograd.generated import generated
 from tests.engine.autograd.programs import PROGRAMS
 
-BACKENDS = ("eager",)
+BACKENDS = ("eager", "aot_eager")
 GENERATED = 150
+COMPILED = 3
+"""One in so many of the generated ones is compiled as well."""
 
 
 def outcome(run: Callable[[list[Any]], Any], backend: str | None) -> tuple[Any, list[Any]]:
@@ -54,8 +56,10 @@ def test_programs(name: str, backend: str) -> None:
         assert is_same(found, expected), f"{which}: {found}\nin eager: {expected}"
 
 
-@pytest.mark.parametrize("backend", BACKENDS)
-@pytest.mark.parametrize("seed", range(GENERATED))
+@pytest.mark.parametrize(
+    ("seed", "backend"),
+    [(s, "eager") for s in range(GENERATED)] + [(s, "aot_eager") for s in range(0, GENERATED, COMPILED)],
+)
 def test_generated(seed: int, backend: str) -> None:
     """So does each of many programs made at random."""
     expected = outcome(lambda log: generated(seed, log), None)
