@@ -29,6 +29,8 @@ class Buffer:
     kind: Literal["input", "intermediate", "output"] = "intermediate"
     is_complex: bool = False
     """It is given, or made by an ATen call, as a complex tensor, of which this describes the real view."""
+    reuses: str = ""
+    """An equal buffer that nothing reads any more, whose memory it takes over; empty for memory of its own."""
 
 
 @dataclass(frozen=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Literal
 
 import torch
@@ -13,6 +14,7 @@ from engine.ir.kernel import Buffer, Extern, KernelSource, Launch, Program, Ref,
 from engine.ir.loops import WRITES, Builder, Def, LoopKernel, Op, R
 from engine.lowering.cost import bytes_moved, flops
 from engine.lowering.fuse import Group, Schedule
+from engine.lowering.reuse import reuse
 from engine.lowering.share import Emit, Printed
 from engine.lowering.table import ExternNode, Tensor
 from engine.lowering.tile import tiled
@@ -29,13 +31,16 @@ def layout(walk: Walk, schedule: Schedule, target: str, emit: Emit) -> Program:
     """The program of one schedule."""
     buffers = _buffers(walk, schedule)
     steps: list[Step] = []
+    loops: dict[int, LoopKernel] = {}
     printed = Printed(emit, target, "b" if walk.stage == "backward" else "k")
     for step in schedule.steps:
         if isinstance(step, ExternNode):
             steps.append(_extern(step))
         else:
-            steps.append(Launch(printed.source(loop_kernel(step, printed.next_id, walk, buffers))))
+            kernel = loops[len(steps)] = loop_kernel(step, printed.next_id, walk, buffers)
+            steps.append(Launch(printed.source(kernel)))
     outputs = tuple(_ref(v) if isinstance(v, Tensor) else v for v in walk.outputs)
+    buffers, reuses = reuse(steps, loops, buffers, outputs)
     externs = tuple(
         ExternCall(_first(e.origins), _op_name(e.target), e.reason, e.is_library)
         for e in schedule.steps
@@ -51,8 +56,8 @@ def layout(walk: Walk, schedule: Schedule, target: str, emit: Emit) -> Program:
         LoweringRecord(target, schedule.decisions, externs, walk.lowered, walk.computing),
         walk.module,
     )
-    record = LoweringRecord(target, schedule.decisions, externs, walk.lowered, walk.computing, wrapper_text(program))
-    return Program(program.target, program.inputs, buffers, program.steps, outputs, walk.symbols, record, walk.module)
+    record = replace(program.record, wrapper_text=wrapper_text(program), reuses=reuses)
+    return replace(program, record=record)
 
 
 def _first(values: tuple[str, ...]) -> str:
@@ -229,6 +234,7 @@ def _last_uses(program: Program) -> dict[str, int]:
         if isinstance(step, Launch):
             names = [a.buffer for a in step.kernel.args if a.kind == "pointer"]
             names += [a.start for a in step.kernel.args if isinstance(a.start, str)]
+            names += [taken for name in names if (taken := program.buffers[name].reuses) and name not in uses]
         else:
             leaves = pytree.tree_leaves((step.args, dict(step.kwargs)))
             names = [v.buffer for v in leaves if isinstance(v, Ref)] + [r for r in step.results if r is not None]
@@ -242,6 +248,9 @@ def _launch_lines(kernel: KernelSource, program: Program, made: set[str]) -> lis
         if arg.kind == "pointer" and arg.buffer not in made:
             made.add(arg.buffer)
             buffer = program.buffers[arg.buffer]
+            if buffer.reuses:
+                lines.append(f"    {arg.buffer} = {buffer.reuses}  # the memory is reused")
+                continue
             shape, stride = _tuple_text(buffer.shape), _tuple_text(buffer.stride)
             filled = "" if arg.start is None else f".{'copy' if isinstance(arg.start, str) else 'fill'}_({arg.start})"
             lines.append(f"    {arg.buffer} = empty_strided({shape}, {stride}, {buffer.dtype}){filled}")

@@ -39,6 +39,16 @@ class ExternCall(Record):
 
 
 @dataclass(frozen=True, slots=True)
+class BufferReuse(Record):
+    """A tensor of the program that takes over the memory of another, ``reused``, and why. ``bytes_saved`` is memory not asked for."""
+
+    buffer: str
+    reused: str
+    bytes_saved: int
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
 class LoweringRecord(Record):
     """The whole of one graph's lowering. Counts are of ATen nodes that compute (placeholders, outputs and getitems left out)."""
 
@@ -53,3 +63,4 @@ class LoweringRecord(Record):
     """How its kernels are launched, where that was asked for: recorded and replayed as one, or one by one and why."""
     error: str = ""
     """Why this graph was not lowered at all (results come from ATen)."""
+    reuses: tuple[BufferReuse, ...] = ()

@@ -166,7 +166,10 @@ class _Writer:
             a.buffer
             for k in self.program.kernels
             for a in k.args
-            if a.kind == "pointer" and a.written and a.buffer not in inputs
+            if a.kind == "pointer"
+            and a.written
+            and a.buffer not in inputs
+            and not self.program.buffers[a.buffer].reuses
         }
         self._allocated -= {r for s in self.program.steps if isinstance(s, Extern) for r in s.results if r is not None}
         self.constants |= {
@@ -226,7 +229,9 @@ class _Writer:
         for argument in step.kernel.args:
             if argument.kind == "pointer" and argument.written and argument.buffer not in written:
                 written.add(argument.buffer)
-                yield f"{self._names[argument.buffer]} = {self._allocation(self.program.buffers[argument.buffer])}"
+                taken = self.program.buffers[argument.buffer].reuses
+                memory = self._names[taken] if taken else self._allocation(self.program.buffers[argument.buffer])
+                yield f"{self._names[argument.buffer]} = {memory}"
                 if isinstance(argument.start, str):
                     yield f"{self._names[argument.buffer]}.copy_({self._names[argument.start]})"
                 elif argument.start is not None:
@@ -337,6 +342,9 @@ class _Writer:
         last: dict[str, int] = {}
         for number, step in enumerate(self.program.steps):
             for name in _touched(step):
+                taken = self.program.buffers[name].reuses if name in self.program.buffers else ""
+                if taken and name not in last:
+                    last[taken] = number
                 last[name] = number
         kept = {ref.buffer for ref in _refs(self.program.outputs)}
         if self.is_boxed:

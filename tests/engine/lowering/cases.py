@@ -781,3 +781,13 @@ def curves_of_half(x: Any, y: Any) -> Any:
     """What is read in 16 bits, also where the curve is flat or nearly a line."""
     wide = torch.cat([y * 6, y * 1e-3, y.new_tensor([0.0, -0.0, torch.inf, -torch.inf, torch.nan])])
     return torch.tanh(x), torch.tanh(wide), F.gelu(x * 3), F.gelu(wide), F.gelu(x, approximate="tanh"), torch.erf(wide)
+
+
+@case(normal(256, 256), normal(256, 256), dynamic=False)
+def kernels_in_a_row(x: Any, w: Any) -> Any:
+    """Kernels that take over each other's memory, in place and one after the other."""
+    z = F.gelu(x @ w + 1)
+    for k in range(3):
+        z = torch.softmax(z.sin() + z.sum(0), -1) * (k + 1)
+    y = torch.relu(z @ w) @ w
+    return y * 2 + x, (z.t() * 3) @ w

@@ -211,11 +211,15 @@ def main() -> None:
     parser.add_argument("--only", nargs="*", default=[], help="names of operators, programs or models")
     parser.add_argument("--verify", action="store_true", help="run every kernel in Triton's interpreter too")
     parser.add_argument("--dtype", help="sample operators with this type only")
+    parser.add_argument("--samples", type=int, default=SAMPLES, help="sample inputs of each operator")
     options = parser.parse_args()
     warnings.filterwarnings("ignore")
     for subject in options.subjects:
         found = Coverage()
-        more = {"dtypes": (getattr(torch, options.dtype),)} if options.dtype and subject == "operators" else {}
+        more: dict[str, Any] = {}
+        if subject == "operators":
+            dtypes = (getattr(torch, options.dtype),) if options.dtype else DTYPES
+            more = {"dtypes": dtypes, "samples": options.samples}
         SUBJECTS[subject](found, only=tuple(options.only), is_verified=options.verify, **more)
         print(f"{subject}: {found}\n", flush=True)
 

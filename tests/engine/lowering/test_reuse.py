@@ -1,0 +1,65 @@
+"""Memory that nothing reads any more is taken over, and no value is lost by it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from engine.ir.kernel import Program
+from engine.kernels.triton import emit
+from engine.lowering.driver import lower
+from engine.lowering.reuse import AFTERWARDS, IN_PLACE
+from tests.engine.lowering.cases import CASES
+from tests.engine.lowering.tracing import trace
+
+F = torch.nn.functional
+SIDE = torch.randn(256, 256)
+
+
+def lowered(function: Any, *args: torch.Tensor) -> Program:
+    """The program of a function."""
+    return lower(trace(function, args), "cuda:90", emit)
+
+
+def reuses(program: Program) -> dict[str, str]:
+    """What takes over what."""
+    return {r.buffer: r.reused for r in program.record.reuses}
+
+
+def test_what_follows_a_product_is_computed_in_its_memory() -> None:
+    """An elementwise kernel reads each element of a product once, and writes its own there; the record says so and what it saves."""
+    program = lowered(lambda x, w: F.gelu(x @ w + 1) @ w, SIDE, SIDE)
+    (found,) = program.record.reuses
+    assert (found.reused, found.reason, found.bytes_saved) == ("mm", IN_PLACE, 256 * 256 * 4)
+    assert program.buffers[found.buffer].reuses == "mm"
+    assert f"{found.buffer} = mm  # the memory is reused" in program.record.wrapper_text
+
+
+def test_what_is_read_again_keeps_its_memory() -> None:
+    """A later reader, an output, an argument of the caller's: none is overwritten."""
+    assert not reuses(lowered(lambda x, w: ((y := x @ w) + 1) @ w + y, SIDE, SIDE)).get("add", "")
+    assert not reuses(lowered(lambda x, w: ((y := x @ w), (y + 1) @ w), SIDE, SIDE))
+    assert not reuses(lowered(lambda x, w: (x + 1) @ w, SIDE, SIDE))
+
+
+def test_other_elements_than_those_written_are_read_first() -> None:
+    """Transposed, or summed by rows, the product is needed elsewhere when an element is written."""
+    program = lowered(lambda x, w: (((y := x @ w) + y.t()) * 2) @ w, SIDE, SIDE)
+    assert "mm" not in reuses(program).values()
+    program = lowered(lambda x, w: torch.softmax(x @ w, -1) @ w, SIDE, SIDE)
+    assert "mm" not in reuses(program).values()
+
+
+def test_memory_is_handed_on_to_the_next_kernel() -> None:
+    """What was read for the last time by one kernel is where the next one writes."""
+    case = CASES["kernels_in_a_row"]
+    program = lowered(case.function, *case.args())
+    assert AFTERWARDS in {r.reason for r in program.record.reuses}
+
+
+def test_small_or_symbolic_tensors_have_their_own() -> None:
+    """There is nothing to save, or no knowing what."""
+    assert not reuses(lowered(lambda x, w: F.gelu(x @ w) @ w, SIDE[:8, :8], SIDE[:8, :8]))
+    dynamic = trace(lambda x, w: F.gelu(x @ w) @ w, (SIDE, SIDE), is_dynamic=True)
+    assert not lower(dynamic, "cuda:90", emit).record.reuses
