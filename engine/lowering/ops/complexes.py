@@ -188,6 +188,14 @@ def exp(low: Lowering, a: Tensor) -> Tensor:
     return _complex_elementwise(low, (a,), compute)
 
 
+@lowers_complex(aten.log.default)
+def log(low: Lowering, a: Tensor) -> Tensor:
+    def compute(b: Builder, x: Pair) -> Pair:
+        return b.call("log", b.call("hypot", *x)), b.call("atan2", x[1], x[0])
+
+    return _complex_elementwise(low, (a,), compute)
+
+
 @lowers_complex(aten.where.self)
 def where(low: Lowering, condition: Tensor, a: Any, other: Any) -> Tensor:
     held, shape = _held(low), sizes_of(result_value(low))
@@ -354,6 +362,8 @@ def _dims(*places: int, default: Sequence[Any] = ()) -> Changed:
 
 
 def _reduced(rank: int, args: list[Any]) -> list[Any]:
+    if rank == 0:
+        raise NotLowered("a reduction of a single complex number is left to ATen")
     given = args[0] if args else None
     dims = [given] if isinstance(given, int) else list(given or range(rank))
     return [[positive_dim(d, rank) for d in dims], *args[1:]]
@@ -376,6 +386,7 @@ STRUCTURAL: dict[Any, Changed] = {
             aten.lift_fresh_copy.default,
             aten.contiguous.default,
             aten.index.Tensor,
+            aten._unsafe_index.Tensor,
         ),
         lambda rank, args: args,
     ),
@@ -386,6 +397,7 @@ STRUCTURAL: dict[Any, Changed] = {
     aten.slice.Tensor: _dims(0, default=(0,)),
     aten.split.Tensor: _dims(1, default=(None, 0)),
     aten.split_with_sizes.default: _dims(1, default=(None, 0)),
+    aten.unsafe_split.Tensor: _dims(1, default=(None, 0)),
     aten.unbind.int: _dims(0, default=(0,)),
     aten.flip.default: _dims(0),
     aten.roll.default: _dims(1, default=(None, ())),

@@ -646,7 +646,17 @@ def complex_arithmetic(x: Any, y: Any, r: Any, z: Any) -> Any:
     """Products, quotients, conjugates, and what is real again."""
     return (
         (x + y, x - 2 * y, x * y, x / z, x * r, r / z, -x, x * (2 + 3j), 1j * r, x * 0.5, x.exp(), x.reciprocal()),
-        (x.abs(), x.angle(), x.real + 1, (x * y).imag, x.conj() * z, x == y, torch.where(r > 0, x, y), x.sum(-1)),
+        (
+            x.abs(),
+            x.angle(),
+            x.log(),
+            x.real + 1,
+            (x * y).imag,
+            x.conj() * z,
+            x == y,
+            torch.where(r > 0, x, y),
+            x.sum(-1),
+        ),
         ((x * y).mean(), torch.complex(r, r) + x, r.to(torch.complex64) * y, x.resolve_conj() + 1),
     )
 
