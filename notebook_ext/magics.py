@@ -55,6 +55,10 @@ class CompileMagics(Magics):
         Without NAMES, what is compiled are the nn.Modules and the notebook's own functions that the top level of the cell calls. A function that
         itself calls backward() or an optimizer's step() runs as Python; the modules and losses that it calls are compiled. When the cell calls
         none of these but computes with tensors, the cell itself is compiled.
+
+        The session is bound to _compile. Beside it: %compile EXPR runs one expression, %explore shows a session or a log again, %guards, %recompiles and
+        %kernels answer in text, %glossary WORD explains a word. Without a notebook: engine.compile?, engine.record?, engine.explain?. The notebooks/ of the
+        project teach all of this; its docs/ list every reason for a break (BREAKS.md) and every kind of guard (GUARDS.md).
         """
         given = arguments.read(self.compile_cell, line, "%%compile")
         choice, names = arguments.choice(given), tuple(given.names)

@@ -20,7 +20,9 @@ def lines(notebook: Any) -> list[str]:
 
 
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda p: p.stem)
-def test_a_notebook_runs_and_teaches(path: pathlib.Path, tmp_path: pathlib.Path) -> None:
+def test_a_notebook_runs_and_teaches(
+    path: pathlib.Path, tmp_path: pathlib.Path, request: pytest.FixtureRequest
+) -> None:
     """No cell fails; each shows what it should; checks say "Not yet" before and "Solved" after; the outputs are those committed, byte for byte."""
     found = run(path, tmp_path)
     assert found.problem == ""
@@ -33,5 +35,7 @@ def test_a_notebook_runs_and_teaches(path: pathlib.Path, tmp_path: pathlib.Path)
     for cell in checks:
         assert ": Not yet." in texts[cell], f"{cell} passes unsolved: {texts[cell]}"
         assert ": Solved." in found.solved[cell], f"{cell} fails solved: {found.solved[cell]}"
+    if request.config.getoption("--accept"):
+        nbformat.write(found.notebook, path)  # type: ignore[no-untyped-call]
     changed = list(difflib.unified_diff(lines(read(path)), lines(found.notebook), "committed", "now", lineterm="", n=0))
     assert not changed, "make notebooks, and review: " + json.dumps([c[:300] for c in changed[:12]], indent=1)

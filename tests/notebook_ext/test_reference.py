@@ -67,3 +67,29 @@ def test_the_glossary_knows_forms_and_neighbours() -> None:
     assert "Did you mean" in explain("gaurd")
     assert list(TERMS) == sorted(TERMS, key=str.lower)
     assert all(text.endswith(".") for text in TERMS.values())
+
+
+def test_help_leads_on(shell: Any) -> None:
+    """``%%compile?`` lists the options and names what stands beside it; ``engine.compile?`` does so for code; what they name exists."""
+    magic = str(shell.shell.find_cell_magic("compile").__doc__)
+    assert "--backend" in magic
+    for name in ("explore", "guards", "recompiles", "kernels", "glossary"):
+        assert f"%{name}" in magic
+        assert shell.shell.find_line_magic(name)
+    text = str(engine.compile.__doc__)
+    for name in (
+        "explain",
+        "record",
+        "expect",
+        "guards_of",
+        "explain_call",
+        "mark_dynamic",
+        "disable",
+        "observe_torch",
+    ):
+        assert f"``{name}``" in text
+        assert callable(getattr(engine, name))
+    for page in ("BREAKS.md", "GUARDS.md"):
+        assert page in magic
+        assert page in text
+        assert (DOCS / page).exists()

@@ -1,0 +1,87 @@
+"""What README and CONTRIBUTING show is executed: every block of code runs and does what it says."""
+
+from __future__ import annotations
+
+import ast
+import importlib.util
+import linecache
+import pathlib
+import re
+import shlex
+import sys
+import types
+from typing import Any
+
+import pytest
+
+ROOT = pathlib.Path(__file__).parents[2]
+BLOCK = re.compile(r"^```(\w*)\n(.*?)^```", re.MULTILINE | re.DOTALL)
+
+
+def blocks(name: str) -> list[tuple[str, str]]:
+    """Language and text of each block of code, in order."""
+    return BLOCK.findall((ROOT / name).read_text(encoding="utf-8"))
+
+
+EXAMPLES = [text for language, text in blocks("CONTRIBUTING.md") if language == "python"]
+
+
+@pytest.mark.parametrize("text", EXAMPLES, ids=["opcode", "value", "guard", "wrapper", "lowering", "widget"])
+def test_an_example_of_contributing_works(text: str, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each worked example runs as it stands; its assertions hold."""
+    file = str(tmp_path / "example.py")
+    linecache.cache[file] = (len(text), None, text.splitlines(keepends=True), file)
+    module = types.ModuleType("example")
+    monkeypatch.setitem(sys.modules, "example", module)  # where dataclasses look for their names
+    exec(compile(text, file, "exec"), vars(module))
+
+
+def test_the_cells_of_the_readme_work(shell: Any) -> None:
+    """The two cells for a notebook run, and the summary tells of one graph."""
+    cells = [text for language, text in blocks("README.md") if language == "python" and text.startswith("%")]
+    assert len(cells) == 2
+    assert shell.run(cells[0]).succeeded
+    assert "softmax_with_mask: 1 graph, no breaks" in shell.run(cells[1]).text
+
+
+def test_the_code_of_the_readme_works(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is shown for use without a notebook runs, given a model, an input and a log."""
+    import torch
+
+    from tests.engine.observe.traces import traced
+
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "logs").mkdir()
+    (tmp_path / "logs" / "dedicated_log_torch_trace_x.log").write_bytes(traced()[1])
+    (code,) = [text for language, text in blocks("README.md") if language == "python" and not text.startswith("%")]
+    names: dict[str, Any] = {"model": torch.nn.Linear(2, 2), "x": torch.ones(1, 2)}
+    exec(compile(code, "readme", "exec"), names)
+    assert names["fast"](names["x"]).shape == (1, 2)
+    assert names["theirs"].compilations
+    assert names["before"].compilations
+    assert (tmp_path / "session.json").stat().st_size > 100
+
+
+def test_the_commands_of_the_readme_exist() -> None:
+    """Commands of other blocks name targets of the Makefile, modules, extras and files that exist."""
+    makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
+    for language, text in blocks("README.md"):
+        if language == "python":
+            continue
+        for line in filter(None, (row.partition("#")[0].strip() for row in text.splitlines())):
+            words = shlex.split(line.replace("\\", "/"))
+            if words[0] == "make":
+                assert re.search(rf"^{words[1]}:", makefile, re.MULTILINE), line
+            for module in re.findall(r"python\S* -m (\w+)", line.replace("\\", "/")):
+                assert importlib.util.find_spec(module), line
+            for word in words:
+                if word.startswith("notebooks/"):
+                    assert (ROOT / word).exists(), line
+
+
+def test_examples_are_named() -> None:
+    """There is one worked example for each of the six things that people add."""
+    headings = re.findall(r"^### … (.+)$", (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8"), re.MULTILINE)
+    assert headings == ["an opcode", "a kind of value", "a guard", "a wrapper", "a lowering", "a widget"]
+    assert len(EXAMPLES) == len(headings)
+    assert all(any(isinstance(node, ast.Assert) for node in ast.walk(ast.parse(text))) for text in EXAMPLES)

@@ -1,0 +1,80 @@
+"""The files for Binder: pinned, in step with the package, and with commands that work."""
+
+from __future__ import annotations
+
+import json
+import os
+import pathlib
+import re
+import subprocess
+import sys
+import tomllib
+
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+
+ROOT = pathlib.Path(__file__).parents[2]
+BINDER = ROOT / "binder"
+KNOWN = {"requirements.txt", "runtime.txt", "postBuild"}
+
+
+def requirements() -> dict[str, Requirement]:
+    """Requirements by name."""
+    lines = (
+        line.partition("#")[0].strip()
+        for line in (BINDER / "requirements.txt").read_text(encoding="utf-8").splitlines()
+    )
+    found = [Requirement(line) for line in lines if line and line != "." and not line.startswith("-")]
+    return {canonicalize_name(r.name): r for r in found}
+
+
+def test_every_file_is_one_that_binder_reads() -> None:
+    """Nothing in the folder is there for nothing."""
+    assert {p.name for p in BINDER.iterdir()} == KNOWN
+
+
+def test_every_package_is_pinned() -> None:
+    """Each requirement names one version; torch is the build without CUDA; the package itself comes from the repository."""
+    text = (BINDER / "requirements.txt").read_text(encoding="utf-8")
+    assert text.splitlines()[-1] == "."
+    assert "--extra-index-url https://download.pytorch.org/whl/cpu" in text
+    assert "torch==2.13.0+cpu" in text
+    for requirement in requirements().values():
+        (pin,) = requirement.specifier
+        assert pin.operator == "==", requirement
+        assert "*" not in pin.version
+
+
+def test_the_pins_are_what_the_package_asks_for() -> None:
+    """Everything that the package and its lab extra depend on is pinned, within the declared bounds."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    pinned = requirements()
+    for text in (*project["dependencies"], *project["optional-dependencies"]["lab"]):
+        declared = Requirement(text)
+        (pin,) = pinned[canonicalize_name(declared.name)].specifier
+        assert declared.specifier.contains(pin.version, prereleases=True), declared
+
+
+def test_the_python_is_one_that_the_package_takes() -> None:
+    """The runtime is a Python with which everything was tested."""
+    assert re.fullmatch(r"python-3\.11\n", (BINDER / "runtime.txt").read_text(encoding="utf-8"))
+
+
+def test_what_runs_after_building_works(tmp_path: pathlib.Path) -> None:
+    """The script is valid and executable; run here, it finds the packages and turns JupyterLab's requests to the network off."""
+    script = BINDER / "postBuild"
+    assert os.access(script, os.X_OK)
+    path = os.pathsep.join([str(pathlib.Path(sys.executable).parent), os.environ["PATH"]])
+    env = {**os.environ, "NB_PYTHON_PREFIX": str(tmp_path), "PATH": path, "PYTHONPATH": str(ROOT)}
+    subprocess.run(["bash", str(script)], env=env, cwd=ROOT, check=True)
+    settings = json.loads((tmp_path / "share/jupyter/lab/settings/overrides.json").read_text(encoding="utf-8"))
+    assert settings["@jupyterlab/apputils-extension:notification"]["fetchNews"] == "false"
+
+
+def test_links_to_binder_pin_a_tag() -> None:
+    """Every link to Binder opens the tour at a tag, so that a class next year sees what was tested."""
+    pages = [ROOT / "README.md", *(ROOT / "docs").glob("*.md"), *(ROOT / "notebooks").rglob("*.md")]
+    links = [link for page in pages for link in re.findall(r"mybinder\.org/v2/\S+", page.read_text(encoding="utf-8"))]
+    assert links
+    for link in links:
+        assert re.search(r"REPOSITORY/v\d+\.\d+\.\d+\?urlpath=lab/tree/notebooks/00_tour\.ipynb", link), link

@@ -1,0 +1,100 @@
+"""The package as others get it: wheel and sdist hold what is needed, and a wheel that is installed alone gives a working ``%load_ext notebook_ext``."""
+
+from __future__ import annotations
+
+import pathlib
+import shutil
+import subprocess
+import sys
+import tarfile
+import venv
+import zipfile
+from collections.abc import Iterator
+
+import pytest
+
+ROOT = pathlib.Path(__file__).parents[2]
+CELLS = r'''
+from IPython.testing.globalipapp import start_ipython
+shell = start_ipython()
+assert shell.run_cell("%load_ext notebook_ext").success
+ran = shell.run_cell("""%%compile -o session
+import torch
+def f(x):
+    return torch.softmax(x, 0)
+f(torch.ones(3))""")
+assert ran.success
+import engine, notebook_ext
+print(engine.__file__)
+print(len(shell.user_ns["session"].compilations))
+'''
+
+
+@pytest.fixture(scope="module")
+def built(tmp_path_factory: pytest.TempPathFactory) -> Iterator[pathlib.Path]:
+    """A folder with a wheel and an sdist of a copy of the sources; the build uses the setuptools that is installed, and no network."""
+    source = tmp_path_factory.mktemp("source") / "copy"
+    kept = shutil.ignore_patterns(
+        ".git", ".venv*", "node_modules", "__pycache__", "*.egg-info", "build", "dist", "report", ".*_cache"
+    )
+    shutil.copytree(ROOT, source, ignore=kept)
+    out = tmp_path_factory.mktemp("dist")
+    script = "import sys; from setuptools import build_meta as b; print(b.build_sdist(sys.argv[1])); print(b.build_wheel(sys.argv[1]))"
+    subprocess.run([sys.executable, "-c", script, str(out)], cwd=source, check=True, capture_output=True)
+    yield out
+
+
+def test_the_wheel_holds_what_runs(built: pathlib.Path) -> None:
+    """Both packages with type marks and the front end's files; no tests, no notebooks."""
+    (wheel,) = built.glob("*.whl")
+    names = zipfile.ZipFile(wheel).namelist()
+    for name in (
+        "engine/py.typed",
+        "notebook_ext/py.typed",
+        "notebook_ext/static/explorer.js",
+        "notebook_ext/static/shared/frame.css",
+    ):
+        assert name in names
+    tops = {name.split("/")[0] for name in names}
+    assert {t for t in tops if not t.endswith(".dist-info")} == {"engine", "notebook_ext"}
+    for path in (ROOT / "notebook_ext" / "static").rglob("*.*"):
+        assert path.relative_to(ROOT).as_posix() in names
+
+
+def test_the_sdist_builds_again(built: pathlib.Path) -> None:
+    """The source archive has the license, the readme, and all of both packages."""
+    (archive,) = built.glob("*.tar.gz")
+    with tarfile.open(archive) as opened:
+        names = {n.partition("/")[2] for n in opened.getnames()}
+    assert {"LICENSE", "README.md", "pyproject.toml", "engine/api.py", "notebook_ext/static/question.js"} <= names
+
+
+def test_an_installed_wheel_alone_works(built: pathlib.Path, tmp_path: pathlib.Path) -> None:
+    """In an environment of its own, which only sees the dependencies that are installed here, the extension loads and a cell is compiled."""
+    venv.create(tmp_path / "env", system_site_packages=False, with_pip=False)
+    python = tmp_path / "env" / "bin" / "python"
+    (wheel,) = built.glob("*.whl")
+    site = next((tmp_path / "env").glob("lib/python*/site-packages"))
+    zipfile.ZipFile(wheel).extractall(site)  # what an installer does with a pure wheel
+    here = pathlib.Path(pytest.__file__).parents[1]
+    (site / "dependencies.pth").write_text(f"{here}\n", encoding="utf-8")
+    ran = subprocess.run(
+        [str(python), "-c", CELLS],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=False,
+        env={"PATH": "/usr/bin:/bin", "HOME": str(tmp_path)},
+    )
+    assert ran.returncode == 0, ran.stderr
+    lines = ran.stdout.splitlines()
+    assert lines[-2].startswith(str(site))
+    assert lines[-1] == "1"
+
+
+def test_versions_that_were_tested_are_stated() -> None:
+    """README tells the versions of Python and torch, and the package's bounds hold them."""
+    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    assert "Python 3.11 with torch 2.13" in text
+    project = (ROOT / "pyproject.toml").read_text(encoding="utf-8")
+    assert '"torch>=2.11,<2.14"' in project
