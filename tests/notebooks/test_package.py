@@ -9,7 +9,6 @@ import sys
 import tarfile
 import venv
 import zipfile
-from collections.abc import Iterator
 
 import pytest
 
@@ -31,7 +30,7 @@ print(len(shell.user_ns["session"].compilations))
 
 
 @pytest.fixture(scope="module")
-def built(tmp_path_factory: pytest.TempPathFactory) -> Iterator[pathlib.Path]:
+def built(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
     """A folder with a wheel and an sdist of a copy of the sources; the build uses the setuptools that is installed, and no network."""
     source = tmp_path_factory.mktemp("source") / "copy"
     kept = shutil.ignore_patterns(
@@ -39,9 +38,10 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> Iterator[pathlib.Path]:
     )
     shutil.copytree(ROOT, source, ignore=kept)
     out = tmp_path_factory.mktemp("dist")
-    script = "import sys; from setuptools import build_meta as b; print(b.build_sdist(sys.argv[1])); print(b.build_wheel(sys.argv[1]))"
-    subprocess.run([sys.executable, "-c", script, str(out)], cwd=source, check=True, capture_output=True)
-    yield out
+    for kind in ("sdist", "wheel"):
+        script = f"import sys; from setuptools import build_meta; build_meta.build_{kind}(sys.argv[1])"
+        subprocess.run([sys.executable, "-c", script, str(out)], cwd=source, check=True, capture_output=True)
+    return out
 
 
 def test_the_wheel_holds_what_runs(built: pathlib.Path) -> None:
