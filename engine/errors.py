@@ -63,6 +63,15 @@ class Expectation(EngineError, AssertionError):
     """``engine.expect`` saw more graphs, breaks or recompiles than it was told to."""
 
 
+class BrokenAssumption(EngineError, AssertionError):
+    """``engine.config.debug_assertions``: compiled code was called with something that it was not compiled for, past its guards."""
+
+    def __init__(self, fault: str) -> None:
+        super().__init__(
+            f"Compiled code was called with what it was not compiled for: {fault}. This is a fault of the compiler's guards: please report it."
+        )
+
+
 class Unavailable(EngineError):
     """Something that this machine lacks (a GPU, Triton, a Graphviz renderer); says what and how to get it."""
 

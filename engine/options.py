@@ -36,6 +36,7 @@ class Config:
     ``capture_scalar_outputs``: numbers read from tensors (``item()``, ``tolist()``) are symbols of the graph, not breaks; None: where
     the backend makes no kernels, which cannot hold them, or under ``fullgraph``.
     ``capture_dynamic_output_shape_ops``: so are sizes that depend on values (``nonzero``, ``unique``, boolean masks).
+    ``debug_assertions``: each call of a compiled graph is held against what the graph was compiled for.
     ``disk_cache``: functional graphs are kept in the user's cache folder, and later processes read them from there (``ENGINE_DISK_CACHE=1``
     switches it on for a process).
     """
@@ -46,6 +47,7 @@ class Config:
     automatic_dynamic: bool = True
     capture_scalar_outputs: bool | None = None
     capture_dynamic_output_shape_ops: bool = True
+    debug_assertions: bool = False
     disk_cache: bool = os.environ.get("ENGINE_DISK_CACHE") == "1"
 
 

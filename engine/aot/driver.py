@@ -18,7 +18,18 @@ from engine.aot.joint import trace_joint
 from engine.aot.partition import Method, partition
 from engine.aot.unread import unwritten_kernel
 from engine.aot.views import NotFunctional
-from engine.aot.wrappers import aliases, autocast, autograd, bases, duplicates, effects, errors, mutations, subclasses
+from engine.aot.wrappers import (
+    aliases,
+    assertions,
+    autocast,
+    autograd,
+    bases,
+    duplicates,
+    effects,
+    errors,
+    mutations,
+    subclasses,
+)
 from engine.aot.wrappers.again import run_again
 from engine.aot.wrappers.layer import Layer, LayerWrapper, weave
 from engine.aot.wrappers.wrapper import Call, Onion, Wrapper, peel
@@ -32,7 +43,7 @@ from engine.records.aot import AotRecord, WrapperRecord
 from engine.records.graph import GraphRecord
 
 Run = Callable[..., Any]
-WRAPPERS: tuple[Wrapper, ...] = (errors, subclasses, duplicates, bases)
+WRAPPERS: tuple[Wrapper, ...] = (assertions, errors, subclasses, duplicates, bases)
 """Around the traced call, outermost first: they change what is compiled. Functions in functions."""
 
 LAYERS: tuple[LayerWrapper, ...] = (aliases, mutations, effects, autocast)

@@ -7,13 +7,14 @@ Training Deep Nets with Sublinear Memory Cost, 2016). A forward that keeps all t
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 import torch
 import torch.fx
 
 from engine.aot.joint import Joint, is_backward
+from engine.aot.memory import peak_bytes
 from engine.aot.mincut import INFINITE, Network
 from engine.aot.randomness import is_state, is_stated, join_draws, state_draws
 from engine.aot.recompute import ban, is_size, is_view, seen_by, size_of
@@ -251,8 +252,20 @@ def _split(parts: _Parts, saved: list[Node], method: Method, is_free: Sequence[b
         tuple(n.meta["val"] for n in parts.tangents),
         tuple(n.name for n in parts.tangents),
         tuple(n.meta["val"] for n in saved),
-        _record(parts, saved, recomputed, method, is_free),
+        _with_peaks(
+            _record(parts, saved, recomputed, method, is_free), forward, backward, {n.name for n in parts.inputs}
+        ),
     )
+
+
+def _with_peaks(
+    record: PartitionRecord, forward: torch.fx.GraphModule, backward: torch.fx.GraphModule, inputs: set[str]
+) -> PartitionRecord:
+    peaks = []
+    for half in (forward, backward):
+        callers = {n for n in half.graph.nodes if n.op == "placeholder" and n.name in inputs}
+        peaks.append(peak_bytes(half.graph, callers))
+    return replace(record, forward_peak_bytes=peaks[0], backward_peak_bytes=peaks[1])
 
 
 def _effects(parts: _Parts) -> set[Node]:

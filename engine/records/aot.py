@@ -60,6 +60,10 @@ class PartitionRecord(Record):
     """Inputs that are kept alive for the backward."""
     default_bytes: int = 0
     """Activations that would be kept if nothing were computed again."""
+    forward_peak_bytes: int = 0
+    """What the forward needs at most at once, its inputs not counted: by the sizes, run operator by operator."""
+    backward_peak_bytes: int = 0
+    """The same of the backward, with the activations that it was left and the tangents; inputs of the call not counted."""
 
 
 @dataclass(frozen=True, slots=True)

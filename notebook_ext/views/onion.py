@@ -84,6 +84,7 @@ def _partition(found: PartitionRecord) -> dict[str, Any]:
         "text": (
             f"{size(found.saved_bytes)} of activations saved between forward and backward ({found.method}); "
             f"{size(found.default_bytes)} with nothing computed again. Inputs kept alive: {size(found.kept_bytes)}."
+            + _peaks(found)
         ),
         "rows": [
             {
@@ -96,6 +97,12 @@ def _partition(found: PartitionRecord) -> dict[str, Any]:
             for v in rows
         ],
     }
+
+
+def _peaks(found: PartitionRecord) -> str:
+    if not found.forward_peak_bytes and not found.backward_peak_bytes:
+        return ""
+    return f" At most {size(found.forward_peak_bytes)} at once in the forward, {size(found.backward_peak_bytes)} in the backward."
 
 
 def _why_empty(record: CompilationRecord) -> str:

@@ -1,0 +1,66 @@
+"""Debug assertions: calls that get past the guards with what was not compiled for are refused, where that is asked for."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+
+import engine
+from engine.errors import BrokenAssumption
+from tests.engine.aot.tracing import compiled
+
+
+def program(a: torch.Tensor, b: torch.Tensor) -> tuple[torch.Tensor]:
+    """Writes to an input."""
+    a.add_(1)
+    return ((a * b).sin(),)
+
+
+def _given() -> tuple[torch.Tensor, torch.Tensor]:
+    return torch.ones(2, 3), torch.ones(2, 3)
+
+
+LIES: dict[str, tuple[Any, str]] = {
+    "gradient": (lambda a, b: (a, b.requires_grad_()), "b needed no gradient, which is no longer so"),
+    "duplicate": (lambda a, b: (a, a), "b is the same tensor as a, and one of them is written to"),
+    "sizes": (lambda a, b: (torch.ones(3, 3), b), "a has other sizes"),
+    "strides": (lambda a, b: (a, torch.ones(3, 2).t()), "b has other strides"),
+    "dtype": (lambda a, b: (a, b.double()), "b was of type torch.float32 and is of type torch.float64"),
+    "kind": (lambda a, b: (a, 3), "b was a tensor and is a int"),
+}
+
+
+@pytest.mark.parametrize(("lie", "fault"), LIES.values(), ids=LIES.keys())
+def test_lies_are_told(monkeypatch: pytest.MonkeyPatch, lie: Any, fault: str) -> None:
+    """Each names the input and what became of it; what was compiled for passes."""
+    monkeypatch.setattr(engine.config, "debug_assertions", True)
+    run = compiled(program, _given())[0].run
+    assert torch.equal(run(*_given())[0], program(*_given())[0])
+    with pytest.raises(BrokenAssumption, match=fault):
+        run(*lie(*_given()))
+
+
+def test_nothing_is_asserted_unasked() -> None:
+    """Without the option there is no such layer."""
+    engine.reset()
+    with engine.record() as session:
+        engine.compile(program, backend="aot_eager")(*_given())
+    aot = session.compilations[0].aot
+    assert aot is not None
+    (told,) = (w for w in aot.wrappers if w.name == "debug assertions")
+    assert not told.actions
+
+
+def test_compiled_functions_keep_their_promises(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With the option on, calls that guards admit pass: duplicates, gradients, sizes that vary."""
+    monkeypatch.setattr(engine.config, "debug_assertions", True)
+    engine.reset()
+    run = engine.compile(program, backend="aot_eager")
+    for n in (2, 3, 4):
+        a, b = torch.randn(n, 3), torch.randn(n, 3)
+        for make in (lambda x, y: (x, y), lambda x, y: (x, x), lambda x, y: (x, y.requires_grad_())):
+            ours, plain = (make(a.clone(), b.clone()) for _ in range(2))  # noqa: B023
+            assert torch.equal(run(*ours)[0], program(*plain)[0])
+            assert torch.equal(ours[0], plain[0])
