@@ -13,7 +13,7 @@ export class BreaksView {
     this.id = "breaks";
     this.at = 0;
     this.context = h("div", { class: "ctx" });
-    this.body = h("div", { class: "scr tall pad" });
+    this.body = h("div", { class: "scr tall pad", tabindex: "0" });
     this.el = h("div", { class: "breaks" }, this.context, this.body);
     this.keys = [
       key("ArrowDown ArrowUp", "next or previous break", (k) => { this.at += k === "ArrowDown" ? 1 : -1; this.draw(); }),

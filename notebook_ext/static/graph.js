@@ -87,7 +87,7 @@ export class GraphView {
     this.context = h("div", { class: "ctx wrap" });
     this.strip = h("div", { class: "ctx strip", hidden: true });
     this.svg = h("svg", { role: "group", "aria-label": "Graph" });
-    this.box = h("div", { class: "gbox", onscroll: () => this.soon(), onpointerdown: (/** @type {PointerEvent} */ e) => this.drag(e), onwheel: (/** @type {WheelEvent} */ e) => this.wheel(e) }, this.svg);
+    this.box = h("div", { class: "gbox", tabindex: "0", onscroll: () => this.soon(), onpointerdown: (/** @type {PointerEvent} */ e) => this.drag(e), onwheel: (/** @type {WheelEvent} */ e) => this.wheel(e) }, this.svg);
     this.map = new Minimap((x, y) => this.centre(x, y));
     this.table = new Rows((i) => this.#tableRow(i), { role: "rowgroup", "aria-label": "Nodes" }, 22);
     this.head = h("div", { class: "gt th", role: "row" }, ["#", "Node", "Operation", "Value", "Bytes", "Kernel", "Module", "Line"].map((t) => h("span", { role: "columnheader" }, t)));
@@ -302,7 +302,7 @@ export class GraphView {
     const b = /** @type {any} */ (this.picture.groups[i]);
     return h("g", { transform: `translate(${b.x} ${b.y})` },
       h("rect", { class: "grp" + (g.depth % 2 ? " odd" : ""), width: b.width, height: b.height, rx: 2 }),
-      h("g", { class: "gh", role: "button", "aria-label": `close ${g.path}`, onclick: () => { this.fold(i); this.frame.focus(); } }, h("rect", { class: "hit", width: b.width, height: 20 }), h("text", { x: 10, y: 15 }, `▾ ${g.label}`), h("text", { class: "ty", x: b.width - 8, y: 15, "text-anchor": "end" }, plural(g.nodes.length, "node"))));
+      h("g", { class: "gh", role: "button", onclick: () => { this.fold(i); this.frame.focus(); } }, h("rect", { class: "hit", width: b.width, height: 20 }), h("text", { x: 10, y: 15 }, `▾ ${g.label}`), h("text", { class: "ty", x: b.width - 8, y: 15, "text-anchor": "end" }, plural(g.nodes.length, "node"))));
   }
 
   /** A node, or a closed call. @param {number} id */

@@ -30,7 +30,7 @@ export class KernelsView {
     /** The links of the compilation in hand, made once. @type {{part: any, links: Links} | null} */
     this.linked = null;
     this.context = h("div", { class: "ctx" });
-    this.body = h("div", { class: "scr ktable" });
+    this.body = h("div", { class: "scr ktable", tabindex: "0" });
     this.detail = h("div", { class: "kdetail" });
     this.el = h("div", { class: "kernels" }, this.context, this.body, this.detail);
     this.keys = [
@@ -170,7 +170,7 @@ export class KernelsView {
     const dot = (/** @type {any} */ e, /** @type {number} */ i) => h("circle", { class: "kd" + (i === own ? " sel" : ""), cx: x(e.intensity), cy: y(e.flops), r: i === own ? 6 : 4, onclick: () => { this.go(this.part.rows.indexOf(rows[i])); this.frame.focus(); } });
     const mine = own >= 0 ? points[own] : null;
     return h(
-      "section", {},
+      "section", { tabindex: "0" },
       h("h4", {}, `Roofline, ${roof.card}, f32`, h("span", { class: "mut" }, "  ≈ estimated")),
       h("svg", { viewBox: `0 0 ${ROOF.width} ${ROOF.height}`, width: "100%", role: "img", "aria-label": mine ? `${r.kernel}: ${mine.intensity.toPrecision(2)} operations a byte, about ${metric(mine.flops)}flop/s` : "Roofline" },
         ticks.x.map((v) => [h("path", { class: "grid", d: `M${x(v)} ${ROOF.top}V${ROOF.height - ROOF.bottom}` }), h("text", { x: x(v), y: ROOF.height - 20, "text-anchor": "middle" }, v)]),
@@ -195,7 +195,7 @@ export class KernelsView {
     const missing = LADDER.filter(([id]) => part && part.panes.some((/** @type {any} */ p) => p.id === id) && !steps.some((s) => s.pane === id)).map(([, title]) => title);
     const facts = Object.entries(r.targets).map(([t, m]) => [t, m.registers, m.spills, m.shared, m.occupancy == null ? "" : Math.round(m.occupancy * 100) + " %", ms(m.seconds)]);
     return h(
-      "section", {},
+      "section", { tabindex: "0" },
       h("h4", {}, `IR ladder of ${r.kernel}, rows`, h("span", { class: "mut" }, `  ${this.target}`)),
       part ? steps.map(step) : h("p", { class: "mut" }, "Loading …"),
       missing.length ? h("p", { class: "mut" }, `No ${missing.join(", ")}: ${made ? made.error || "not made for this target" : "not compiled yet"}.`) : h("p", { class: "mut" }, "Colour: source line. Grey: generated."),
@@ -214,7 +214,7 @@ export class KernelsView {
   #reasons(r) {
     const found = gathered(this.part.decisions.filter((/** @type {any} */ d) => d.compilation === r.compilation && d.kernels.includes(r.kernel)));
     return h(
-      "section", {},
+      "section", { tabindex: "0" },
       h("h4", {}, `Fusion decisions about ${r.kernel}`),
       found.length ? found.map((d) => h("p", {}, h("b", { class: d.fused ? "ok" : "" }, d.fused ? "✓ Fused: " : "– Not fused: "), h("code", {}, d.first), d.second ? [" with ", h("code", {}, d.second)] : null, `. ${d.reason}`, d.saved ? h("span", { class: "mut" }, ` Saves ${d.saved}.`) : null)) : h("p", { class: "mut" }, r.nodes.length > 1 ? "Its nodes became one kernel without a choice to be made." : "It holds one node, and no neighbour was considered."),
       this.#externs(this.part.externs.filter((/** @type {any} */ e) => e.compilation === r.compilation)),

@@ -83,6 +83,12 @@ export class LinkedView {
       return this.frame.say(this.blank.textContent);
     }
     if (part !== this.part) this.take(part);
+    else if (this.wanted && this.wanted.startsWith("line=")) {
+      this.isPinned = false;
+      this.cursor = { slot: "A", row: this.firstRow() };
+      this.selected = this.rowNumber("A", this.cursor.row);
+    }
+    this.wanted = null;
     this.drawContext();
     for (const slot of SLOTS) this.views[slot].load();
     this.update();

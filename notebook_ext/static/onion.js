@@ -26,7 +26,7 @@ export class OnionView {
     this.context = h("div", { class: "ctx" });
     this.counter = h("code");
     this.play = button("▶ Play", "p", () => this.toggle());
-    this.body = h("div", { class: "scr tall pad" });
+    this.body = h("div", { class: "scr tall pad", tabindex: "0" });
     this.el = h("div", { class: "onion" }, this.context, this.body);
     this.keys = [
       key("ArrowRight ArrowLeft", "next or previous step of the call", (k) => { this.stop(); this.go(this.at + (k === "ArrowRight" ? 1 : -1)); }),

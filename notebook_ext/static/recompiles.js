@@ -158,7 +158,7 @@ export class RecompilesView {
       const [sign, kind, text] = CELLS[/** @type {keyof typeof CELLS} */ (state)] || (e.from && e.from <= column.first ? ["·", "mut", "not asked"] : ["", "", "not there yet"]);
       return h("span", { class: "cc " + kind + at(c), role: "gridcell", "aria-label": `call ${column.first}, ${e.name}: ${text}`, title: text, ...choose(c) }, sign);
     };
-    const head = columns.map((/** @type {any} */ column, /** @type {number} */ c) => h("button", { type: "button", class: "cc" + at(c), "aria-pressed": String(Boolean(at(c))), title: column.inputs, ...choose(c) }, column.first === column.last ? column.first : `${column.first}–${column.last}`));
+    const head = columns.map((/** @type {any} */ column, /** @type {number} */ c) => h("button", { type: "button", role: "columnheader", class: "cc" + at(c), "aria-selected": String(Boolean(at(c))), title: column.inputs, ...choose(c) }, column.first === column.last ? column.first : `${column.first}–${column.last}`));
     const made = (/** @type {any} */ column) => column.outcome === "compiled" && lane.entries.find((/** @type {any} */ e) => e.id === column.entry);
     return h(
       "section",

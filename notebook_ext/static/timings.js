@@ -19,8 +19,8 @@ export class TimingsView {
     this.at = 0;
     this.zoom = 1;
     this.context = h("div", { class: "ctx" });
-    this.clock = h("div", { class: "clock scr", tabindex: "-1" });
-    this.body = h("div", { class: "scr tall pad" });
+    this.clock = h("div", { class: "clock scr", tabindex: "0" });
+    this.body = h("div", { class: "scr tall pad", tabindex: "0" });
     this.el = h("div", { class: "timings" }, this.context, this.clock, this.body);
     this.keys = [
       key("ArrowDown ArrowUp", "next or previous compilation", (k) => { this.at += k === "ArrowDown" ? 1 : -1; this.draw(); }),

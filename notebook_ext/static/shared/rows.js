@@ -21,7 +21,7 @@ export class Rows {
     // Both are kept rather than read: reading them between writes would make the browser lay out the page each time.
     this.top = 0;
     this.view = 0;
-    this.el = h("div", { ...props, class: "rows " + (props.class || ""), onscroll: () => { this.top = this.el.scrollTop; this.#fill(); } }, this.inner);
+    this.el = h("div", { tabindex: "0", ...props, class: "rows " + (props.class || ""), onscroll: () => { this.top = this.el.scrollTop; this.#fill(); } }, this.inner);
     // A list that was scrolled while it was hidden stands at its top when it appears.
     this.observer = new ResizeObserver(() => {
       this.view = this.el.clientHeight;

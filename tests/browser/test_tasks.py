@@ -1,0 +1,133 @@
+"""Five questions that a person brings, each answered by keys alone on a model that no view was made for."""
+
+from __future__ import annotations
+
+import pathlib
+import textwrap
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+import torch
+
+import engine
+from engine import api
+from engine.records.session import Session
+from tests.browser.test_explorer import press
+
+pytestmark = pytest.mark.browser
+
+Show = Callable[..., Any]
+
+MODEL = """
+    import torch
+    from torch import nn
+
+    class Gate(nn.Module):
+        def __init__(self, width):
+            super().__init__()
+            self.mix = nn.Linear(width, width)
+            self.scale = nn.Parameter(torch.ones(width))
+
+        def forward(self, x):
+            gate = torch.sigmoid(x * self.scale)
+            print("gated")
+            return self.mix(gate * x).{last}
+"""
+
+
+def recorded(folder: pathlib.Path, last: str) -> Session:
+    """Two calls of the model with different batches, as a person's own file has it."""
+    path = folder / "gate.py"
+    path.write_text(textwrap.dedent(MODEL.format(last=last)).lstrip(), encoding="utf-8")
+    space: dict[str, Any] = {"__name__": "gate"}
+    exec(compile(path.read_text(encoding="utf-8"), str(path), "exec"), space)
+    torch.manual_seed(0)
+    compiled = engine.compile(space["Gate"](16))
+    with engine.record() as session, torch.no_grad():
+        compiled(torch.randn(4, 16))
+        compiled(torch.randn(6, 16))
+    assert api.wait(session, 120)
+    return session
+
+
+@pytest.fixture(scope="module")
+def sessions(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Session, Session]]:
+    """The model as it is, and as it was before its last line changed."""
+    pytest.importorskip("triton")
+    made = [recorded(tmp_path_factory.mktemp(last.partition("(")[0]), last) for last in ("softmax(-1)", "tanh()")]
+    yield made[0], made[1]
+    engine.reset()
+
+
+def keys_only(page: Any) -> None:
+    """Reach the widget as a person without a mouse does."""
+    page.locator("#theme").focus()
+    for _ in range(20):
+        page.keyboard.press("Tab")
+        if page.evaluate("document.activeElement.classList.contains('lm')"):
+            return
+    pytest.fail("Tab does not reach the widget")
+
+
+def test_which_line_breaks_the_graph(explorer: Show, sessions: tuple[Session, Session]) -> None:
+    """4 opens the breaks; Enter leads to the line, and the sentence says that it breaks there."""
+    page = explorer(sessions[0])
+    keys_only(page)
+    press(page, "4")
+    card = page.locator(".lm .card").first.inner_text()
+    assert 'print("gated")' in card
+    told = press(page, "Enter")
+    assert "Line 12" in told
+    assert "The graph breaks here" in told
+
+
+def test_which_guard_failed(explorer: Show, sessions: tuple[Session, Session]) -> None:
+    """2 opens the guards with the failing one in hand: what it expected and what it got."""
+    page = explorer(sessions[0])
+    keys_only(page)
+    told = press(page, "2 F")
+    assert "expected [4, 16], got [6, 16]" in told
+    assert "x" in told.split("shape")[0]
+
+
+def test_what_to_do_about_it(explorer: Show, sessions: tuple[Session, Session]) -> None:
+    """3 opens the recompiles with the miss in hand; its first remedy is code that one can paste."""
+    page = explorer(sessions[0])
+    keys_only(page)
+    told = press(page, "3")
+    assert "x.size(0) 4 -> 6" in told
+    assert "mark_dynamic(x, 0)" in page.locator(".lm .recompiles .fixes li").first.inner_text()
+
+
+def test_which_kernel_a_line_went_into(explorer: Show, sessions: tuple[Session, Session]) -> None:
+    """In the linked view, down to the line of the sigmoid; the sentence names its way down to PTX, j in Triton stands on its kernel's lines."""
+    page = explorer(sessions[0])
+    keys_only(page)
+    told = press(page, "1 Home")
+    for _ in range(40):
+        if "torch.sigmoid" in told:
+            break
+        told = press(page, "ArrowDown")
+    assert told.split("torch.sigmoid")[1].count("→") >= 4
+    assert "PTX" in told
+    press(page, "Enter ] ] j")
+    row = page.locator(".lm section.cur .r.at")
+    assert page.locator(".lm section.cur").get_attribute("data-pane") == "triton"
+    assert "hit" in row.get_attribute("class").split()
+
+
+def test_what_changed_between_two_runs(explorer: Show, sessions: tuple[Session, Session]) -> None:
+    """0 opens the comparison with the run before; down to the function that differs, Enter shows the operation that was another."""
+    after, before = sessions
+    page = explorer(after, others={"the run before": before}, name="this run")
+    keys_only(page)
+    told = press(page, "0")
+    assert "1 of" in told.split(";")[0]
+    for _ in range(6):
+        if "differs in graphs" in told:
+            break
+        told = press(page, "ArrowDown")
+    told = press(page, "Enter")
+    assert "tanh" in told.split("became")[0]
+    assert "softmax" in told.split("became")[1]
