@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 import torch
 
-from tests.bench import backward, overhead, traces, tracing, training
+from tests.bench import backward, explorer, overhead, traces, tracing, training
 
 COLD_WAYS = ("engine", "%%compile", "torch eager", "torch inductor")
 
@@ -163,13 +163,18 @@ def trace_rows(rounds: int) -> list[Row]:
     return rows
 
 
+def explorer_rows() -> list[Row]:
+    """The explorer in a browser, each figure beside the most that it may be."""
+    return [Row(what, ours, bar, unit, "the most it may take", 1.0) for what, ours, bar, unit in explorer.measure()]
+
+
 def main() -> None:
     """Measure, and print the table."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rounds", type=int, default=41, help="rounds of warm calls")
     parser.add_argument("--cold-rounds", type=int, default=3, help="rounds of cold compiles")
     parser.add_argument("--trace-rounds", type=int, default=5, help="rounds of reports and of observed compiles")
-    parser.add_argument("--only", choices=("overhead", "cold", "tracing", "traces", "training", "backward"))
+    parser.add_argument("--only", choices=("overhead", "cold", "tracing", "traces", "training", "backward", "explorer"))
     options = parser.parse_args()
     print(
         f"torch {torch.__version__}, Python {platform.python_version()}, {os.cpu_count()} cores, {torch.get_num_threads()} threads"
@@ -187,6 +192,8 @@ def main() -> None:
         rows += backward_rows(options.cold_rounds)
     if options.only in (None, "traces"):
         rows += trace_rows(options.trace_rounds)
+    if options.only in (None, "explorer"):
+        rows += explorer_rows()
     print(f"\n{HEADER}")
     for row in rows:
         print(row)
