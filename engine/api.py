@@ -127,7 +127,7 @@ def compile(
         UnknownBackend, UnknownTarget, BadArgument: see their messages.
 
     See also: ``explain`` (graphs, breaks and guards of one call), ``record`` (everything, as a Session), ``expect`` (for tests), ``guards_of``, ``explain_call``,
-    ``mark_dynamic``, ``disable``, ``observe_torch`` (the same for stock torch.compile). ``docs/BREAKS.md`` lists why graphs break, ``docs/GUARDS.md`` what is guarded.
+    ``mark_dynamic``, ``disable``, ``observe_torch`` (the same for stock torch.compile). ``notebooks/reference/BREAKS.md`` lists why graphs break, ``notebooks/reference/GUARDS.md`` what is guarded.
     """
     checked = make_options(backend, fullgraph=fullgraph, dynamic=dynamic, target=target, options=options)
     if fn_or_module is None:

@@ -1,4 +1,4 @@
-"""The words of the field, each explained in a sentence or two: ``%glossary``, and ``docs/GLOSSARY.md``."""
+"""The words of the field, each explained in a sentence or two: ``%glossary``, and ``notebooks/reference/GLOSSARY.md``."""
 
 from __future__ import annotations
 
@@ -71,6 +71,6 @@ def explain(word: str) -> str:
 
 
 def page() -> str:
-    """``docs/GLOSSARY.md``."""
+    """``notebooks/reference/GLOSSARY.md``."""
     rows = "\n\n".join(f"### {term}\n\n{text}" for term, text in TERMS.items())
     return f"# Glossary\n\nThe words of the field, as this project uses them. In a notebook, `%glossary guard` explains one.\n\n{rows}\n"

@@ -58,7 +58,7 @@ class CompileMagics(Magics):
 
         The session is bound to _compile. Beside it: %compile EXPR runs one expression, %explore shows a session or a log again, %guards, %recompiles and
         %kernels answer in text, %glossary WORD explains a word. Without a notebook: engine.compile?, engine.record?, engine.explain?. The notebooks/ of the
-        project teach all of this; its docs/ list every reason for a break (BREAKS.md) and every kind of guard (GUARDS.md).
+        project teach all of this; notebooks/reference/ lists every reason for a break (BREAKS.md) and every kind of guard (GUARDS.md).
         """
         given = arguments.read(self.compile_cell, line, "%%compile")
         choice, names = arguments.choice(given), tuple(given.names)

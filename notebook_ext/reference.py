@@ -67,7 +67,7 @@ PAGES: Mapping[str, Callable[[], str]] = {
 
 def main() -> None:
     """Write all pages."""
-    folder = pathlib.Path(sys.argv[1] if len(sys.argv) > 1 else "docs")
+    folder = pathlib.Path(sys.argv[1] if len(sys.argv) > 1 else "notebooks/reference")
     for name, page in PAGES.items():
         (folder / name).write_text(page(), encoding="utf-8")
 

@@ -224,3 +224,12 @@ def test_ci_script_stops_at_the_first_failure() -> None:
     assert "set -euo pipefail" in text
     assert text.rstrip().endswith("exec make test </dev/null")
     assert os.access(path, os.X_OK)
+
+
+def test_the_top_level_stays_small() -> None:
+    """What stands beside the packages, notebooks and tests is what every visitor expects there."""
+    ran = subprocess.run(["git", "ls-files"], cwd=ROOT, capture_output=True, text=True, check=True)
+    assert {path.partition("/")[0] for path in ran.stdout.splitlines()} <= {
+        "pyproject.toml", "notebook_ext", "engine", "notebooks", "tests", "binder", "README.md", "Makefile", "LICENSE", "CONTRIBUTING.md",
+        "CHANGELOG.md", ".ci", ".github", ".gitignore",
+    }  # fmt: skip

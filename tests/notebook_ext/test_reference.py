@@ -15,7 +15,7 @@ from engine.ir import guard, tensor_guard
 from notebook_ext.glossary import TERMS, explain
 from notebook_ext.reference import PAGES
 
-DOCS = pathlib.Path(__file__).parents[2] / "docs"
+DOCS = pathlib.Path(__file__).parents[2] / "notebooks" / "reference"
 
 
 @pytest.mark.parametrize("name", PAGES)
