@@ -19,7 +19,7 @@ from engine.autograd.front import forget
 from engine.backwards import captured_backwards
 from engine.expectation import expecting
 from engine.ir.context import current_session, recording
-from engine.ir.marks import DYNAMIC, STATIC
+from engine.ir.marks import DYNAMIC, ORIGINALS, STATIC
 from engine.kernels.targets import default_target, parse_target
 from engine.options import MODES, Options
 from engine.pipeline import BACKENDS, Pipeline, forget_pipelines, pipeline_for
@@ -102,6 +102,7 @@ def compile(
     dynamic: bool | None = None,
     target: str | None = None,
     options: Mapping[str, Any] | None = None,
+    compiled_autograd: bool = False,
 ) -> Any:
     """Compile a function, a bound method or an ``nn.Module``; also a decorator.
 
@@ -130,9 +131,27 @@ def compile(
     ``mark_dynamic``, ``disable``, ``observe_torch`` (the same for stock torch.compile). ``notebooks/reference/BREAKS.md`` lists why graphs break, ``notebooks/reference/GUARDS.md`` what is guarded.
     """
     checked = make_options(backend, fullgraph=fullgraph, dynamic=dynamic, target=target, options=options)
-    if fn_or_module is None:
-        return functools.partial(_compile, pipeline=pipeline_for(checked))
-    return _compile(fn_or_module, pipeline_for(checked))
+    compiling = functools.partial(_compile, pipeline=pipeline_for(checked))
+    if compiled_autograd:
+        compiling = functools.partial(_step, checked)
+    return compiling if fn_or_module is None else compiling(fn_or_module)
+
+
+def _step(options: Options, fn: Any) -> Any:
+    """A function whose backwards are captured while it runs."""
+    if not isinstance(fn, types.FunctionType):
+        raise errors.BadArgument(
+            f"compiled_autograd=True takes a function that calls backward(), not {describe(fn)}: call backward() under engine.compiled_autograd()."
+        )
+    compiled = _compile(fn, pipeline_for(options))
+
+    @functools.wraps(fn)
+    def step(*args: Any, **kwargs: Any) -> Any:
+        with captured_backwards(options):
+            return compiled(*args, **kwargs)
+
+    ORIGINALS[step] = original(fn)
+    return step
 
 
 @contextlib.contextmanager

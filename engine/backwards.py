@@ -11,9 +11,11 @@ from typing import Any
 import torch
 
 from engine.autograd.front import Event, Settings, capturing
+from engine.autograd.inline import inline
 from engine.autograd.run import CapturedBackward
 from engine.autograd.segments import Traced, divided
 from engine.autograd.tell import backward_record
+from engine.graph.tell import graph_record
 from engine.ir.context import current_session
 from engine.options import Options
 from engine.pipeline import Pipeline, backend_name, pipeline_for
@@ -53,13 +55,28 @@ def _compile(pipeline: Pipeline, backward: CapturedBackward) -> Run:
             text = f"{name.replace('_', ' ')} of {backward.id} could not be compiled: {type(error).__name__}: {error}"
             session.add_failure(Failure("autograd", text.splitlines()[0], "it runs operator by operator"))
 
-    run, _ = divided(backward.graph, backward.id, compile, fail)
+    whole, notes = inline(backward.graph)
+    if notes:
+        _amend(backward, whole, notes)
+    run, _ = divided(whole, backward.id, compile, fail)
 
     def compiled(*lists: Any) -> Any:
-        # Gradients that are to be differentiated themselves must come from operators that autograd knows.
-        return backward.eager()(*lists) if torch.is_grad_enabled() else run(*lists)
+        # Gradients that are to be differentiated themselves must come from operators that autograd knows, and autocast from those that it casts.
+        as_is = torch.is_grad_enabled() or torch._C._is_any_autocast_enabled()
+        return backward.eager()(*lists) if as_is else run(*lists)
 
     return compiled
+
+
+def _amend(backward: CapturedBackward, whole: torch.fx.GraphModule, notes: tuple[str, ...]) -> None:
+    """Show the graph that a backend compiles in place of the one with calls in it."""
+    session = current_session()
+    if session is None:
+        return
+    record = graph_record(whole, "captured", backward.id, "captured backward, compiled calls inlined")
+    for known in session.backwards:
+        if known.id == backward.id:
+            session.put_backward(replace(known, graphs=(record, *known.graphs[1:]), notes=(*known.notes, *notes)))
 
 
 def _tell(options: Options, event: Event) -> None:

@@ -15,6 +15,7 @@ from engine.autograd.capture import Call, Captured, Step, Value, values_in
 from engine.autograd.sizes import Arithmetic
 from engine.ir.graph import NodeOrigin, set_origin
 from engine.ir.in_graph import InGraph
+from engine.ir.inlined import INLINED
 
 PLACEHOLDERS = ("inputs", "sizes", "scalars", "hooks", "packed_data")
 """The lists that a captured graph is called with."""
@@ -25,12 +26,15 @@ KIND = "autograd_kind"
 CALL = "autograd_call"
 """Key of ``node.meta``: the place in the walk of the autograd node that a node stands for."""
 
+FUNCTION = "autograd_function"
+"""Key of ``node.meta``: the class of the Python function whose backward a node calls."""
+
 BARRIERS = frozenset(
     {"tensor_pre_hook", "pre_hook", "post_hook", "post_acc_grad_hook", "unpack_hook", "python", "opaque"}
 )
 """Kinds that run code of the user's: what is around them stays around them."""
 
-EFFECTS = BARRIERS | {"accumulate", "retain_grad", "let_go", "check"}
+EFFECTS = BARRIERS | {"accumulate", "retain_grad", "let_go", "check", "open"}
 """Kinds that do more than compute their result."""
 
 
@@ -75,10 +79,10 @@ class Writer:
             self._nodes[source, index] = node
             if source == "inputs":
                 node.meta["val"] = self.captured.inputs[index]
-        if any(s.kind in BARRIERS for c in calls for s in c.steps):
-            versions_of = _named("versions_of", targets.versions_of)
+        if any(_runs_users_code(s) for c in calls for s in c.steps):
+            versions_of = named("versions_of", targets.versions_of)
             self._nodes["versions"] = self._node(versions_of, (self._nodes["inputs"],), "versions", None, "input")
-        let_go = _named("let_go", targets.let_go)
+        let_go = named("let_go", targets.let_go)
         self._node(let_go, (self._nodes["inputs"],), "let_go", None, "let_go")
 
     def _leaves(self, thing: Any) -> Sequence[Value]:
@@ -103,8 +107,10 @@ class Writer:
             target, args = self._target(step)
             if self._has_run_users_code:
                 args = self._check(step, args)
-            self._nodes[step] = self._node(target, args, step.name, call, step.kind)
-            self._has_run_users_code = self._has_run_users_code or step.kind in BARRIERS
+            self._nodes[step] = node = self._node(target, args, step.name, call, step.kind)
+            if step.kind == "python":
+                node.meta[FUNCTION] = getattr(type(call.owner), "_forward_cls", None)
+            self._has_run_users_code = self._has_run_users_code or _runs_users_code(step)
         for term in [t for t in self._sums if isinstance(t.source, Step) and t.source.call is call]:
             self._join_all(term, call)
 
@@ -119,7 +125,7 @@ class Writer:
         versions, places = self._nodes["versions"], tuple(found)
         if step.kind == "python":
             return (*args, versions, places) if all(isinstance(v.source, str) for v in values_in(saved)) else args
-        unchanged = _named("unchanged", targets.unchanged)
+        unchanged = named("unchanged", targets.unchanged)
         self._node(
             unchanged, (versions, places, tuple(map(self._value, found.values()))), "unchanged", step.call, "check"
         )
@@ -129,25 +135,25 @@ class Writer:
         """Add a term to the sums that it is part of."""
         for whole in self._sums.pop(term):
             value, so_far = self._value(term), self._nodes[whole]
-            add = _named("add", targets.add)
+            add = named("add", targets.add)
             self._nodes[whole] = value if so_far is None else self._node(add, (so_far, value), "add", call, "add")
 
     def _target(self, step: Step) -> tuple[Callable[..., Any], tuple[Any, ...]]:
         args = tuple(self._argument(a) for a in step.args)
         if step.kind in ("function", "opaque"):
-            return _named(step.name, adapter.formula(step.name)), args
+            return named(step.name, adapter.formula(step.name)), args
         if step.kind == "validate":
-            return _named(step.name, targets.Validate(step.call.name, step.args[2])), args[:2]
+            return named(step.name, targets.Validate(step.call.name, step.args[2])), args[:2]
         if step.kind == "python":
-            return _named(step.name, hooks.python_backward, is_python=True), args
+            return named(step.name, hooks.python_backward, is_python=True), args
         if step.kind == "retain_grad":
             assert adapter.BUILTIN_HOOK is not None
-            return _named(step.kind, adapter.BUILTIN_HOOK), args
+            return named(step.kind, adapter.BUILTIN_HOOK), args
         if step.kind == "accumulate":
-            return _named(step.name, targets.accumulate_grad, changes_state=True), args
+            return named(step.name, targets.accumulate_grad, changes_state=True), args
         if step.kind in hooks.RUNS:
-            return _named(step.name, hooks.RUNS[step.kind], is_python=True), args
-        return _named(step.name, getattr(targets, step.kind)), args
+            return named(step.name, hooks.RUNS[step.kind], is_python=True), args
+        return named(step.name, getattr(targets, step.kind)), args
 
     def _argument(self, thing: Any) -> Any:
         if isinstance(thing, Value):
@@ -191,10 +197,16 @@ class Writer:
                 self.graph.erase_node(node)
 
 
-def _named(name: str, run: Callable[..., Any], **facts: bool) -> InGraph:
+def named(name: str, run: Callable[..., Any], **facts: bool) -> InGraph:
+    """A callable with the name that the graph shows."""
     made = InGraph(short(name), run, **facts)
     made.__module__ = "autograd"
     return made
+
+
+def _runs_users_code(step: Step) -> bool:
+    """Whether a step may write to what others have saved."""
+    return step.kind in BARRIERS and not hasattr(getattr(step.call.owner, "_forward_cls", None), INLINED)
 
 
 def short(name: str) -> str:

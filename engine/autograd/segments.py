@@ -94,7 +94,7 @@ def _layout(value: Any) -> Any:
     if value is None:
         return "None"
     if type(value) in (torch.Tensor, torch.nn.Parameter):
-        if value.layout is not torch.strided:
+        if value.layout is not torch.strided or value.is_conj() or value.is_neg():
             return None
         return value.shape, value.stride(), value.dtype, value.device, value.storage_offset()
     return ("is", value) if type(value) in (int, float, bool) else None
@@ -168,7 +168,7 @@ class _Divider:
                 self._pure.append(node)
             elif kind == "accumulate":
                 self._waiting.append(node)
-            elif kind == "item" or (kind == "check" and not self._waiting):
+            elif kind in ("item", "open") or (kind == "check" and not self._waiting):
                 self._copy(node)
             else:
                 self._flush()

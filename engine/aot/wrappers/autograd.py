@@ -21,6 +21,7 @@ from engine.aot.undefined import NotSeparable, absent_gradients, without_tangent
 from engine.aot.wrappers.again import Again, NotAgain
 from engine.aot.wrappers.aliases import set_version
 from engine.aot.wrappers.layer import Layer
+from engine.ir.inlined import INLINED, Inlined
 from engine.ir.plan import Plan
 from engine.records.aot import WrapperAction
 
@@ -134,11 +135,30 @@ def post_compile(crossing: Crossing, forward: Run, backward: Backward) -> Run:
     node = type(
         "CompiledFunction",
         (torch.autograd.Function,),
-        {"forward": staticmethod(scope["forward"]), "backward": staticmethod(scope["differentiate"])},
+        {
+            "forward": staticmethod(scope["forward"]),
+            "backward": staticmethod(scope["differentiate"]),
+            INLINED: inlined(crossing, backward),
+        },
     )
     # Function.apply looks for functorch transforms, under which compiled graphs never run.
     apply: Run = super(torch.autograd.Function, node).apply  # type: ignore[misc]
     return apply
+
+
+def inlined(crossing: Crossing, backward: Backward) -> Inlined:
+    """What a captured backward needs to hold this one's graph in place of its node."""
+    places = {n: k for k, n in enumerate(crossing.needing)}
+    return Inlined(
+        backward.graph,
+        crossing.tensors,
+        crossing.numbers,
+        crossing.differentiable,
+        crossing.layouts,
+        tuple(places.get(n) for n in range(crossing.inputs)),
+        backward.open,
+        laid_out,
+    )
 
 
 def _text(c: Crossing, again: Again) -> str:
@@ -267,6 +287,11 @@ class Backward:
         told: Any = torch._C._functions.DelayedError(why, len(tensors))(*tensors) if tensors else ()
         guarded = iter((told,) if isinstance(told, torch.Tensor) else told)
         return [None if g is None else next(guarded) for g in found]
+
+    def open(self, ctx: Any) -> tuple[Any, ...]:
+        """The numbers that a call saved, where the graph runs inside of another one; lets go of what else the call holds."""
+        self._let_go(ctx)
+        return tuple(ctx.numbers) if self.crossing.numbers else ()
 
     def _let_go(self, ctx: Any) -> None:
         """Free what the call holds, unless the graph is retained. What saved nothing may be differentiated any number of times."""

@@ -338,3 +338,58 @@ def test_memory_is_not_kept() -> None:
             del y
     gc.collect()
     assert saved() is None
+
+
+def test_backwards_of_compiled_calls_are_inlined() -> None:
+    """Three compiled calls become one graph that a backend compiles whole, and gradients are the same to the bit."""
+    m = mlp()
+
+    def forward(x: torch.Tensor) -> torch.Tensor:
+        x = m[0](x)
+        engine.graph_break()
+        x = m[1](x)
+        engine.graph_break()
+        return m[2](x).sum()
+
+    x = torch.randn(2, 4)
+    forward(x).backward()
+    expected = [g.clone() for g in grads(m)]
+    compiled = engine.compile(forward, backend="aot_eager")
+    seen = []
+
+    def backend(module: torch.fx.GraphModule, inputs: Any) -> Any:
+        seen.append([n.target for n in module.graph.nodes if n.op == "call_function"])
+        return module
+
+    with engine.record() as session, engine.compiled_autograd(backend):
+        for _ in range(2):
+            m.zero_grad()
+            compiled(x).backward()
+    assert len(seen) == 1
+    assert torch.ops.aten.mm.default in seen[0]
+    assert all(a.equal(b) for a, b in zip(expected, grads(m), strict=True))
+    assert [n for n in session.backwards[0].notes if "is inlined" in n]
+
+
+def test_a_training_step_compiled_with_its_backward() -> None:
+    """compile(..., compiled_autograd=True) captures the backward that the function runs; a module is refused with the remedy."""
+    m, x = mlp(), torch.randn(2, 4)
+    m(x).square().sum().backward()
+    expected = [g.clone() for g in grads(m)]
+
+    @engine.compile(backend="aot_eager", compiled_autograd=True)
+    def step(x: torch.Tensor) -> torch.Tensor:
+        m.zero_grad()
+        loss = m(x).square().sum()
+        loss.backward()
+        return loss.detach()
+
+    with engine.record() as session:
+        for _ in range(3):
+            assert step(x).equal(m(x).square().sum())
+    assert outcomes(session) == ["captured", "hit", "hit"]
+    assert all(a.allclose(b) for a, b in zip(expected, grads(m), strict=True))
+    m(x).sum().backward()
+    assert len(session.backward_calls) == 3
+    with pytest.raises(ValueError, match=r"under engine\.compiled_autograd"):
+        engine.compile(m, compiled_autograd=True)

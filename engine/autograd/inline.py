@@ -1,0 +1,105 @@
+"""Puts backward graphs of compiled calls into a captured graph in place of the calls of their nodes, so that all is compiled together."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+import torch.fx
+
+from engine.autograd.program import CALL, FUNCTION, KIND, named
+from engine.autograd.targets import unchanged
+from engine.ir.graph import origin_of, set_origin
+from engine.ir.inlined import INLINED, Inlined
+
+Values = Mapping[torch.fx.Node, Any]
+
+
+def inline(module: torch.fx.GraphModule) -> tuple[torch.fx.GraphModule, tuple[str, ...]]:
+    """The captured graph with what can be inlined inlined, and for each compiled call a sentence on it; the graph itself where there is none."""
+    calls = [n for n in module.graph.nodes if isinstance(_inlined_of(n), Inlined)]
+    if not calls:
+        return module, ()
+    graph = torch.fx.Graph()
+    values: dict[torch.fx.Node, Any] = {}
+    notes = []
+    for node in module.graph.nodes:
+        known = _inlined_of(node)
+        reason = "" if known is None else _why_not(node, known)
+        if known is not None:
+            notes.append(
+                f"the backward of a compiled call ({node.name}) {f'is called: {reason}' if reason else 'is inlined'}"
+            )
+        if known is not None and not reason:
+            values[node] = _put(graph, node, known, values)
+        elif node.target is operator.getitem and isinstance(values.get(node.args[0]), tuple):
+            values[node] = values[node.args[0]][node.args[1]]
+        else:
+            values[node] = graph.node_copy(node, lambda n: values[n])
+    graph.lint()
+    return torch.fx.GraphModule(torch.nn.Module(), graph, "CapturedBackward"), tuple(notes)
+
+
+def _inlined_of(node: torch.fx.Node) -> Inlined | None:
+    found = getattr(node.meta.get(FUNCTION), INLINED, None)
+    return found if isinstance(found, Inlined) else None
+
+
+def _why_not(node: torch.fx.Node, known: Inlined) -> str:
+    """Why a compiled call's node must be called as it is; empty when its graph can stand for it."""
+    grads: Any = node.args[3]
+    if any(grads[n] is None for n in known.differentiable):
+        return "not all of its results were used"
+    if None in known.layouts:
+        return "its sizes are symbols"
+    if any(u.target is not operator.getitem for u in node.users):
+        return "its gradients are used together"
+    for inner in known.graph.graph.nodes:
+        if inner.op in ("placeholder", "output") or inner.target is operator.getitem:
+            continue
+        if not isinstance(inner.target, torch._ops.OpOverload) or inner.target._schema.is_mutable:
+            return f"{inner.name} is no functional operator"
+        if torch.Tag.nondeterministic_seeded in inner.target.tags or inner.target.namespace not in ("aten", "prims"):
+            return f"{inner.name} must run where it stands"
+    return ""
+
+
+def _put(graph: torch.fx.Graph, node: torch.fx.Node, known: Inlined, values: Values) -> tuple[Any, ...]:
+    """The nodes of a compiled call's backward; the gradients of the call's inputs."""
+    context, saved, _, grads, *check = torch.fx.node.map_arg(node.args, lambda n: values[n])
+
+    def put(target: Any, args: tuple[Any, ...], name: str, kind: str) -> torch.fx.Node:
+        made = graph.create_node("call_function", target, args, {}, name=name)
+        made.meta[KIND] = kind
+        return _marked(made, node)
+
+    if check:
+        put(named("unchanged", unchanged), (*check, tuple(s for s in saved if s is not None)), "unchanged", "check")
+    numbers = put(named("open", known.open), (context,), "opened", "open")
+    given: list[Any] = [*saved]
+    given += [put(operator.getitem, (numbers, n), "number", "item") for n in range(known.numbers)]
+    for place, (size, stride) in zip(known.differentiable, _layouts(known), strict=True):
+        given.append(put(named("laid_out", known.laid_out), (grads[place], size, stride), "tangent", "add"))
+    inner: dict[torch.fx.Node, Any] = {}
+    returned: Any = ()
+    for old in known.graph.graph.nodes:
+        if old.op == "placeholder":
+            inner[old] = given[len(inner)]
+        elif old.op == "output":
+            returned = torch.fx.node.map_arg(old.args[0], lambda n: inner[n])
+        else:
+            inner[old] = made = _marked(graph.node_copy(old, lambda n: inner[n]), node)
+            made.meta[KIND] = "item" if old.target is operator.getitem else "function"
+    return tuple(None if n is None else returned[n] for n in known.gradients)
+
+
+def _layouts(known: Inlined) -> list[tuple[tuple[int, ...], tuple[int, ...]]]:
+    return [layout for layout in known.layouts if layout is not None]
+
+
+def _marked(made: torch.fx.Node, node: torch.fx.Node) -> torch.fx.Node:
+    made.meta = {KIND: made.meta.get(KIND), CALL: node.meta.get(CALL)}
+    set_origin(made, origin_of(node))
+    return made

@@ -1,0 +1,32 @@
+"""A compiled call's backward as a graph that may stand inside of another: what the autograd node of a compiled call tells about itself."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch.fx
+
+INLINED = "_engine_inlined"
+"""Attribute of an autograd Function's class: its ``Inlined``."""
+
+
+@dataclass(frozen=True, eq=False)
+class Inlined:
+    """``graph`` takes saved tensors, saved numbers and a tangent for each of the positions ``differentiable`` of the call's results.
+
+    It returns gradients; ``gradients`` says, for each input of the call, which of them is its. ``layouts`` are sizes and strides that each
+    tangent must have, None where they are symbols.
+    """
+
+    graph: torch.fx.GraphModule
+    tensors: int
+    numbers: int
+    differentiable: tuple[int, ...]
+    layouts: tuple[tuple[tuple[int, ...], tuple[int, ...]] | None, ...]
+    gradients: tuple[int | None, ...]
+    open: Callable[[Any], tuple[Any, ...]]
+    """Of a node of this kind: the numbers that it saved; lets go of what else it holds."""
+    laid_out: Callable[[Any, Any, Any], Any]
+    """A tangent in the layout that the graph wants."""
