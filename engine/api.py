@@ -119,6 +119,7 @@ def compile(
         options: further settings by name. ``{"fused_random": True}``: on a GPU, kernels draw random numbers themselves (dropout costs no memory
             traffic); a seed then gives the same numbers at each run, but not those of eager. ``{"mode": "reduce-overhead"}``: on a GPU, the
             kernels of each graph are recorded once for each shape and launched as one (CUDA graphs).
+        compiled_autograd: capture the backwards that run while the function does (a training step), as in ``engine.compiled_autograd``.
 
     Returns:
         A function with the signature of ``fn``; for a module, a module of the same class that shares the original's parameters; for a class

@@ -14,7 +14,7 @@ from engine.autograd.front import Event, Settings, capturing
 from engine.autograd.inline import inline
 from engine.autograd.run import CapturedBackward
 from engine.autograd.segments import Traced, divided
-from engine.autograd.tell import backward_record
+from engine.autograd.tell import backward_record, nodes_of_eager
 from engine.graph.tell import graph_record
 from engine.ir.context import current_session
 from engine.options import Options
@@ -76,7 +76,8 @@ def _amend(backward: CapturedBackward, whole: torch.fx.GraphModule, notes: tuple
     record = graph_record(whole, "captured", backward.id, "captured backward, compiled calls inlined")
     for known in session.backwards:
         if known.id == backward.id:
-            session.put_backward(replace(known, graphs=(record, *known.graphs[1:]), notes=(*known.notes, *notes)))
+            nodes = nodes_of_eager(backward, whole)
+            session.put_backward(replace(known, nodes=nodes, graphs=(record,), notes=(*known.notes, *notes)))
 
 
 def _tell(options: Options, event: Event) -> None:

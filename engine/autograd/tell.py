@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import torch.fx
+
 from engine.autograd.capture import Captured
 from engine.autograd.order import Node
 from engine.autograd.program import call_of
@@ -20,7 +22,7 @@ def backward_record(backward: CapturedBackward, before: tuple[Shape, ...]) -> Ba
     return BackwardRecord(
         backward.id,
         miss_reason(backward.shape, before),
-        _nodes(backward),
+        nodes_of_eager(backward, backward.graph),
         (captured,),
         inputs=len(backward.shape.inputs),
         sizes=backward.shape.sizes,
@@ -29,9 +31,10 @@ def backward_record(backward: CapturedBackward, before: tuple[Shape, ...]) -> Ba
     )
 
 
-def _nodes(backward: CapturedBackward) -> tuple[AutogradNodeRecord, ...]:
+def nodes_of_eager(backward: CapturedBackward, module: torch.fx.GraphModule) -> tuple[AutogradNodeRecord, ...]:
+    """Autograd's nodes, and what they became in a captured graph."""
     became: dict[int, list[str]] = {}
-    for node in backward.graph.graph.nodes:
+    for node in module.graph.nodes:
         index = call_of(node)
         if index is not None:
             became.setdefault(index, []).append(node_id("captured", backward.id, node))

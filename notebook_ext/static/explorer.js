@@ -16,7 +16,7 @@ import { SHARED, VIEWS } from "./shared/views.js";
 /** Every view with the name of its tab, in order; the digit keys open the first ten. */
 const TABS = [
   ["linked", "Linked view"], ["guards", "Guards"], ["recompiles", "Recompiles"], ["breaks", "Breaks"], ["graph", "Graph"], ["kernels", "Kernels"],
-  ["timings", "Timeline"], ["tracer", "Tracer"], ["onion", "AOT onion"], ["compare", "Compare"], ["contents", "Contents"],
+  ["timings", "Timeline"], ["tracer", "Tracer"], ["onion", "AOT onion"], ["compare", "Compare"], ["contents", "Contents"], ["backward", "Backward"],
 ];
 
 /** Stands in for a view whose code is on its way. */

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 from engine.records.session import CompilationRecord, Session
+from notebook_ext.views.backward import backward
 from notebook_ext.views.breaks import breaks
 from notebook_ext.views.contents import contents, facts, file, text_keys
 from notebook_ext.views.difference import brief, difference
@@ -57,7 +58,8 @@ def part(session: Session, key: str, others: Others | None = None, name: str = H
     """One part by its key: a view's name, then its arguments, parted by ``|``.
 
     ``linked|ENTRY|TARGET``, ``text|ENTRY|TARGET|PANE``, ``guards|ENTRY``, ``tracer|ENTRY``, ``onion|ENTRY``,
-    ``graph|ENTRY|STAGE``, ``facts|ENTRY``, ``file|ENTRY|NUMBER``, ``brief|ENTRY``, ``recompiles``, ``timings``, ``breaks``, ``kernels``, ``contents``.
+    ``graph|ENTRY|STAGE``, ``facts|ENTRY``, ``file|ENTRY|NUMBER``, ``brief|ENTRY``, ``recompiles``, ``timings``, ``breaks``, ``kernels``, ``contents``,
+    ``backward``.
     ``other|NUMBER|KEY`` is a part of another session, ``difference|FIRST|SECOND`` what changed between two (by number; empty: the one shown).
 
     Raises:
@@ -99,7 +101,14 @@ _BY_ENTRY: dict[str, Callable[..., dict[str, Any]]] = {
     "file": file,
     "brief": brief,
 }
-_WHOLE = {"recompiles": recompiles, "timings": timings, "breaks": breaks, "kernels": kernels, "contents": contents}
+_WHOLE = {
+    "recompiles": recompiles,
+    "timings": timings,
+    "breaks": breaks,
+    "kernels": kernels,
+    "contents": contents,
+    "backward": backward,
+}
 
 
 def keys(session: Session) -> Iterator[str]:

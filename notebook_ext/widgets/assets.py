@@ -35,6 +35,7 @@ LATER = {
     "onion": ("onion.js",),
     "compare": ("diff.js", "compare.js"),
     "contents": ("contents.js",),
+    "backward": ("family.js", "backward.js"),
 }
 """Modules of the views that are fetched when they are opened."""
 START = "explorer.js"
@@ -52,6 +53,7 @@ STYLES = (
     "onion.css",
     "compare.css",
     "contents.css",
+    "backward.css",
 )
 
 _IMPORT = re.compile(r"^import \{(.*)\} from .*;\n", re.MULTILINE)

@@ -92,7 +92,7 @@ def _groups(session: Session) -> list[list[str]]:
     texts: dict[str, list[str]] = {}
     for key in text_keys(session):
         texts.setdefault(key.split("|")[1], []).append(key)
-    whole = ["contents", "recompiles", "timings", "breaks", "kernels", "facts|", *texts.get("", ())]
+    whole = ["contents", "recompiles", "timings", "breaks", "kernels", "backward", "facts|", *texts.get("", ())]
     return [whole, *([*entry_keys(c), *texts.get(c.id, ())] for c in session.compilations)]
 
 

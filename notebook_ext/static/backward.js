@@ -1,0 +1,145 @@
+// Backward: autograd's graph as eager has it, beside the captured graph and the compiled one; why a capture missed its cache.
+
+import { button, choice, h, plural, put, sentence } from "./shared/dom.js";
+import { key } from "./shared/keys.js";
+import { family } from "./family.js";
+import { VIEWS } from "./shared/views.js";
+
+/** @typedef {import("./explorer.js").Frame} Frame */
+
+const OUTCOMES = { captured: ["◆", "new"], hit: ["●", "ok"], eager: ["✗", "bad"] };
+
+export class BackwardView {
+  /** @param {Frame} frame */
+  constructor(frame) {
+    this.frame = frame;
+    this.id = "backward";
+    this.capture = "";
+    this.pane = 0;
+    this.row = 0;
+    /** @type {any} */
+    this.part = null;
+    this.context = h("div", { class: "ctx" });
+    this.about = h("div", { class: "pad" });
+    this.panes = h("div", { class: "three" });
+    this.calls = h("div", { class: "pad" });
+    this.el = h("div", { class: "backward" }, this.context, this.about, this.panes, this.calls);
+    this.keys = [
+      key("ArrowDown ArrowUp", "next or previous row", (k) => this.go(this.pane, this.row + (k === "ArrowDown" ? 1 : -1))),
+      key("ArrowRight ArrowLeft", "next or previous pane, at the linked row", (k) => this.across(k === "ArrowRight" ? 1 : -1)),
+      key("j k", "next or previous capture", (k) => this.other(k === "j" ? 1 : -1)),
+      key("Enter", "open what was compiled in the linked view", () => this.link()),
+    ];
+  }
+
+  /** @param {string} [capture] */
+  open(capture) {
+    if (capture) this.capture = capture;
+  }
+
+  get shown() {
+    return this.part.captures.find((/** @type {any} */ c) => c.id === this.capture);
+  }
+
+  draw() {
+    const part = this.frame.part("backward");
+    this.part = part;
+    if (!part) return put(this.about, h("p", { class: "mut" }, "Loading …"));
+    if (part.empty) {
+      put(this.about, h("p", {}, part.empty));
+      return this.frame.say(part.empty);
+    }
+    if (part.captures.length && !this.shown) this.capture = part.captures[0].id;
+    const found = this.shown;
+    put(
+      this.context,
+      part.captures.length ? choice("Capture", part.captures.map((/** @type {any} */ c) => [c.id, `${c.id} · ${c.backend}`]), this.capture, (v) => this.to(v)) : null,
+      h("span", { class: "mut" }, part.text), h("span", { class: "sp" }),
+      button("◂ capture", "k", () => this.other(-1)), button("capture ▸", "j", () => this.other(1)),
+      found && found.entry ? button("Show in linked view", "Enter", () => this.link()) : null,
+    );
+    put(
+      this.about,
+      found ? [
+        h("p", {}, h("b", {}, `${found.id}: `), found.facts),
+        h("p", {}, h("b", {}, "Why it was captured: "), sentence(found.cause)),
+        found.details.length ? h("ul", { class: "fixes" }, found.details.map((/** @type {string} */ d) => h("li", {}, d))) : null,
+        found.notes.length ? h("details", {}, h("summary", {}, plural(found.notes.length, "note")), found.notes.map((/** @type {string} */ n) => h("p", {}, sentence(n)))) : null,
+      ] : h("p", {}, "No backward was captured."),
+    );
+    put(this.panes, found ? found.panes.map((/** @type {any} */ p, /** @type {number} */ n) => this.#pane(p, n)) : null);
+    put(
+      this.calls,
+      h("h4", {}, "Backwards that ran"), part.dropped ? h("p", { class: "mut" }, `${part.dropped} earlier ones are not listed.`) : null,
+      h("ol", { class: "runs", start: part.dropped + 1 }, part.calls.map((/** @type {any} */ c) => this.#call(c))),
+    );
+    if (found) this.go(this.pane, this.row);
+  }
+
+  /** @param {any} pane @param {number} n */
+  #pane(pane, n) {
+    const rows = pane.rows.map((/** @type {any} */ r, /** @type {number} */ i) => h("li", { role: "option", "data-row": String(i), onclick: () => { this.frame.focus(); this.go(n, i); } }, h("code", {}, r[0]), r[1] ? h("span", { class: "mut" }, "  " + r[1]) : null));
+    return h("section", {}, h("h4", {}, pane.title), pane.empty ? h("p", { class: "mut" }, pane.empty) : h("ul", { class: "lines", role: "listbox", "aria-label": pane.title }, rows), pane.cut ? h("p", { class: "mut" }, `${plural(pane.cut, "more row")} not shown.`) : null);
+  }
+
+  /** @param {any} call */
+  #call(call) {
+    const [sign, kind] = OUTCOMES[/** @type {keyof typeof OUTCOMES} */ (call.outcome)] || ["·", "mut"];
+    const name = call.capture ? h("button", { type: "button", class: "lnk", onclick: () => this.to(call.capture) }, call.capture) : null;
+    return h("li", {}, h("span", { class: kind }, sign), ` ${call.outcome} `, name, call.reason ? h("span", { class: "mut" }, sentence(call.reason)) : null);
+  }
+
+  /** @param {string} capture */
+  to(capture) {
+    this.capture = capture;
+    this.pane = this.row = 0;
+    this.frame.focus();
+    this.draw();
+  }
+
+  /** @param {number} step */
+  other(step) {
+    if (!this.part || !this.part.captures.length) return;
+    const ids = this.part.captures.map((/** @type {any} */ c) => c.id);
+    this.to(ids[(ids.indexOf(this.capture) + step + ids.length) % ids.length]);
+  }
+
+  link() {
+    const found = this.part && this.shown;
+    if (found && found.entry) this.frame.open("linked", found.entry);
+    else this.frame.say("Nothing of this backward was compiled.");
+  }
+
+  /** @param {number} step */
+  across(step) {
+    const found = this.part && this.shown, next = this.pane + step;
+    if (!found || !found.panes[next] || !found.panes[next].rows.length) return;
+    const [first] = [...family(found.panes, this.pane, this.row)[next]].sort((a, b) => a - b);
+    if (first === undefined) return this.frame.say(step > 0 ? "Nothing follows from this row." : "No origin: generated by the compiler.");
+    this.go(next, first);
+  }
+
+  /** @param {number} pane @param {number} row */
+  go(pane, row) {
+    const found = this.part && this.shown;
+    if (!found || !found.panes[pane].rows.length) return;
+    this.pane = pane;
+    this.row = Math.max(0, Math.min(found.panes[pane].rows.length - 1, row));
+    const lit = family(found.panes, this.pane, this.row);
+    [...this.panes.children].forEach((section, p) => {
+      const lines = [...section.querySelectorAll("li")];
+      lines.forEach((line, r) => {
+        line.classList.toggle("lit", lit[p].has(r));
+        line.setAttribute("aria-selected", String(p === this.pane && r === this.row));
+      });
+      const first = p === this.pane ? lines[this.row] : lines[Math.min(...lit[p])];
+      const box = section.querySelector("ul");
+      if (first && box && (first.offsetTop < box.scrollTop || first.offsetTop > box.scrollTop + box.clientHeight - 24)) box.scrollTop = first.offsetTop - box.clientHeight / 3;
+    });
+    const [text, note] = found.panes[this.pane].rows[this.row];
+    const [a, b, c] = lit.map((s) => s.size);
+    this.frame.say(h("b", {}, text), note ? ` ${note}. ` : ". ", h("span", { class: "mut" }, `Linked: ${plural(a, "autograd node")}, ${plural(b, "captured node")}, ${plural(c, "compiled node")}.`));
+  }
+}
+
+VIEWS.set("backward", BackwardView);

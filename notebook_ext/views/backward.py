@@ -1,0 +1,156 @@
+"""Captured backwards: autograd's graph in eager's order, the captured graph and the compiled one, each row knowing the rows it came from."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Any
+
+from engine.records.autograd import BackwardRecord
+from engine.records.graph import GraphRecord, NodeRecord
+from engine.records.session import Session
+from notebook_ext.views.text import clean, one_line, plural, seconds, tensor_type
+
+MAX_ROWS = 3_000
+"""Rows of one pane; the rest is counted."""
+MAX_CALLS = 200
+"""Backwards listed; the latest."""
+
+
+def backward(session: Session) -> dict[str, Any]:
+    """Every capture with its three panes, and every backward that ran. ``empty`` says why there is nothing to show.
+
+    A pane's row is ``[text, note, rows]``, the last being numbers of rows of the pane before that it came from.
+    """
+    captures = [_capture(session, b) for b in session.backwards]
+    calls = session.backward_calls
+    return {
+        "empty": "" if calls else _WHY_EMPTY,
+        "captures": captures,
+        "calls": [
+            {
+                "index": c.index,
+                "outcome": clean(c.outcome),
+                "capture": clean(c.backward),
+                "reason": one_line(c.reason, 300),
+            }
+            for c in calls[-MAX_CALLS:]
+        ],
+        "dropped": max(0, len(calls) - MAX_CALLS),
+        "text": _counted(session),
+    }
+
+
+_WHY_EMPTY = "No backward was captured: run it under engine.compiled_autograd()."
+
+
+def backward_text(session: Session) -> str:
+    """The same facts as lines of text."""
+    lines = [_counted(session) if session.backward_calls else _WHY_EMPTY]
+    for record in session.backwards:
+        lines.append(f"{record.id}: {_facts(record)}; captured because: {clean(record.cause.sentence)}")
+        lines += [f"    {clean(detail)}" for detail in record.cause.details]
+    lines += [f"eager: {clean(c.reason)}" for c in session.backward_calls if c.outcome == "eager"]
+    return "\n".join(lines)
+
+
+def _counted(session: Session) -> str:
+    found = Counter(c.outcome for c in session.backward_calls)
+    words = {"captured": "captured", "hit": "found captured", "eager": "run by torch's own engine"}
+    told = ", ".join(f"{found[k]} {word}" for k, word in words.items() if found[k])
+    return f"{plural(sum(found.values()), 'backward')}: {told}"
+
+
+def _facts(record: BackwardRecord) -> str:
+    hooks = sum(len(n.hooks) for n in record.nodes)
+    parts = [plural(len(record.nodes), "autograd node"), plural(record.inputs, "tensor")]
+    parts += [plural(record.sizes, "symbolic size")] if record.sizes else []
+    parts += [plural(hooks, "hook")] if hooks else []
+    return f"{', '.join(parts)}, captured in {seconds(record.seconds)}"
+
+
+def _capture(session: Session, record: BackwardRecord) -> dict[str, Any]:
+    eager, rows_of_eager = _eager(record)
+    captured, rows_of_captured = _captured(record, rows_of_eager)
+    compiled, entry = _compiled(session, record, rows_of_captured)
+    return {
+        "id": clean(record.id),
+        "facts": _facts(record),
+        "backend": clean(record.backend),
+        "cause": one_line(record.cause.sentence, 300),
+        "nearest": clean(record.cause.nearest),
+        "details": [one_line(d, 200) for d in record.cause.details],
+        "notes": [one_line(n, 300) for n in record.notes],
+        "entry": entry,
+        "panes": [
+            _pane("eager", "Autograd's nodes, in eager's order", eager, "No node was recorded."),
+            _pane("captured", "Captured graph", captured, "No graph was recorded."),
+            _pane("compiled", "Compiled graph", compiled, _why_not_compiled(record)),
+        ],
+    }
+
+
+def _pane(id: str, title: str, rows: list[list[Any]], empty: str) -> dict[str, Any]:
+    return {
+        "id": id,
+        "title": title,
+        "rows": rows[:MAX_ROWS],
+        "cut": max(0, len(rows) - MAX_ROWS),
+        "empty": "" if rows else empty,
+    }
+
+
+def _why_not_compiled(record: BackwardRecord) -> str:
+    if record.backend == "eager":
+        return 'Backend "eager" runs the captured graph operator by operator.'
+    return "Nothing of it was compiled while the session recorded."
+
+
+def _eager(record: BackwardRecord) -> tuple[list[list[Any]], dict[str, int]]:
+    """Rows of autograd's nodes, and for each node of the captured graph the row that it came from."""
+    nodes = sorted(record.nodes, key=lambda n: n.position)
+    places = {n.id: k for k, n in enumerate(nodes)}
+    rows: list[list[Any]] = []
+    became: dict[str, int] = {}
+    for row, node in enumerate(nodes):
+        to = ", ".join(f"{places[t]} {one_line(nodes[places[t]].name, 40)}" for t in node.next if t in places)
+        hooks = f"hooks: {', '.join(map(clean, node.hooks))}" if node.hooks else ""
+        rows.append([f"{row} {one_line(node.name, 60)}" + (f" → {to}" if to else ""), hooks, []])
+        became |= dict.fromkeys(node.captured, row)
+    return rows, became
+
+
+def _captured(record: BackwardRecord, became: dict[str, int]) -> tuple[list[list[Any]], dict[str, int]]:
+    graph = next((g for g in record.graphs if g.stage == "captured"), None)
+    nodes = graph.nodes if graph else ()
+    rows = [
+        [one_line(n.text, 160), _layout(n) or clean(n.note), [became[n.id]] if n.id in became else []] for n in nodes
+    ]
+    return rows, {n.id: k for k, n in enumerate(nodes)}
+
+
+def _compiled(session: Session, record: BackwardRecord, places: dict[str, int]) -> tuple[list[list[Any]], str]:
+    """Rows of what backends compiled of it, and the entry under which the other views show it."""
+    rows: list[list[Any]] = []
+    entry = ""
+    for compilation in session.compilations:
+        if compilation.frame != record.id or not compilation.graphs:
+            continue
+        entry = entry or compilation.id
+        rows.append([f"# {one_line(compilation.cause, 100)}, backend {clean(compilation.backend)}", "", []])
+        traced, final = compilation.graphs[0], compilation.graphs[-1]
+        origins = {n.id: n.origins for n in traced.nodes}
+        rows += [[one_line(n.text, 160), _layout(n), _ups(n, final, origins, places)] for n in final.nodes]
+    return rows, clean(entry)
+
+
+def _ups(
+    node: NodeRecord, graph: GraphRecord, origins: dict[str, tuple[str, ...]], places: dict[str, int]
+) -> list[int]:
+    """Rows of the captured graph, by way of the traced one."""
+    through = (node.id,) if graph.stage == "fx" else node.origins
+    found = dict.fromkeys(places[o] for t in through for o in origins.get(t, ()) if o in places)
+    return list(found)
+
+
+def _layout(node: NodeRecord) -> str:
+    return tensor_type(node.dtype, node.shape) if node.dtype else ""
