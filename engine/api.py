@@ -151,8 +151,9 @@ def _step(options: Options, fn: Any) -> Any:
         with captured_backwards(options):
             return compiled(*args, **kwargs)
 
-    ORIGINALS[step] = original(fn)
-    return step
+    made: Any = step
+    ORIGINALS[made] = original(fn)
+    return made
 
 
 @contextlib.contextmanager

@@ -68,7 +68,8 @@ def _why_not(node: torch.fx.Node, known: Inlined) -> str:
 
 def _put(graph: torch.fx.Graph, node: torch.fx.Node, known: Inlined, values: Values) -> tuple[Any, ...]:
     """The nodes of a compiled call's backward; the gradients of the call's inputs."""
-    context, saved, _, grads, *check = torch.fx.node.map_arg(node.args, lambda n: values[n])
+    args: Any = torch.fx.node.map_arg(node.args, lambda n: values[n])
+    context, saved, _, grads, *check = args
 
     def put(target: Any, args: tuple[Any, ...], name: str, kind: str) -> torch.fx.Node:
         made = graph.create_node("call_function", target, args, {}, name=name)
