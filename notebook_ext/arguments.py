@@ -59,7 +59,11 @@ OPTIONS: tuple[tuple[str, dict[str, Any]], ...] = (
     ),
     (
         "--save",
-        {"default": "", "metavar": "FILE", "help": "Save the session as JSON; the file holds your source code."},
+        {
+            "default": "",
+            "metavar": "FILE",
+            "help": "Save the session: as one page that needs nothing when FILE ends in .html, else as JSON. The file holds your source code.",
+        },
     ),
     (
         "-o",

@@ -31,7 +31,10 @@ from notebook_ext.session import LAST, Sessions
 from notebook_ext.subjects import Choice, Subject, is_torch
 from notebook_ext.tape import Tape
 from notebook_ext.tracebacks import clean, passes_through, was_compiling
+from notebook_ext.views.private import private_note
 
+SAVE_SECONDS = 60.0
+"""How long a page waits for the kernels that are still being compiled."""
 COMPLETED = ("%%compile", "%compile")
 
 
@@ -123,10 +126,25 @@ class CompileMagics(Magics):
         self, given: argparse.Namespace, session: Session, failure: BaseException | None, others: dict[str, Session]
     ) -> None:
         if given.save:
-            path = session.save(pathlib.Path(given.save).expanduser())
-            session.add_note(f"Saved as {path.name}; the file holds the source code of the cell.")
+            self._save(pathlib.Path(given.save).expanduser(), session, others)
         if not isinstance(failure, SystemExit):
             display.show(self.shell, session, static=not given.no_static, others=others, name="this run")
+
+    def _save(self, path: pathlib.Path, session: Session, others: dict[str, Session]) -> None:
+        """Save as a page that needs nothing, or as JSON; the file is told of, with what it holds of the user's own."""
+        try:
+            if path.suffix.lower() in (".html", ".htm"):
+                from notebook_ext.widgets.page import standalone_html
+
+                if not api.wait(session, SAVE_SECONDS):
+                    session.add_note("The saved page lacks kernels that were still being compiled.")
+                path.write_text(standalone_html(session, path.stem, others, name="this run"), encoding="utf-8")
+            else:
+                session.save(path)
+        except OSError as error:
+            session.add_note(f"Not saved as {path.name}: {error.strerror or error}.")
+            return
+        session.add_note(f"Saved as {path.name}. {private_note(session)}")
 
     def _verify(self, given: argparse.Namespace, session: Session) -> None:
         if given.verify and not is_torch(given.backend):

@@ -38,6 +38,8 @@ class Coming {
   draw() {}
 }
 
+/** After this long without an answer a person is told that the kernel may be gone. */
+const PATIENCE_MS = 8000;
 let frames = 0;
 
 export class Frame {
@@ -109,6 +111,7 @@ export class Frame {
     if (!this.asked.has(key)) {
       this.asked.add(key);
       this.model.send({ type: "part", key });
+      setTimeout(() => this.asked.has(key) && this.say("The kernel has not answered yet: it is busy, or was restarted or stopped. What is on screen stays; the static copy above needs no kernel."), PATIENCE_MS);
     }
     return this.parts.get(key) ?? null;
   }
@@ -181,7 +184,7 @@ export class Frame {
 
   /** @param {string} action */
   act(action) {
-    const words = { verify: "Checking: the same kernels run in Triton's interpreter, in a process of their own, and are compared with ATen …", try: "Trying: the calls at issue run again, with each fix, in a process of their own …", measure: "Measuring each guard by itself …" };
+    const words = { verify: "Checking: the same kernels run in Triton's interpreter, in a process of their own, and are compared with ATen …", try: "Trying: the calls at issue run again, with each fix, in a process of their own …", measure: "Measuring each guard by itself …", cancel: "Stopping: kernels that are finished stay." };
     this.say(words[/** @type {keyof typeof words} */ (action)] || action);
     this.model.send({ type: action });
   }

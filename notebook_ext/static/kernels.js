@@ -106,12 +106,14 @@ export class KernelsView {
     }
     if (!part.targets.includes(this.target)) this.target = part.targets.includes(part.target) ? part.target : part.targets[0] || part.target;
     this.at = Math.max(0, Math.min(part.rows.length - 1, this.at));
+    const waiting = part.rows.filter((/** @type {any} */ r) => !r.targets[this.target]).length;
     put(
       this.context,
       h("b", {}, plural(part.rows.length, "kernel")),
       part.targets.length > 1 ? choice("Target", part.targets.map((/** @type {string} */ t) => [t, t]), this.target, (v) => { this.target = v; this.frame.focus(); this.draw(); }) : h("span", { class: "mut" }, `target ${this.target || "unknown"}`),
       part.is_run ? null : h("span", { class: "mut" }, h("b", {}, "Estimated, not measured"), ": no GPU here. Registers, spills and shared memory are exact, from the compiled binary."),
       h("span", { class: "sp" }),
+      waiting ? [h("span", { class: "new" }, `${waiting} still to be compiled`), button("Cancel", "", () => this.frame.act("cancel"), { title: "Stop compiling kernels; what is finished stays" })] : null,
       part.rows.length && part.further.length ? choice("Compile for another target", [["", "another target …"], ...part.further.map((/** @type {string} */ t) => /** @type {[string, string]} */ ([t, t]))], "", (v) => v && this.further(v)) : null,
       part.rows.length ? button("Compare", "d", () => this.compare()) : null,
     );

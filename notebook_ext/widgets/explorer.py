@@ -89,6 +89,8 @@ class Explorer(anywidget.AnyWidget):
             self._try()
         elif content.get("type") == "target":
             self._target(str(content.get("target")))
+        elif content.get("type") == "cancel":
+            self._cancel()
 
     def refresh(self) -> None:
         """Send what has changed since it was last sent. Safe from any thread."""
@@ -188,6 +190,11 @@ class Explorer(anywidget.AnyWidget):
             api.compile_for(self.session, target)
         except EngineError as error:
             self._say(str(error))
+
+    def _cancel(self) -> None:
+        from engine import api
+
+        api.cancel(self.session)
 
     def _try(self) -> None:
         from engine import api

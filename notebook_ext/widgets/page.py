@@ -8,6 +8,7 @@ from typing import Any
 
 from engine.records.session import Session
 from notebook_ext.views.explorer import HERE, Others, all_parts, overview
+from notebook_ext.views.private import private_note
 from notebook_ext.views.text import one_line
 from notebook_ext.widgets.assets import module_text, style_text
 
@@ -20,6 +21,7 @@ body{{margin:0;background:#fff;color:rgba(0,0,0,.87);font:13px/1.45 system-ui,-a
 body[data-jp-theme-light=false]{{background:#111;color:rgba(255,255,255,.9)}}
 .page{{max-width:1280px;margin:0 auto;padding:8px 12px 24px}}.page>header{{display:flex;align-items:center;gap:12px;margin-bottom:8px}}.page>header b{{margin-right:auto}}
 .page>header button{{font:inherit;color:inherit;background:none;border:1px solid #868686;border-radius:2px;padding:2px 8px;cursor:pointer}}
+.private{{max-width:1280px;margin:0 auto;padding:0 12px 16px;font-size:12px;opacity:.8}}
 {style}</style></head>
 <body data-jp-theme-light="true">
 <main class="page"><header><b>{title}</b><button type="button" id="theme">Dark theme</button></header><div id="explorer"></div></main>
@@ -75,7 +77,8 @@ def standalone_html(
     """One self-contained page that shows the session, beside ``others``; opens from disk, offline, in light or dark."""
     data = {"overview": overview(session, others, name), "parts": all_parts(session, others, name), "view": view}
     element = f'<script type="application/json" id="data">{script_safe(data)}</script>\n'
-    return head_html(title) + element + module_html(_SHIM)
+    note = f'<p class="private">{escape(private_note(session))}</p>\n'
+    return head_html(title) + note + element + module_html(_SHIM)
 
 
 def script_safe(data: Any) -> str:

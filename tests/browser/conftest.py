@@ -71,7 +71,12 @@ def explorer(tab: Callable[[int], Tab], tmp_path: pathlib.Path) -> Callable[...,
 
     def show(session: Any, theme: str = "light", width: int = 1200, **beside: Any) -> Any:
         path = tmp_path / "explorer.html"
-        path.write_text(standalone_html(session, **beside), encoding="utf-8")
+        text = standalone_html(session, **beside)
+        # Tests that need a second widget, or one with a model of their own, make it with this.
+        text = text.replace(
+            "{\nconst data =", "{\nwindow.again = (model, el) => explorer.render({ model, el });\nconst data ="
+        )
+        path.write_text(text, encoding="utf-8")
         page = tab(width).page
         page.goto(f"{path.as_uri()}#{theme}")
         page.wait_for_selector(".lm .say")

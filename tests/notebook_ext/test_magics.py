@@ -367,3 +367,25 @@ def test_a_module_can_change_compilers_from_cell_to_cell(shell: Shell) -> None:
     assert ran.succeeded, ran.text
     assert "Nothing was compiled" not in ran.text
     assert names(shell) == ["Linear.forward"]
+
+
+def test_a_cell_is_saved_as_one_page_that_says_what_it_holds(shell: Shell, tmp_path: pathlib.Path) -> None:
+    """--save FILE.html writes the explorer with all kernels compiled so far; page and summary name whose source is inside."""
+    path = tmp_path / "softmax.html"
+    shell.run(f"%%compile --save {path}\n{SOFTMAX}f(torch.ones(2, 4));")
+    text = path.read_text(encoding="utf-8")
+    assert "torch.softmax" in text
+    assert "default-src 'none'" in text
+    assert 'class="private">It holds ' in text
+    assert "no tensors&#x27; contents" in text
+    assert any("Saved as softmax.html. It holds " in note for note in shell.ns["_compile"].notes)
+
+
+def test_a_file_that_cannot_be_written_costs_no_result(shell: Shell, tmp_path: pathlib.Path) -> None:
+    """The cell's work is kept, and the summary says why there is no file."""
+    path = tmp_path / "taken.html"
+    path.mkdir()
+    ran = shell.run(f"%%compile --save {path}\n{SOFTMAX}y = f(torch.ones(2, 4))")
+    assert ran.succeeded, ran.text
+    assert shell.ns["y"].shape == (2, 4)
+    assert any(note.startswith("Not saved as taken.html") for note in shell.ns["_compile"].notes)

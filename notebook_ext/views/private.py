@@ -1,0 +1,21 @@
+"""What of a person's own a saved session holds: told before a file is shared."""
+
+from __future__ import annotations
+
+from engine.records.session import Session
+from notebook_ext.views.text import one_line, plural
+
+NAMED = 6
+
+
+def private_note(session: Session) -> str:
+    """One sentence or two: whose source is inside, what else of it, and what is not."""
+    names = [one_line(f.name, 40) for f in session.files]
+    lines = sum(len(f.text.splitlines()) for f in session.files)
+    if not names:
+        return "It holds no source code; names, shapes and guards of your program are in it."
+    more = f" and {len(names) - NAMED} more" if len(names) > NAMED else ""
+    return (
+        f"It holds {plural(lines, 'line')} of source code ({', '.join(names[:NAMED])}{more}), names of modules and variables, "
+        "shapes, guards with the values that they compare, and texts of errors. It holds no tensors' contents: look before you share it."
+    )
