@@ -6,6 +6,8 @@ The idea of synthetic bases is torch's (AOTAutograd's ``AOTSyntheticBaseWrapper`
 from __future__ import annotations
 
 import functools
+import math
+import types
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -16,12 +18,21 @@ from torch._subclasses.fake_tensor import FakeTensor
 
 from engine.aot.analyse import is_as_strided, is_mutating, is_reshaped, output_args
 from engine.aot.outputs import OutputPlanner
-from engine.aot.views import NotFunctional, counts_with, end_of, overlaps, storage_of, view_in_place, writes_to
-from engine.aot.wrappers import aliases, mutations
+from engine.aot.views import (
+    NotFunctional,
+    counts_with,
+    end_of,
+    is_dense,
+    overlaps,
+    storage_of,
+    view_in_place,
+    writes_to,
+)
+from engine.aot.wrappers import aliases, errors, mutations
 from engine.aot.wrappers.aliases import set_version
 from engine.aot.wrappers.layer import Layer, weave
 from engine.aot.wrappers.rewrite import rewritten
-from engine.aot.wrappers.wrapper import Call, Change
+from engine.aot.wrappers.wrapper import Call, Change, Run
 from engine.ir.frame import GraphInput
 from engine.ir.guard import SharesMemory
 from engine.ir.in_graph import InGraph
@@ -34,6 +45,34 @@ _LARGE = 1 << 22
 
 
 @dataclass(frozen=True)
+class Layout:
+    """What a tensor looks like that members are views of."""
+
+    sizes: tuple[int, ...]
+    strides: tuple[int, ...]
+    needs_gradient: bool
+
+    def fits(self, members: Sequence[torch.Tensor]) -> bool:
+        """Whether these are views of one such tensor, made where autograd looked on, and may be written to."""
+        whole = whole_of(members[0])
+        if (tuple(whole.shape), whole.stride(), whole.storage_offset()) != (self.sizes, self.strides, 0):
+            return False
+        if whole.requires_grad != self.needs_gradient or (whole.requires_grad and whole.is_leaf):
+            return False
+        return all(whole_of(m) is whole and (m is whole or _is_plain_view(m)) for m in members)
+
+
+def whole_of(member: torch.Tensor) -> torch.Tensor:
+    """The tensor that autograd sees this one as a view of; itself where it is none."""
+    return member if member._base is None else member._base
+
+
+def _is_plain_view(member: torch.Tensor) -> bool:
+    default: Any = torch._C._autograd.CreationMeta.DEFAULT
+    return bool(torch._C._autograd._get_creation_meta(member) == default)
+
+
+@dataclass(frozen=True)
 class Base:
     """A flat tensor over the memory of some inputs, from the start of their storage: what ``as_strided`` counts from."""
 
@@ -43,9 +82,13 @@ class Base:
     """In elements."""
     starts: tuple[int, ...]
     """Per member, in bytes after the start of the storage."""
+    layout: Layout | None = None
+    """Of the tensor that autograd sees the members as views of, where gradients are needed: then it is the base."""
 
     def make(self, first: torch.Tensor) -> torch.Tensor:
         """The base, from its first member."""
+        if self.layout is not None:
+            return whole_of(first)
         empty = torch.empty(0, dtype=self.dtype, device=first.device)
         return empty.set_(first.untyped_storage(), 0, (self.length,), (1,))
 
@@ -59,13 +102,15 @@ class Bases:
     plan: Plan
     counts: tuple[tuple[int, int], ...]
     """Version counters: (a member that has it, by how much it is moved on)."""
+    as_traced: Run
+    """Runs a call whose members autograd does not see as it did."""
 
 
 def pre_compile(call: Call) -> Change | None:
     """Put one flat input in the place of inputs that share memory, where one is written to; None when nothing is to be done.
 
     Raises:
-        NotFunctional: gradients are needed, sizes vary, or an input sees some of its memory twice.
+        NotFunctional: gradients are needed through what is no view of one tensor, sizes vary, or an input sees some of its memory twice.
     """
     groups = [g for g in _groups(call.inputs) if _is_changed(call, g)]
     if not groups:
@@ -83,7 +128,9 @@ def pre_compile(call: Call) -> Change | None:
     actions = tuple(WrapperAction(name, "passed as one flat tensor over their memory", why) for name in names)
     guards = tuple(_guard(call.inputs, b) for b in bases)
     counted = {n: None for n in members if _has_version(call.inputs[n])}
-    return Change(Call(graph, inputs), actions, Bases(bases, passed, plan, _counts(call.inputs, counted)), guards)
+    as_traced = errors.once(types.MethodType(type(call.graph).forward, call.graph))
+    made = Bases(bases, passed, plan, _counts(call.inputs, counted), as_traced)
+    return Change(Call(graph, inputs), actions, made, guards)
 
 
 def _groups(inputs: Sequence[GraphInput]) -> list[list[int]]:
@@ -108,14 +155,14 @@ def _reads_data(node: torch.fx.Node) -> bool:
 def _base(inputs: Sequence[GraphInput], group: Sequence[int]) -> Base:
     reals = [inputs[n].real for n in group]
     names = " and ".join(inputs[n].name for n in group)
-    if torch.is_grad_enabled() and any(inputs[n].fake.requires_grad or inputs[n].real.requires_grad for n in group):
-        raise NotFunctional(f"{names} share memory, one of them is written to, and gradients are needed")
     if any(inputs[n].fake._has_symbolic_sizes_strides for n in group):
         raise NotFunctional(f"{names} share memory, one of them is written to, and their sizes vary")
     if any(overlaps(r) for r in reals):
         raise NotFunctional(f"{names} share memory, one of them is written to, and one sees some of its memory twice")
     if any(r.is_conj() or r.is_neg() for r in reals):
         raise NotFunctional(f"{names} share memory, one of them is written to, and one is lazily conjugated or negated")
+    if torch.is_grad_enabled() and any(inputs[n].fake.requires_grad or inputs[n].real.requires_grad for n in group):
+        return _base_of_autograd(tuple(group), reals, names)
     dtypes = {r.dtype for r in reals}
     dtype = dtypes.pop() if len(dtypes) == 1 else torch.uint8
     starts = tuple(int(r.storage_offset()) * r.element_size() for r in reals)
@@ -124,6 +171,19 @@ def _base(inputs: Sequence[GraphInput], group: Sequence[int]) -> Base:
     if end > max(_LARGE, 4 * sum(r.numel() * r.element_size() for r in reals)):
         raise NotFunctional(f"{names} share memory, one of them is written to, and they see little of it")
     return Base(tuple(group), dtype, end // dtype.itemsize, starts)
+
+
+def _base_of_autograd(group: tuple[int, ...], reals: Sequence[torch.Tensor], names: str) -> Base:
+    whole = whole_of(reals[0])
+    layout = Layout(tuple(whole.shape), whole.stride(), whole.requires_grad)
+    is_whole = whole.is_contiguous() and all(r.numel() and is_dense(r) and r.dtype == whole.dtype for r in reals)
+    if not layout.fits(reals) or not is_whole:
+        raise NotFunctional(
+            f"{names} share memory, one of them is written to, and gradients are needed otherwise than through one tensor that they are "
+            "dense views of"
+        )
+    starts = tuple(int(r.storage_offset()) * r.element_size() for r in reals)
+    return Base(group, whole.dtype, whole.numel(), starts, layout)
 
 
 def _guard(inputs: Sequence[GraphInput], base: Base) -> SharesMemory:
@@ -201,7 +261,7 @@ def _with_bases(
             first = call.inputs[b.members[0]]
             real = b.make(first.real)
             with mode, torch.no_grad():
-                fake = torch.empty(b.length, dtype=b.dtype, device=real.device)
+                fake = torch.empty_strided(real.shape, real.stride(), dtype=b.dtype, device=real.device)
             flat.append(copy.placeholder(f"memory_{k}" if k else "memory"))
             flat[-1].meta["example_value"] = fake
             inputs.append(GraphInput(flat[-1].name, first.origin, fake, real))
@@ -214,7 +274,11 @@ def _with_bases(
             return copy.node_copy(node)
         k, start = members[n]
         real = call.inputs[n].real
-        see = InGraph("view_of_memory", functools.partial(_see, real.dtype, real.shape, real.stride(), start))
+        if bases[k].layout is None:
+            view = functools.partial(_see, real.dtype, real.shape, real.stride(), start)
+        else:
+            view = functools.partial(_part, real.shape, real.stride(), start // real.element_size())
+        see = InGraph("view_of_memory", view)
         made = copy.create_node("call_function", see, (flat[k],), name=node.name)
         made.meta.update(node.meta)
         return made
@@ -231,11 +295,26 @@ def _see(dtype: torch.dtype, sizes: Any, strides: Any, start: int, flat: torch.T
     return flat.as_strided((*sizes, width), (*(s * width for s in strides), 1), start).view(dtype).squeeze(-1)
 
 
+def _part(sizes: Sequence[int], strides: Sequence[int], start: int, whole: torch.Tensor) -> torch.Tensor:
+    """A member that fills its memory, by views that functionalisation and autograd can follow in a row."""
+    order = sorted(range(len(sizes)), key=lambda d: -strides[d])
+    row = whole.view(-1)[start : start + math.prod(sizes)].view([sizes[d] for d in order])
+    return row.permute([order.index(d) for d in range(len(sizes))])
+
+
 def post_compile(change: Change, run: Any) -> Any:
     """Makes the bases, runs, and gives members their version counters, layouts and views."""
     plan: Bases = change.plan
-    names = {f"base_{k}": b.make for k, b in enumerate(plan.bases)}
-    before = tuple(f"b{k} = base_{k}(i{b.members[0]})" for k, b in enumerate(plan.bases))
+    names: dict[str, Any] = {f"base_{k}": b.make for k, b in enumerate(plan.bases)}
+    names["as_traced"] = plan.as_traced
+    before: tuple[str, ...] = ()
+    for k, b in enumerate(plan.bases):
+        if b.layout is not None:
+            names[f"fits_{k}"] = b.layout.fits
+            everything = ", ".join(f"i{n}" for n in range(len(plan.plan.inputs)))
+            members = "".join(f"i{n}, " for n in b.members)
+            before += (f"if not fits_{k}(({members})):", f"    return as_traced({everything})")
+    before += tuple(f"b{k} = base_{k}(i{b.members[0]})" for k, b in enumerate(plan.bases))
     arguments = (*(f"b{k}" for k in range(len(plan.bases))), *(f"i{n}" for n in plan.passed))
     layers = (aliases.post_compile(plan.plan), _counting(plan), mutations.post_compile(plan.plan))
     return weave(run, plan.plan, (*layers, Layer(before=before, names=names, arguments=arguments)))
