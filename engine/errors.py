@@ -50,6 +50,17 @@ class BackendError(EngineError):
         super().__init__(f"The backend {backend!r} failed: {reason}")
 
 
+class UnbuiltKernel(EngineError):
+    """A kernel does not compile for the GPU at hand, or needs more shared memory or registers than it has; its graph then runs in ATen."""
+
+    def __init__(self, kernel: str, reason: BaseException) -> None:
+        lines = [line for line in str(reason).splitlines() if line.strip()]
+        self.kernel = kernel
+        super().__init__(
+            f"The kernel {kernel} could not be built: {type(reason).__name__}: {lines[0] if lines else ''}".rstrip(": ")
+        )
+
+
 class RecompileLimit(EngineError):
     """Under ``fullgraph=True`` a function met its recompile limit; otherwise it is left to Python from then on."""
 

@@ -308,7 +308,10 @@ class Pipeline:
         if self.options.backend == "triton" and (on_gpu or work.session is not None):
             program = self._program(graph, work)
             if on_gpu and program is not None:
-                return self._executable(program, graph, work)
+                try:
+                    return self._executable(program, graph, work)
+                except Exception as error:
+                    work.fail("kernels", error, "results come from ATen")
         return reference(graph)
 
     def _executable(self, program: Program, graph: AotGraph, work: _Work) -> Run:

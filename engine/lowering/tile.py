@@ -10,6 +10,8 @@ from engine.lowering.fuse import Group, is_fraction
 SHORTEST = 16
 """Sizes below this leave nothing to gain: a few elements share each line of memory anyway."""
 LARGE = 1 << 14
+LONGEST = 4_000_000
+"""Beyond this a tile's shorter loop would need more programs side by side than a device's grid has in its second dimension (65,535 of 64)."""
 
 
 def tiled(group: Group) -> tuple[tuple[Var, ...], tuple[Var, ...]] | None:
@@ -36,7 +38,7 @@ def tiled(group: Group) -> tuple[tuple[Var, ...], tuple[Var, ...]] | None:
         return None
     (inner,) = written
     across = [v for v in read if v != inner and _is_long(v)]
-    if not across or not _is_long(inner):
+    if not across or not _is_long(inner) or not isinstance(inner.size, int) or inner.size > LONGEST:
         return None
     last = max(across, key=lambda v: read[v])
     rest = tuple(v for v in group.vars if v not in (inner, last))

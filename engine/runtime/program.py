@@ -13,6 +13,7 @@ import sympy
 import torch
 from torch.utils._sympy.printers import PythonPrinter
 
+from engine.errors import UnbuiltKernel
 from engine.ir.binary import ALIGNMENT, static_size, unit_of
 from engine.ir.kernel import Buffer, Extern, KernelArg, KernelSource, Launch, Program, Ref, Size
 from engine.runtime.launch import Bind, Launcher, on_gpu
@@ -28,7 +29,7 @@ def executable(program: Program, bind: Bind = on_gpu, *, is_boxed: bool = False)
     ``is_boxed``: ``run([inputs])``, which empties the list, so that each input can go as soon as it was read for the last time.
 
     Raises:
-        Exception: whatever compiling a kernel raises.
+        UnbuiltKernel: a kernel does not compile for this GPU, or needs more than it has.
     """
     return Executable(program, bind, is_boxed=is_boxed)
 
@@ -68,7 +69,10 @@ class Executable:
             return frozenset(a.name for a in kernel.args if a.kind == "pointer" and a.buffer in misaligned)
 
         def bind(kernel: KernelSource) -> Launcher:
-            return self._bind(kernel, odd(kernel))
+            try:
+                return self._bind(kernel, odd(kernel))
+            except Exception as error:
+                raise UnbuiltKernel(kernel.name, error) from error
 
         units = [unit_of(kernel, odd(kernel)) for kernel in kernels]
         distinct = dict(zip(units, kernels, strict=True))

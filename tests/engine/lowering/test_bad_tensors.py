@@ -1,0 +1,134 @@
+"""Tensors that kernels cannot take as they come: without elements, too many of them, overlapping, of types that no target computes with."""
+
+from __future__ import annotations
+
+import importlib.util
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.fx.experimental.proxy_tensor import make_fx
+
+from engine import errors, pipeline
+from engine.api import make_options
+from engine.ir.aot import AotGraph
+from engine.ir.kernel import Program
+from engine.kernels.targets import compile_kernel
+from engine.kernels.triton import emit
+from engine.lowering.driver import lower
+from engine.records.session import CompilationRecord
+from engine.runtime.interpret import verify
+from engine.runtime.program import executable
+from tests.engine.lowering.tracing import trace
+
+pytestmark = pytest.mark.skipif(importlib.util.find_spec("triton") is None, reason="no Triton here")
+F16, F32 = torch.float16, torch.float32
+
+
+def imagined(function: Callable[..., Any], *made: tuple[tuple[int, ...], torch.dtype]) -> Program:
+    """The program for tensors that have no memory."""
+    mode = FakeTensorMode()
+    with mode:
+        fakes = tuple(torch.empty(shape, dtype=dtype) for shape, dtype in made)
+        module = make_fx(lambda *args: (function(*args),), tracing_mode="real")(*fakes)
+    return lower(AotGraph(module, fakes, "0/0"), "cuda:90", emit)
+
+
+HUGE: dict[str, tuple[Any, ...]] = {
+    "elementwise": (lambda x: x * 2 + 1, ((2**31 + 8,), F16)),
+    "rows": (lambda x: x.sum(-1), ((70_000, 40_000), F16)),
+    "look-up": (lambda x, at: x[at], ((3_000_000, 1_000), F32), ((8,), torch.int64)),
+    "end of a large one": (lambda x: x[-1] + 1, ((3_000_000, 1_000), F32)),
+    "turned": (lambda x: x.t().contiguous(), ((50_000, 60_000), F16)),
+}
+
+
+@pytest.mark.parametrize("name", HUGE)
+def test_more_than_two_billion_elements_are_indexed_in_64_bits(name: str) -> None:
+    """Positions are 64 bits wide as soon as one does not fit in 32, and the kernels compile."""
+    function, *made = HUGE[name]
+    program = imagined(function, *made)
+    (kernel,) = program.kernels
+    assert "tl.program_id(0).to(tl.int64)" in kernel.text
+    assert not compile_kernel(kernel, "cuda:90").error
+
+
+def test_positions_that_fit_are_32_bits_wide() -> None:
+    """Most kernels pay nothing for those that do not."""
+    assert "int64" not in imagined(lambda x: x * 2, ((2**20, 2**10), F32)).kernels[0].text
+
+
+def test_no_grid_is_longer_than_a_device_takes() -> None:
+    """The second dimension of a grid ends at 65,535, however long the rows."""
+    for shape in ((64, 6_000_000), (6_000_000, 64)):
+        for kernel in imagined(lambda x: x.t().contiguous(), (shape, F16)).kernels:
+            assert all(int(size) <= 65_535 for size in kernel.grid[1:])
+
+
+ODD: dict[str, Callable[[], tuple[torch.Tensor, ...]]] = {
+    "no elements": lambda: (torch.randn(0, 4), torch.randn(0, 4)),
+    "no elements in rows": lambda: (torch.randn(4, 0), torch.randn(4, 0)),
+    "no dimensions": lambda: (torch.randn(()), torch.randn(())),
+    "turned": lambda: (torch.randn(6, 4).t(), torch.randn(4, 6)),
+    "every other": lambda: (torch.randn(8, 12)[::2, ::2], torch.randn(4, 6)),
+    "expanded": lambda: (torch.randn(1, 6).expand(4, 6), torch.randn(4, 1).expand(4, 6)),
+    "overlapping": lambda: (torch.randn(9).as_strided((4, 6), (1, 1)), torch.randn(4, 6)),
+    "not from the start": lambda: (torch.randn(30)[3:27].view(4, 6), torch.randn(25)[1:].view(4, 6)),
+}
+
+
+@pytest.mark.parametrize("name", ODD)
+def test_odd_layouts_are_read_as_they_are(name: str) -> None:
+    """Kernels read them by their strides, or there is nothing to launch."""
+    args = ODD[name]()
+
+    def function(x: torch.Tensor, y: torch.Tensor) -> Any:
+        return x * 2 + y, torch.relu(x).sum(), (x + 1).t()
+
+    graph = trace(function, args)
+    program = lower(graph, "cuda:90", emit)
+    assert {r.outcome for r in verify(program, graph, args).values()} <= {"equal", "close"}
+    assert bool(program.kernels) == bool(args[0].numel()) or name.startswith("no elements")
+
+
+@pytest.mark.parametrize(
+    ("dtype", "word"), [(torch.float8_e4m3fn, "Float8"), (torch.float8_e5m2, "Float8"), (torch.complex32, "Complex32")]
+)
+def test_types_without_loops_are_left_to_aten(dtype: torch.dtype, word: str) -> None:
+    """The reason names the type."""
+    program = imagined(lambda x: x.clone(), ((8, 8), dtype))
+    (call,) = program.record.externs
+    assert word in call.reason
+    assert not program.kernels
+
+
+def test_a_kernel_that_cannot_be_built_is_named() -> None:
+    """What the compiler or the driver raises comes with the kernel's name."""
+
+    def refuse(source: Any, misaligned: frozenset[str]) -> Any:
+        raise RuntimeError("out of resource: shared memory, Required: 300000, Hardware limit: 232448.\nmore")
+
+    program = lower(trace(lambda x: torch.softmax(x, -1), (torch.randn(4, 8),)), "cuda:90", emit)
+    with pytest.raises(
+        errors.UnbuiltKernel, match=r"softmax_kernel could not be built: RuntimeError: out of resource.*232448\.$"
+    ):
+        executable(program, refuse)
+
+
+def test_a_graph_whose_kernel_cannot_be_built_runs_in_aten(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The failure names the kernel, its reason and what happened instead; the result is that of ATen."""
+
+    def refuse(source: Any, misaligned: frozenset[str] = frozenset()) -> Any:
+        raise RuntimeError("out of resource: registers")
+
+    monkeypatch.setattr("engine.runtime.program.executable.__defaults__", (refuse,))
+    x = torch.randn(4, 8)
+    graph = trace(lambda x: torch.softmax(x, -1), (x,))
+    work = pipeline._Work("0/0", None, pipeline._Timings(None, "0/0"), [], CompilationRecord("0/0", "0", "first"))
+    run = pipeline.Pipeline(make_options("triton"))._lower(graph, work, on_gpu=True)
+    assert torch.equal(run(x)[0], torch.softmax(x, -1))
+    (failure,) = work.failures
+    assert "softmax_kernel could not be built: RuntimeError: out of resource: registers" in failure.sentence
+    assert failure.fallback == "results come from ATen"
