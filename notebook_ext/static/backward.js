@@ -7,7 +7,7 @@ import { VIEWS } from "./shared/views.js";
 
 /** @typedef {import("./explorer.js").Frame} Frame */
 
-const OUTCOMES = { captured: ["◆", "new"], hit: ["●", "ok"], eager: ["✗", "bad"] };
+const BECAME = { captured: ["◆", "new"], hit: ["●", "ok"], eager: ["✗", "bad"] };
 
 export class BackwardView {
   /** @param {Frame} frame */
@@ -84,7 +84,7 @@ export class BackwardView {
 
   /** @param {any} call */
   #call(call) {
-    const [sign, kind] = OUTCOMES[/** @type {keyof typeof OUTCOMES} */ (call.outcome)] || ["·", "mut"];
+    const [sign, kind] = BECAME[/** @type {keyof typeof BECAME} */ (call.outcome)] || ["·", "mut"];
     const name = call.capture ? h("button", { type: "button", class: "lnk", onclick: () => this.to(call.capture) }, call.capture) : null;
     return h("li", {}, h("span", { class: kind }, sign), ` ${call.outcome} `, name, call.reason ? h("span", { class: "mut" }, sentence(call.reason)) : null);
   }
