@@ -13,6 +13,7 @@ import torch
 from engine.autograd.front import Event, Settings, capturing
 from engine.autograd.inline import inline
 from engine.autograd.run import CapturedBackward
+from engine.autograd.scalars import move_scalars
 from engine.autograd.segments import Traced, divided
 from engine.autograd.tell import backward_record, nodes_of_eager
 from engine.graph.tell import graph_record
@@ -56,6 +57,7 @@ def _compile(pipeline: Pipeline, backward: CapturedBackward) -> Run:
             session.add_failure(Failure("autograd", text.splitlines()[0], "it runs operator by operator"))
 
     whole, notes = inline(backward.graph)
+    notes += move_scalars(whole)
     if notes:
         _amend(backward, whole, notes)
     run, _ = divided(whole, backward.id, compile, fail)
@@ -73,7 +75,7 @@ def _amend(backward: CapturedBackward, whole: torch.fx.GraphModule, notes: tuple
     session = current_session()
     if session is None:
         return
-    record = graph_record(whole, "captured", backward.id, "captured backward, compiled calls inlined")
+    record = graph_record(whole, "captured", backward.id, "captured backward, as it is compiled")
     for known in session.backwards:
         if known.id == backward.id:
             nodes = nodes_of_eager(backward, whole)

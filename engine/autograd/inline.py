@@ -18,10 +18,10 @@ Values = Mapping[torch.fx.Node, Any]
 
 
 def inline(module: torch.fx.GraphModule) -> tuple[torch.fx.GraphModule, tuple[str, ...]]:
-    """The captured graph with what can be inlined inlined, and for each compiled call a sentence on it; the graph itself where there is none."""
+    """A copy of the captured graph with what can be inlined inlined, and for each compiled call a sentence on it."""
     calls = [n for n in module.graph.nodes if isinstance(_inlined_of(n), Inlined)]
     if not calls:
-        return module, ()
+        return _copied(module), ()
     graph = torch.fx.Graph()
     values: dict[torch.fx.Node, Any] = {}
     notes = []
@@ -40,6 +40,12 @@ def inline(module: torch.fx.GraphModule) -> tuple[torch.fx.GraphModule, tuple[st
             values[node] = graph.node_copy(node, lambda n: values[n])
     graph.lint()
     return torch.fx.GraphModule(torch.nn.Module(), graph, "CapturedBackward"), tuple(notes)
+
+
+def _copied(module: torch.fx.GraphModule) -> torch.fx.GraphModule:
+    graph = torch.fx.Graph()
+    graph.output(graph.graph_copy(module.graph, {}))
+    return torch.fx.GraphModule(torch.nn.Module(), graph, "CapturedBackward")
 
 
 def _inlined_of(node: torch.fx.Node) -> Inlined | None:

@@ -26,6 +26,9 @@ KIND = "autograd_kind"
 CALL = "autograd_call"
 """Key of ``node.meta``: the place in the walk of the autograd node that a node stands for."""
 
+DEVICE = "autograd_device"
+"""Key of ``node.meta``: where a tensor among the inputs is."""
+
 FUNCTION = "autograd_function"
 """Key of ``node.meta``: the class of the Python function whose backward a node calls."""
 
@@ -79,6 +82,7 @@ class Writer:
             self._nodes[source, index] = node
             if source == "inputs":
                 node.meta["val"] = self.captured.inputs[index]
+                node.meta[DEVICE] = self.captured.devices[index]
         if any(_runs_users_code(s) for c in calls for s in c.steps):
             versions_of = named("versions_of", targets.versions_of)
             self._nodes["versions"] = self._node(versions_of, (self._nodes["inputs"],), "versions", None, "input")

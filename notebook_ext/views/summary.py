@@ -112,6 +112,7 @@ def summary(session: Session, *, timed: bool = True) -> Summary:
     if len(found) > MAX_GROUPS:
         items += [Item(" · and "), Item(f"{len(found) - MAX_GROUPS:,} more", "contents", "link")]
     items.extend(_kernel_items(session))
+    items.extend(_backward_items(session))
     items.extend(_failure_items(session))
     items.append(Item(f", {seconds(spent)}" if spent else ""))
     return Summary(tuple(i for i in items if i.text), (), progress, notes)
@@ -298,6 +299,12 @@ def _check_items(kernels: list[KernelRecord]) -> Iterator[Item]:
     text += f", {left} not verifiable" if left else ""
     yield Item(", ")
     yield Item(text, "kernels", "link")
+
+
+def _backward_items(session: Session) -> Iterator[Item]:
+    if session.backward_calls:
+        yield Item(", ")
+        yield Item(plural(len(session.backwards), "captured backward"), "backward", "link")
 
 
 def _failure_items(session: Session) -> Iterator[Item]:
