@@ -236,7 +236,7 @@ class Front:
 def _why_not() -> str:
     """Why a backward is not captured that starts here; empty when it is."""
     if _thread.callbacks is not None:
-        return "it was started by a hook inside of a captured backward"
+        return "it was started inside of a captured backward, by a hook or a Python function"
     if torch._C._are_functorch_transforms_active():
         return "it runs inside of a functional transform (torch.func)"
     if torch._C._len_torch_dispatch_stack() > 0:

@@ -44,7 +44,7 @@ def move_scalars(module: torch.fx.GraphModule) -> tuple[str, ...]:
 
 
 def _is_number(node: torch.fx.Node) -> bool:
-    return node.meta[DEVICE].type == "cpu" and node.meta["val"].dim() == 0
+    return bool(node.meta[DEVICE].type == "cpu" and node.meta["val"].dim() == 0)
 
 
 def _readers(node: torch.fx.Node) -> list[torch.fx.Node]:
