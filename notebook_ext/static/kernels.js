@@ -110,7 +110,7 @@ export class KernelsView {
     put(
       this.context,
       h("b", {}, plural(part.rows.length, "kernel")),
-      part.targets.length > 1 ? choice("Target", part.targets.map((/** @type {string} */ t) => [t, t]), this.target, (v) => { this.target = v; this.frame.focus(); this.draw(); }) : h("span", { class: "mut" }, `target ${this.target || "unknown"}`),
+      part.targets.length > 1 ? choice("Target", part.targets.map((/** @type {string} */ t) => [t, t]), this.target, (v) => { this.target = v; this.frame.focus(); this.draw(); }) : h("span", { class: "nw" }, `target ${this.target || "unknown"}`),
       part.is_run ? null : h("span", { class: "mut" }, h("b", {}, "Estimated, not measured"), ": no GPU here. Registers, spills and shared memory are exact, from the compiled binary."),
       h("span", { class: "sp" }),
       waiting ? [h("span", { class: "new" }, `${waiting} still to be compiled`), button("Cancel", "", () => this.frame.act("cancel"), { title: "Stop compiling kernels; what is finished stays" })] : null,
@@ -154,8 +154,8 @@ export class KernelsView {
     return h(
       "tr",
       { class: i === this.at ? "sel" : "", "aria-selected": String(i === this.at), onclick: () => { this.go(i); this.frame.focus(); }, ondblclick: () => this.link() },
-      h("td", {}, h("b", {}, `${r.compilation} ${r.kernel}`), " ", h("code", {}, r.name), r.launches > 1 ? h("span", { class: "mut" }, ` ×${r.launches}`) : null),
-      h("td", {}, r.ordinals.map((/** @type {number} */ o) => [badge(o), " "]), r.nodes.slice(0, 5).join(", "), r.nodes.length > 5 ? ` and ${r.nodes.length - 5} more` : null, made.error ? h("div", { class: "bad" }, made.error) : null),
+      h("td", { title: r.name }, h("b", {}, `${r.compilation} ${r.kernel}`), " ", h("code", {}, r.name), r.launches > 1 ? h("span", { class: "mut" }, ` ×${r.launches}`) : null),
+      h("td", { title: r.nodes.join(", ") }, r.ordinals.map((/** @type {number} */ o) => [badge(o), " "]), r.nodes.slice(0, 5).join(", "), r.nodes.length > 5 ? ` and ${r.nodes.length - 5} more` : null, made.error ? h("div", { class: "bad" }, made.error) : null),
       [r.grid ? `${r.grid.replace(/^\((.*)\)$/, "$1")} × ${r.warps || "?"}` : "", e ? "≈ " + ms(e.seconds) : "", r.bytes, e ? "≈ " + Math.round(e.rate / 1e9).toLocaleString("en") : "", made.registers, made.spills, made.shared, made.occupancy == null ? "" : Math.round(made.occupancy * 100) + " %"].map((v) => h("td", { class: "num" }, text(v))),
       h("td", { class: "nw " + (good ? "ok" : r.check === "different" ? "bad" : "mut"), title: r.check_note }, (good ? "✓ " : r.check === "different" ? "✗ " : "") + r.check),
     );

@@ -159,7 +159,7 @@ def _facts(session: Session, record: CompilationRecord) -> Iterator[tuple[str, s
             yield "Saved for backward", size(record.aot.partition.saved_bytes)
     yield "Compile time", seconds(sum(t.seconds for t in record.timings if not t.parent))
     for timing in record.timings:
-        if not timing.parent:
+        if timing.parent:
             yield f"Time: {one_line(timing.stage, 30)}", seconds(timing.seconds)
 
 
