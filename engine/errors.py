@@ -2,12 +2,24 @@
 
 from __future__ import annotations
 
+import traceback
+
 from engine.records.bytecode import Span
 from engine.records.trace import BreakRecord
 
 
 class EngineError(Exception):
-    """Base of all errors raised on purpose."""
+    """Base of all errors raised on purpose.
+
+    ``stack`` is the user's own call stack where it has to do with a place in the user's code, outermost call first: the traceback shows ours.
+    """
+
+    stack: tuple[Span, ...] = ()
+
+    @property
+    def real_stack(self) -> traceback.StackSummary:
+        """The user's stack as the ``traceback`` module has it."""
+        return traceback.StackSummary.from_list([(s.file, s.line, "", None) for s in self.stack])
 
 
 class UnknownBackend(EngineError, ValueError):
@@ -38,6 +50,7 @@ class GraphBreak(EngineError):
 
     def __init__(self, record: BreakRecord, pointed: str) -> None:
         self.record = record
+        self.stack = record.stack
         remedies = "".join(f"\n  - {remedy}" for remedy in record.remedies)
         what_to_do = f"\nWhat to do:{remedies}" if remedies else ""
         super().__init__(f"{record.title}: {record.what}\n{pointed}\n{record.why}{what_to_do}")
@@ -46,7 +59,8 @@ class GraphBreak(EngineError):
 class BackendError(EngineError):
     """A backend failed on a graph under ``fullgraph=True``; otherwise the failure is recorded and the graph runs in eager mode."""
 
-    def __init__(self, backend: str, reason: str) -> None:
+    def __init__(self, backend: str, reason: str, stack: tuple[Span, ...] = ()) -> None:
+        self.stack = stack
         super().__init__(f"The backend {backend!r} failed: {reason}")
 
 
@@ -64,7 +78,8 @@ class UnbuiltKernel(EngineError):
 class RecompileLimit(EngineError):
     """Under ``fullgraph=True`` a function met its recompile limit; otherwise it is left to Python from then on."""
 
-    def __init__(self, name: str, limit: int, reason: str) -> None:
+    def __init__(self, name: str, limit: int, reason: str, stack: tuple[Span, ...] = ()) -> None:
+        self.stack = stack
         super().__init__(
             f"{name} was compiled {limit} times already, the recompile limit; the last reason was: {reason}"
         )

@@ -30,6 +30,7 @@ from engine.ir.context import current_session
 from engine.ir.exact import described
 from engine.ir.files import is_library_file, source_file
 from engine.ir.frame import CALLEE, CompiledFrame, FrameRequest, GraphInput, GraphSlot, ResumeSlot, Slot, TracedFrame
+from engine.ir.graph import origin_of
 from engine.ir.guard import Guard
 from engine.ir.kernel import Program
 from engine.ir.origin import Local, Scope
@@ -112,6 +113,11 @@ class _Work:
         )
         detail = "".join(traceback.format_exception(error))
         self.failures.append(Failure(stage, sentence, fallback, detail))
+
+
+def _stack_of(slot: GraphSlot) -> tuple[Span, ...]:
+    """The user's stack at the first operation of a graph."""
+    return next((found for node in slot.graph.graph.nodes if (found := origin_of(node).stack)), ())
 
 
 class Pipeline:
@@ -253,7 +259,7 @@ class Pipeline:
             return self._by_backend(backend, slot, work)
         except Exception as error:
             if self.options.fullgraph and callable(backend_callable(backend)):
-                raise errors.BackendError(backend_name(backend), str(error)) from error
+                raise errors.BackendError(backend_name(backend), str(error), _stack_of(slot)) from error
             work.fail(backend_name(backend), error, "this graph runs as traced, operator by operator")
             self._tell_fx(slot, work)
             return eager_run(slot.graph)

@@ -101,6 +101,24 @@ class SymbolRecord(Record):
 
 
 @dataclass(frozen=True, slots=True)
+class AttemptRecord(Record):
+    """A run of the tracer over the frame that was given up at something it could not follow, and undone: the next run breaks there.
+
+    ``operations``, ``guards`` and ``effects`` (in words) are what it had come to by then; ``switched`` names the pieces of torch's global state
+    that stood otherwise than at its start and were put back.
+    """
+
+    kind: str
+    what: str
+    span: Span | None = None
+    stack: tuple[Span, ...] = ()
+    operations: int = 0
+    guards: int = 0
+    effects: tuple[str, ...] = ()
+    switched: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class TraceRecord(Record):
     """The outcome of tracing one frame once."""
 
@@ -115,3 +133,5 @@ class TraceRecord(Record):
     steps: tuple[StepRecord, ...] = ()
     symbols: tuple[SymbolRecord, ...] = ()
     """Sizes and numbers that were made symbols."""
+    attempts: tuple[AttemptRecord, ...] = ()
+    """Runs of the tracer that were given up before the one that is told here, in order."""

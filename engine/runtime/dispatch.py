@@ -293,7 +293,7 @@ class Dispatch:
         """The recompile limit is met."""
         name, limit = self.cache.frame.name, config.recompile_limit
         if self.compiler.options.fullgraph:
-            raise RecompileLimit(name, limit, cause)
+            raise RecompileLimit(name, limit, cause, (Span(self.cache.frame.file, self.cache.frame.first_line),))
         entry = self._as_python()
         why = f"{name} was compiled {limit} times, the recompile limit; calls that no entry serves run as Python. The last reason was: {cause}"
         self.cache.leave_to_python(entry, why)

@@ -22,15 +22,16 @@ from engine.bytecode.decode import Op
 from engine.bytecode.resume import resumed
 from engine.bytecode.spans import instructions, span_of
 from engine.ir.context import current_session
+from engine.ir.files import innermost_of_user
 from engine.ir.frame import FrameRequest, TracedFrame
 from engine.ir.guard import GlobalState, Guard
 from engine.ir.origin import Closure, Fixed, Local, Namespace
 from engine.options import Options, config
 from engine.records.bytecode import Span
-from engine.records.trace import BreakRecord, TraceRecord
+from engine.records.trace import AttemptRecord, BreakRecord, TraceRecord
 from engine.trace.breaks import break_record
 from engine.trace.codegen import Codegen
-from engine.trace.loop import advance
+from engine.trace.loop import advance, in_words
 from engine.trace.resumption import Resumption
 from engine.trace.shapes import shape_guards, symbol_story
 from engine.trace.side_effects import changes_inputs, guard_distinct, pending_values, replay, shares_new_history
@@ -88,11 +89,12 @@ def trace_frame(request: FrameRequest, options: Options, *, steps: bool = False)
         return _skipped(request, options, refused, ())
     restart: Restart | None = None
     restarts = 0
+    given_up: list[AttemptRecord] = []
     while restarts < _MAX_RESTARTS:
-        attempt = _Attempt(request, options, restart, steps)
+        attempt = _Attempt(request, options, restart, steps, tuple(given_up))
         try:
             with _environment(attempt.tx):
-                return attempt.run()
+                return _told(attempt, given_up)
         except Restart as again:
             restart = again
             restarts += again.executed > 0
@@ -110,11 +112,17 @@ def trace_frame(request: FrameRequest, options: Options, *, steps: bool = False)
     return _skipped(request, options, Skip("internal", "tracing did not settle"), ())
 
 
-def _internal(error: Exception) -> Skip:
-    import traceback
+def _told(attempt: _Attempt, given_up: list[AttemptRecord]) -> TracedFrame:
+    """Run an attempt; where it is given up, tell what is thrown away with it, while torch still stands as it left it."""
+    try:
+        return attempt.run()
+    except Restart as again:
+        given_up.append(attempt.given_up(again))
+        raise
 
-    where = traceback.extract_tb(error.__traceback__)[-1]
-    return Skip("internal", f"{type(error).__name__}: {error} ({where.filename.rpartition('/')[2]}:{where.lineno})")
+
+def _internal(error: Exception) -> Skip:
+    return Skip("internal", in_words(error))
 
 
 def _refuse(code: types.CodeType) -> Skip | None:
@@ -129,7 +137,6 @@ def _refuse(code: types.CodeType) -> Skip | None:
 def _environment(tx: Tracer) -> Iterator[None]:
     """torch's state while tracing: what traced code switches is switched back, whatever happens."""
     WRITTEN.clear()
-    grad = torch.is_grad_enabled()
     was_disabled, _FAKE_LOG.disabled = _FAKE_LOG.disabled, True
     limit = sys.getrecursionlimit()
     sys.setrecursionlimit(max(limit, 20_000))
@@ -142,13 +149,21 @@ def _environment(tx: Tracer) -> Iterator[None]:
         _FAKE_LOG.disabled = was_disabled
         for context in reversed(tx.undo_at_end):
             context.__exit__(None, None, None)
-        torch._C._set_grad_enabled(grad)
+        tx.torch_before.restore()
 
 
 class _Attempt:
     """One run of the tracer over the frame, breaking where an earlier run found that it must."""
 
-    def __init__(self, request: FrameRequest, options: Options, restart: Restart | None, steps: bool) -> None:
+    def __init__(
+        self,
+        request: FrameRequest,
+        options: Options,
+        restart: Restart | None,
+        steps: bool,
+        before: tuple[AttemptRecord, ...] = (),
+    ) -> None:
+        self.before = before
         self.request = request
         self.options = options
         self.restart = restart
@@ -184,7 +199,7 @@ class _Attempt:
                     raise self._skip(reason, reason.stack, "its own loops are too long to unroll") from reason
                 if 0 < reason.born < self.executed:
                     raise Restart(reason.born, reason) from reason
-                if before != (self.tx.graph.operations, self.tx.changes):
+                if reason.kind == "internal" or before != (self.tx.graph.operations, self.tx.changes):
                     raise Restart(self.executed, reason) from reason
                 frame.kw_names = kw_names
                 return self._break(frame, frame.op, stack, reason)
@@ -237,6 +252,20 @@ class _Attempt:
             frame.cells[name] = value
             tx.known[id(cell)] = (value, cell)
         return frame
+
+    def given_up(self, again: Restart) -> AttemptRecord:
+        """What is thrown away with this attempt. It has a tracer of its own: nothing of it is left but torch's state, which is put back."""
+        tx, reason = self.tx, again.reason
+        return AttemptRecord(
+            reason.kind,
+            reason.what,
+            innermost_of_user(reason.stack),
+            reason.stack,
+            tx.graph.operations,
+            len(tx.guards),
+            tuple(v.describe() for v in tx.mutated.values()) + tuple(words for _, words in tx.effects),
+            tx.torch_before.switched(),
+        )
 
     # Endings.
 
@@ -358,6 +387,7 @@ class _Attempt:
             told,
             steps,
             symbol_story(self.tx) if wanted else (),
+            self.before,
         )
         return TracedFrame(code, self.tx.guards.all(), record, graph, resumes, cg.constants, cg.handed)
 

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import traceback
 from typing import TYPE_CHECKING, Any
 
 from engine.bytecode.opcodes import reason
 from engine.bytecode.resume import InstructionOffset
 from engine.options import config
-from engine.trace.signals import Skip, Unsupported, UserException
+from engine.trace.signals import Skip, TraceSignal, Unsupported, UserException
 from engine.trace.table import HANDLERS
 from engine.trace.values.base import Const, NotConstant, Value
 
@@ -59,6 +60,19 @@ def execute(tx: Tracer, frame: Frame, op: Op) -> Any:
         if not find_handler(tx, frame, error.value):
             raise
         return None
+    except (TraceSignal, RecursionError, MemoryError):
+        raise
+    except Exception as error:
+        # A defect of ours ends the graph here; the instruction is Python's.
+        defect = Unsupported("internal", in_words(error))
+        defect.stack = tx.spans()
+        raise defect from error
+
+
+def in_words(error: Exception) -> str:
+    """A defect of the tracer, and where it showed."""
+    where = traceback.extract_tb(error.__traceback__)[-1]
+    return f"{type(error).__name__}: {error} ({where.filename.rpartition('/')[2]}:{where.lineno})"
 
 
 def chain(tx: Tracer, error: Value) -> None:

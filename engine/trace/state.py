@@ -24,6 +24,7 @@ from engine.ir.origin import Fixed, Namespace, Origin
 from engine.options import Options
 from engine.records.bytecode import Span
 from engine.records.trace import InlinedCall
+from engine.trace.checkpoint import TorchState
 from engine.trace.graph_builder import GraphBuilder
 from engine.trace.shape_env import NotingShapeEnv
 from engine.trace.signals import TraceSignal, Unsupported, UserException
@@ -178,10 +179,6 @@ def _catches(frame: Frame) -> bool:
     return False
 
 
-def _forget(table: dict[int, Value], key: int) -> None:
-    table.pop(key, None)
-
-
 class Tracer:
     """The state of tracing one frame once."""
 
@@ -205,9 +202,6 @@ class Tracer:
         self.executed = 0
         self.changes = 0
         """Counts mutations of any kind; equal counts mean that nothing changed."""
-        self.journal: list[Callable[[], None]] = []
-        """Undoes mutations, latest last; kept only while speculating."""
-        self.speculating = 0
         self.effects: list[tuple[Value, str]] = []
         """Calls that have no result but happen, in order, after the graph: how to make them, and in words."""
         self.quiet: list[bool] = [False]
@@ -232,6 +226,8 @@ class Tracer:
         """How often ``__torch_function__`` of subclasses is switched off."""
         self.indexes_by_tensor = False
         """Whether a tensor of one integer is an index like any tensor: in functions that flex_attention maps over positions."""
+        self.torch_before = TorchState.now()
+        """torch's global state when the attempt began."""
         self.undo_at_end: list[Any] = []
         """Contexts that are entered for real while tracing and not left yet."""
         self.entered: list[tuple[Any, torch.fx.Node]] = []
@@ -446,57 +442,22 @@ class Tracer:
     # Mutation.
 
     def mutating(self, value: Value) -> None:
-        """Call before a value's contents change: journals them, and remembers that they must be put in place after the graph."""
+        """Call before a value's contents change: remembers that they must be put in place after the graph."""
         self.changes += 1
         if self.changed is not None:
             self.changed.append(value)
-        if self.speculating:
-            self.journal.append(value.snapshot())
         if value.origin is not None and not value.is_made and id(value) not in self.mutated:
             self.mutated[id(value)] = value
-            if self.speculating:
-                self.journal.append(lambda: _forget(self.mutated, id(value)))
 
     def happens(self, call: Value, words: str) -> None:
         """Something that generated code does after the graph, in the order in which it is told here."""
         self.changes += 1
-        if self.speculating:
-            self.journal.append(lambda: self.effects.pop() and None)
         self.effects.append((call, words))
-
-    def checkpoint(self) -> int:
-        """A mark that ``rollback`` returns to; mutations are journalled from here on."""
-        self.speculating += 1
-        return len(self.journal)
-
-    def commit(self) -> None:
-        """The latest checkpoint is no longer needed."""
-        self.speculating -= 1
-        if not self.speculating:
-            self.journal.clear()
-
-    def rollback(self, mark: int) -> None:
-        """Undo all mutations of values after a checkpoint (nodes and guards stay: they are harmless)."""
-        while len(self.journal) > mark:
-            self.journal.pop()()
-        self.changes += 1
-        self.commit()
 
     def write_global(self, namespace: Namespace, name: str, value: Value | None) -> None:
         """Set (or with None delete) a global, to be done after the graph."""
-        key = (namespace, name)
-        had, old = key in self.globals_written, self.globals_written.get(key)
         self.changes += 1
-
-        def undo() -> None:
-            if had:
-                self.globals_written[key] = old
-            else:
-                self.globals_written.pop(key, None)
-
-        if self.speculating:
-            self.journal.append(undo)
-        self.globals_written[key] = value
+        self.globals_written[namespace, name] = value
         self.global_cache.pop((id(namespace.values), name), None)
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from engine.ir.origin import Origin
@@ -136,10 +135,6 @@ class Value:
             "unsupported-argument", f"a value of type {self.type().__name__} as an argument of a torch operation"
         )
 
-    def snapshot(self) -> Callable[[], None]:
-        """For mutable kinds: a function that puts the contents back as they are now."""
-        raise NotImplementedError(type(self).__name__)
-
     def children(self) -> list[Value]:
         """Values held inside, for codegen's walk."""
         return []
@@ -199,14 +194,6 @@ class Attributed(Value):
     """A kind whose attributes are kept by name, as written by the traced code."""
 
     attributes: dict[str, Value]
-
-    def snapshot(self) -> Callable[[], None]:
-        saved = dict(self.attributes)
-
-        def undo() -> None:
-            self.attributes = saved
-
-        return undo
 
 
 class Const(Value):

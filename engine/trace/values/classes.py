@@ -243,16 +243,6 @@ class ClassValue(Value):
         ):
             raise self.refuse(f"setting the attribute {name!r}")
         key = (held, name)
-        had, before = key in WRITTEN, WRITTEN.get(key)
-
-        def undo() -> None:
-            if had:
-                WRITTEN[key] = before
-            else:
-                WRITTEN.pop(key, None)
-
-        if tx.speculating:
-            tx.journal.append(undo)
         WRITTEN[key] = None if value is None else Written(value)
         done = CallOf(delattr, [self, Const(name)]) if value is None else CallOf(setattr, [self, Const(name), value])
         tx.happens(done, f"{held.__name__}.{name} is {'deleted' if value is None else 'set'}")

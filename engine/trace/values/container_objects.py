@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import collections
 import dataclasses
-from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from engine.ir.origin import Origin
@@ -45,9 +44,6 @@ class ContainerObject(ObjectValue):
 
     def children(self) -> list[Value]:
         return [*self.inner.children(), *super().children()]
-
-    def snapshot(self) -> Callable[[], None]:
-        return super().snapshot()
 
     def builtin_method(self, tx: Tracer, name: str, args: list[Value], kwargs: dict[str, Value]) -> Value:
         """A method of the builtin class itself."""

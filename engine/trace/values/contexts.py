@@ -16,8 +16,6 @@ from engine.trace.values.torch_functions import guard_state
 from engine.trace.values.wrap import wraps
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from engine.trace.codegen import Codegen
     from engine.trace.state import Tracer
 
@@ -40,9 +38,6 @@ class GradContext(Value):
 
     def type(self) -> type:
         return self.cls
-
-    def snapshot(self) -> Callable[[], None]:
-        raise Unsupported("side-effect", "grad mode changes while tracing tentatively")
 
     def get_attr(self, tx: Tracer, name: str) -> Value:
         if name in ("__enter__", "__exit__", "__call__", "clone"):
@@ -202,9 +197,6 @@ class AutocastContext(Value):
 
     def type(self) -> type:
         return torch.autocast
-
-    def snapshot(self) -> Callable[[], None]:
-        raise Unsupported("side-effect", "autocast changes while tracing tentatively")
 
     def get_attr(self, tx: Tracer, name: str) -> Value:
         if name in ("__enter__", "__exit__", "clone"):

@@ -5,7 +5,6 @@ from __future__ import annotations
 import sys
 import traceback
 import types
-from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -204,15 +203,6 @@ class ExceptionValue(Attributed):
         if not is_none(instead):
             raise self.refuse("setting the traceback")
         self.line = 0
-
-    def snapshot(self) -> Callable[[], None]:
-        args, restore = list(self.args), super().snapshot()
-
-        def undo() -> None:
-            self.args = args
-            restore()
-
-        return undo
 
     def call_method(self, tx: Tracer, name: str, args: list[Value], kwargs: dict[str, Value]) -> Value:
         if name == "with_traceback":

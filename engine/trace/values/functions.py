@@ -81,14 +81,6 @@ class CellValue(Value):
     def type(self) -> type:
         return types.CellType
 
-    def snapshot(self) -> Callable[[], None]:
-        content = self.content
-
-        def undo() -> None:
-            self.content = content
-
-        return undo
-
     def set(self, tx: Tracer, value: Value | None) -> None:
         """Change what it holds."""
         tx.mutating(self)
@@ -186,9 +178,6 @@ class RealFunction(FunctionValue):
 
     def key(self, tx: Tracer) -> Any:
         return self.held
-
-    def snapshot(self) -> Callable[[], None]:
-        return lambda: None
 
     @property
     def _base(self) -> Origin:
@@ -700,9 +689,6 @@ class GeneratorValue(IteratorValue):
             return None
         is_delegating = frame.op.opname == "YIELD_VALUE" and frame.decoded.ops[frame.op.index - 1].opname == "SEND"
         return frame.stack[-1] if is_delegating else None
-
-    def snapshot(self) -> Callable[[], None]:
-        raise Unsupported("side-effect", "a generator is advanced while tracing tentatively")
 
     def step(self, tx: Tracer) -> Value | None:
         return self.send(tx, NONE)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import inspect
-from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -48,9 +47,6 @@ class GraphContext(Value):
 
     def describe(self) -> str:
         return f"the context {self.make.__name__}"
-
-    def snapshot(self) -> Callable[[], None]:
-        raise Unsupported("side-effect", f"{self.describe()} changes while tracing tentatively")
 
     def get_attr(self, tx: Tracer, name: str) -> Value:
         if name in ("__enter__", "__exit__", "clone"):
@@ -172,9 +168,6 @@ class IdleContext(Value):
 
     def type(self) -> type:
         return contextlib.nullcontext
-
-    def snapshot(self) -> Callable[[], None]:
-        return lambda: None
 
     def get_attr(self, tx: Tracer, name: str) -> Value:
         if name in ("__enter__", "__exit__", "_recreate_cm"):

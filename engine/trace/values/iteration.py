@@ -69,15 +69,6 @@ class LazyIterator(IteratorValue):
         tx.mutating(self)
         return self.advance(tx, self.state)
 
-    def snapshot(self) -> Callable[[], None]:
-        saved = dict(self.state)
-
-        def undo() -> None:
-            self.state.clear()
-            self.state.update(saved)
-
-        return undo
-
     def _rest(self) -> Value:
         found = SequenceIterator([], type(iter(()))) if self.state.get("over") else self.rest(self.state)
         if found is None:

@@ -80,14 +80,6 @@ class SequenceIterator(IteratorValue):
         self.position += 1
         return self.items[self.position - 1]
 
-    def snapshot(self) -> Callable[[], None]:
-        saved = (self.items, self.source, self.position)
-
-        def undo() -> None:
-            self.items, self.source, self.position = saved
-
-        return undo
-
     def hint(self, tx: Tracer) -> int:
         return max(0, len(self.items) - self.position)
 
@@ -137,14 +129,6 @@ class ReversedIterator(IteratorValue):
         self.index = -1 if found is None else self.index - 1
         return found
 
-    def snapshot(self) -> Callable[[], None]:
-        index = self.index
-
-        def undo() -> None:
-            self.index = index
-
-        return undo
-
     def hint(self, tx: Tracer) -> int:
         return self.index + 1 if self.index < self.size(tx) else 0
 
@@ -193,14 +177,6 @@ class KeyedIterator(SequenceIterator):
         self.position += 1
         return found
 
-    def snapshot(self) -> Callable[[], None]:
-        saved = (self.keys, self.position, self.expected)
-
-        def undo() -> None:
-            self.keys, self.position, self.expected = saved
-
-        return undo
-
     def _rest(self) -> list[Value]:
         found = [self.read(key) for key in self.keys[self.position :]]
         if self.size() != self.expected or None in found:
@@ -240,14 +216,6 @@ class RangeIterator(IteratorValue):
         self.position += 1
         return Const(self.value[self.position - 1])
 
-    def snapshot(self) -> Callable[[], None]:
-        position = self.position
-
-        def undo() -> None:
-            self.position = position
-
-        return undo
-
     def reconstruct(self, cg: Codegen) -> None:
         from engine.trace.support import advanced
 
@@ -276,14 +244,6 @@ class CountIterator(IteratorValue):
         tx.mutating(self)
         self.value += self.increment
         return tx.from_python(self.value - self.increment)
-
-    def snapshot(self) -> Callable[[], None]:
-        value = self.value
-
-        def undo() -> None:
-            self.value = value
-
-        return undo
 
     def reconstruct(self, cg: Codegen) -> None:
         cg.out.callable(lambda: cg.const(self.type()))
@@ -314,9 +274,6 @@ class CombinedIterator(IteratorValue):
 
     def step(self, tx: Tracer) -> Value | None:
         return self.advance(tx)
-
-    def snapshot(self) -> Callable[[], None]:
-        return lambda: None
 
     def children(self) -> list[Value]:
         return [*([self.lead] if self.lead is not None else []), *self.arguments]
@@ -429,9 +386,6 @@ class OpaqueIterator(IteratorValue):
         raise Unsupported(
             "outside-iterator", f"the next item of a {type(self.held).__name__} that came from outside is asked for"
         )
-
-    def snapshot(self) -> Callable[[], None]:
-        return lambda: None
 
 
 def _is_iterator(real: Any) -> bool:

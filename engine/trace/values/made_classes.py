@@ -186,15 +186,6 @@ class MadeClass(ClassValue):
     def python(self, tx: Tracer) -> Any:
         return self.held
 
-    def snapshot(self) -> Callable[[], None]:
-        saved = list(self.later)
-
-        def undo() -> None:
-            if saved != self.later:
-                raise Unsupported("side-effect", "a class made while tracing tentatively is changed")
-
-        return undo
-
     def set_attr(self, tx: Tracer, name: str, value: Value) -> None:
         tx.mutating(self)
         try:

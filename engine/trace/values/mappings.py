@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import collections
-from collections.abc import Callable
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
@@ -55,14 +54,6 @@ class DictValue(Value):
         if self.cls is collections.defaultdict:
             return collections.defaultdict(None if self.factory is None else self.factory.python(tx), made)
         return made
-
-    def snapshot(self) -> Callable[[], None]:
-        saved, attributes = dict(self.entries), dict(self.attributes)
-
-        def undo() -> None:
-            self.entries, self.attributes = saved, attributes
-
-        return undo
 
     def children(self) -> list[Value]:
         return [*(part for entry in self.entries.values() for part in entry), *self.attributes.values()]
@@ -381,14 +372,6 @@ class SetValue(Value):
         if self.cls is set:
             tx.raise_type_error("unhashable type: 'set'")
         return frozenset(self.elements)
-
-    def snapshot(self) -> Callable[[], None]:
-        saved = dict(self.elements)
-
-        def undo() -> None:
-            self.elements = saved
-
-        return undo
 
     def children(self) -> list[Value]:
         return list(self.elements.values())

@@ -73,9 +73,6 @@ class ArrayValue(Value):
             tx.raise_type_error("unhashable type: 'numpy.ndarray'")
         return super().key(tx)
 
-    def snapshot(self) -> Callable[[], None]:
-        return lambda: None
-
     def children(self) -> list[Value]:
         return [self.tensor]
 

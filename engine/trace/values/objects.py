@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import builtins
 import types
-from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -50,14 +49,6 @@ class ObjectValue(Value):
 
     def real(self) -> Any:
         return self.held
-
-    def snapshot(self) -> Callable[[], None]:
-        saved = dict(self.written)
-
-        def undo() -> None:
-            self.written = saved
-
-        return undo
 
     def children(self) -> list[Value]:
         return [v for v in self.written.values() if v is not None]
@@ -446,9 +437,6 @@ def _instance_dict() -> Any:
             if entries:
                 raise self.refuse("replacing an instance's __dict__")
 
-        def snapshot(self) -> Callable[[], None]:
-            return lambda: None
-
         def children(self) -> list[Value]:
             return [self.of_object]
 
@@ -550,9 +538,6 @@ class OpaqueValue(Value):
 
     def key(self, tx: Tracer) -> Any:
         return self.held
-
-    def snapshot(self) -> Callable[[], None]:
-        return lambda: None
 
 
 @wraps(types.ModuleType)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
 from types import FunctionType
 from typing import TYPE_CHECKING, Any
 
@@ -45,14 +44,6 @@ class RandomValue(Value):
 
     def truth(self, tx: Tracer) -> bool:
         return True
-
-    def snapshot(self) -> Callable[[], None]:
-        saved = None if self.state is None else random_from(self.state.getstate())
-
-        def undo() -> None:
-            self.state = saved
-
-        return undo
 
     def get_attr(self, tx: Tracer, name: str) -> Value:
         if not hasattr(random.Random, name):

@@ -57,9 +57,6 @@ class GeneratorObject(Value):
     def truth(self, tx: Tracer) -> bool:
         return True
 
-    def snapshot(self) -> Callable[[], None]:
-        return lambda: None
-
     def graph_arg(self, tx: Tracer) -> tuple[Any, Any]:
         # Fakes draw nothing: they know no generator.
         return self.node(tx), None
@@ -152,8 +149,6 @@ class _DefaultDtype:
 def _set_default_dtype(tx: Tracer, args: Args, kwargs: Words) -> Value:
     wanted = force(tx, args[0] if args else kwargs["d"])
     dtype = wanted.python(tx)
-    if tx.speculating:
-        raise Unsupported("side-effect", "the default dtype changes while tracing tentatively")
     tx.undo_at_end.append(_DefaultDtype())
     tx.fold(torch.set_default_dtype, dtype)
     effect(tx, "set_default_dtype", torch.set_default_dtype, [wanted])

@@ -258,15 +258,6 @@ class ListValue(SequenceValue):
     def key(self, tx: Tracer) -> Any:
         return tx.raise_type_error(f"unhashable type: '{self.cls.__name__}'")
 
-    def snapshot(self) -> Callable[[], None]:
-        items, saved = self.items, list(self.items)
-
-        def undo() -> None:
-            # Iterators hold the same list object: put the contents back into it.
-            items[:] = saved
-
-        return undo
-
     def part(self, items: list[Value]) -> Value:
         return ListValue(items)
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -98,14 +97,6 @@ class TensorValue(Value):
 
     def graph_arg(self, tx: Tracer) -> tuple[Any, Any]:
         return self.node(tx), self.fake
-
-    def snapshot(self) -> Callable[[], None]:
-        saved = dict(self.written)
-
-        def undo() -> None:
-            self.written = saved
-
-        return undo
 
     def children(self) -> list[Value]:
         return list(self.written.values())

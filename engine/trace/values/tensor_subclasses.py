@@ -29,8 +29,6 @@ from engine.trace.values.symbolic import SymValue
 from engine.trace.values.tensor import TensorValue
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from engine.trace.codegen import Codegen
     from engine.trace.state import Tracer
 
@@ -356,8 +354,6 @@ def _handle(tx: Tracer, args: Args, kwargs: Words) -> Value:
 
 @special(torch._C._push_on_torch_function_stack)
 def _push(tx: Tracer, args: Args, kwargs: Words) -> Value:
-    if tx.speculating:
-        raise Unsupported("side-effect", "a torch-function mode is entered while tracing tentatively")
     tx.changes += 1
     tx.function_modes.append(force(tx, args[0]))
     return NONE
@@ -381,9 +377,6 @@ class ProtocolOff(Value):
 
     def type(self) -> type:
         return _OFF  # type: ignore[no-any-return]
-
-    def snapshot(self) -> Callable[[], None]:
-        raise Unsupported("side-effect", "the protocol is switched while tracing tentatively")
 
     def get_attr(self, tx: Tracer, name: str) -> Value:
         from engine.trace.values.functions import MethodOf
