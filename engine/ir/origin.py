@@ -472,6 +472,35 @@ class Referent(Origin):
         return base()
 
 
+_PLAIN: dict[type, Callable[[Any], Any]] = {
+    int: int.__int__,
+    float: float.__float__,
+    complex: complex.__complex__,
+    str: str.__str__,
+    bytes: bytes.__bytes__,
+    set: set.copy,
+    frozenset: frozenset.copy,
+}
+
+
+@dataclass(frozen=True)
+class Plain(Origin):
+    """What an instance of a subclass of a builtin class is as an instance of that class itself; runs no method of the subclass."""
+
+    base: Origin
+    kind: type
+
+    @property
+    def expr(self) -> str:
+        return f"{self.kind.__name__}({self.base.expr})"
+
+    def code(self, base: str, const: ConstName) -> str:
+        return f"{const(_PLAIN[self.kind], f'plain_{self.kind.__name__}')}({base})"
+
+    def read(self, base: Any) -> Any:
+        return _PLAIN[self.kind](base)
+
+
 def tensor_of_array(array: Any) -> Any:
     """A tensor over the memory of a numpy array; None where there can be none (strings, objects, negative strides)."""
     import torch

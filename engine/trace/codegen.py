@@ -34,6 +34,7 @@ from engine.ir.origin import (
     Member,
     Namespace,
     Origin,
+    Plain,
     Referent,
     Stored,
     TypeOf,
@@ -466,6 +467,8 @@ class Codegen:
                 self._head_call(tensor_of_array)
             case Referent():
                 self._head_call(operator.call)
+            case Plain():
+                self._head_call(origin.read)
             case Stored(_, key):
                 self._head_call(stored_item, key)
             case _:

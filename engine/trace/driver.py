@@ -48,6 +48,7 @@ for _family in (
     "handlers",
     "values.autograd_functions",
     "values.builtin_functions",
+    "values.caches",
     "values.constants",
     "values.container_objects",
     "values.contexts",

@@ -75,6 +75,8 @@ def _for_graph(left: Value, right: Value) -> bool:
 
 def binary(tx: Tracer, symbol: str, left: Value, right: Value) -> Value:
     """``left symbol right``; ``symbol`` may be in-place (``+=``)."""
+    from engine.trace.values.container_objects import as_builtin
+
     left, right = force(tx, left), force(tx, right)
     in_place = symbol in INPLACE
     function, name = INPLACE[symbol] if in_place else BINARY[symbol]
@@ -94,6 +96,7 @@ def binary(tx: Tracer, symbol: str, left: Value, right: Value) -> Value:
     by_method = _dunder(tx, name, left, right, in_place)
     if by_method is not None:
         return by_method
+    left, right = as_builtin(left), as_builtin(right)
     try:
         values = tx.constants([left, right])
     except NotConstant:
@@ -182,7 +185,7 @@ def _containers(tx: Tracer, symbol: str, left: Value, right: Value) -> Value | N
         mine = left if isinstance(left, SetValue) else SetValue.of(tx, left.items())
         other = right if isinstance(right, SetValue) else SetValue.of(tx, sequence_items(tx, right))
         combined = mine.combine(tx, _SET_METHODS[plain], other)
-        if symbol.endswith("=") and isinstance(left, SetValue) and left.cls is set:
+        if symbol.endswith("=") and isinstance(left, SetValue) and left.base is set:
             tx.mutating(left)
             left.elements = combined.elements
             return left

@@ -202,6 +202,10 @@ class Tracer:
         self.executed = 0
         self.changes = 0
         """Counts mutations of any kind; equal counts mean that nothing changed."""
+        self.outside_changes = 0
+        """Those of what existed before the call."""
+        self.memos: dict[int, dict[Any, Value]] = {}
+        """What functions from outside that cache their results gave for which arguments, by their ids."""
         self.effects: list[tuple[Value, str]] = []
         """Calls that have no result but happen, in order, after the graph: how to make them, and in words."""
         self.quiet: list[bool] = [False]
@@ -446,17 +450,22 @@ class Tracer:
         self.changes += 1
         if self.changed is not None:
             self.changed.append(value)
-        if value.origin is not None and not value.is_made and id(value) not in self.mutated:
+        if value.origin is None or value.is_made:
+            return
+        self.outside_changes += 1
+        if id(value) not in self.mutated:
             self.mutated[id(value)] = value
 
     def happens(self, call: Value, words: str) -> None:
         """Something that generated code does after the graph, in the order in which it is told here."""
         self.changes += 1
+        self.outside_changes += 1
         self.effects.append((call, words))
 
     def write_global(self, namespace: Namespace, name: str, value: Value | None) -> None:
         """Set (or with None delete) a global, to be done after the graph."""
         self.changes += 1
+        self.outside_changes += 1
         self.globals_written[namespace, name] = value
         self.global_cache.pop((id(namespace.values), name), None)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import pathlib
 import sys
 import threading
@@ -192,6 +193,16 @@ def make_function(
     return made
 
 
+def dispatched_function(classes: tuple[Any, ...], functions: tuple[Any, ...], attributes: dict[str, Any]) -> Any:
+    """``functools.singledispatch`` of the first function, with the others registered for their classes."""
+    made = functools.singledispatch(functions[0])
+    for cls, function in zip(classes[1:], functions[1:], strict=True):
+        made.register(cls, function)
+    for name, value in attributes.items():
+        setattr(made, name, value)
+    return made
+
+
 def build_class(name: str, bases: tuple[Any, ...], namespace: dict[str, Any], /, **words: Any) -> Any:
     """What a class statement does when its body has run."""
     resolved = types.resolve_bases(bases)
@@ -275,6 +286,6 @@ def refill_list(target: list[Any], items: list[Any]) -> None:
 def new_container(cls: Any, *items: Any) -> Any:
     """An instance of a subclass of a builtin container whose ``__init__`` has been traced already."""
     for base in cls.__mro__:
-        if base in (OrderedDict, dict, list, set, tuple):
+        if base in (OrderedDict, dict, list, set, frozenset, tuple, int, float, complex, str, bytes):
             return base.__new__(cls, *items)
     raise TypeError(cls)

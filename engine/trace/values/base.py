@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import enum
 from typing import TYPE_CHECKING, Any
 
 from engine.ir.origin import Origin
@@ -225,6 +226,11 @@ class Const(Value):
         value = self.value
         if type(value).__module__ == "numpy" and hasattr(value, "item"):  # fx knows Python's own numbers only
             value = value.item()
+        for kind in (int, float, str):
+            if isinstance(value, kind) and isinstance(
+                value, enum.Enum
+            ):  # an operation takes it as the number that it is
+                value = kind(value) if kind is not str else str.__str__(value)
         return value, value
 
     def truth(self, tx: Tracer) -> bool:

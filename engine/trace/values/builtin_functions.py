@@ -20,6 +20,7 @@ from engine.trace.signals import Unsupported, UserException
 from engine.trace.values import iterators
 from engine.trace.values.base import NONE, Const, NotConstant, Value, force
 from engine.trace.values.classes import ClassValue, SuperValue, class_origin, find_in_class
+from engine.trace.values.container_objects import new_container_value
 from engine.trace.values.functions import BY_NAME, BuiltinValue, CellValue, PartialValue, special
 from engine.trace.values.iteration import until
 from engine.trace.values.mappings import DictValue, SetValue, entries_of
@@ -355,6 +356,8 @@ def _texts(fn: Any, name: str) -> Any:
             found = find_in_class(of.type(), name)
             if found is not None and found[0] is not object:
                 return of.call_special(tx, name, [])
+            if name == "__str__" and of.method(tx, "__repr__") is not None:
+                return of.call_special(tx, "__repr__", [])
         if isinstance(of, (TensorValue, TensorMethod)):
             raise Unsupported("data-dependent", f"{name.strip('_')}() of a tensor shows its values")
         if hasattr(of, "made"):
@@ -589,7 +592,7 @@ def _tuple_new(tx: Tracer, args: Args, kwargs: Words) -> Value:
     cls = force(tx, args[0]).python(tx)
     items = list(sequence_items(tx, args[1])) if len(args) > 1 else []
     if cls is not tuple and not hasattr(cls, "_fields"):
-        raise Unsupported("unknown-call", f"{cls.__qualname__} is created")
+        return new_container_value(cls, TupleValue(items))
     return TupleValue(items, cls)
 
 

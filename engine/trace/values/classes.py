@@ -333,13 +333,14 @@ def is_plain_class(cls: builtins.type) -> bool:
 
 
 def _plain_object(tx: Tracer, of: ClassValue, args: list[Value], kwargs: dict[str, Value]) -> Value:
-    from engine.trace.values.container_objects import container_base, new_container_value
+    from engine.trace.values.container_objects import container_base, new_instance
     from engine.trace.values.objects import ObjectValue
 
     cls = of.held
-    if container_base(cls) is not None and cls.__new__ in (dict.__new__, list.__new__, set.__new__, tuple.__new__):
-        made: Value = new_container_value(cls, _tuple_items(tx, cls, args))
-        return _initialised(tx, cls, made, args, kwargs)
+    base = container_base(cls)
+    if base is not None and cls.__new__ is base.__new__ and not cls.__flags__ & _ABSTRACT:
+        built = new_instance(tx, cls, base, args, kwargs)
+        return _initialised(tx, cls, built, args, kwargs)
     if is_plain_class(cls) and cls.__flags__ & _ABSTRACT:
         abstract = cls.__dict__["__abstractmethods__"]
         methods = f"method{'s' * (len(abstract) > 1)} {', '.join(sorted(abstract))}"
@@ -348,7 +349,7 @@ def _plain_object(tx: Tracer, of: ClassValue, args: list[Value], kwargs: dict[st
             methods = f"an implementation for abstract method{'s' * (len(abstract) > 1)} {names}"
             tx.raise_type_error(f"Can't instantiate abstract class {cls.__name__} without {methods}")
         tx.raise_type_error(f"Can't instantiate abstract class {cls.__name__} with abstract {methods}")
-    if not is_plain_class(cls) or not cls.__module__:
+    if (not is_plain_class(cls) and base is None) or not cls.__module__:
         raise Unsupported("unknown-call", f"{cls.__module__}.{cls.__qualname__} is created")
     new = find_in_class(cls, "__new__")
     if new is not None and new[0] is not object and new[0].__module__ != "typing":
@@ -368,21 +369,15 @@ def _plain_object(tx: Tracer, of: ClassValue, args: list[Value], kwargs: dict[st
     return made
 
 
-def _tuple_items(tx: Tracer, cls: builtins.type, args: list[Value]) -> list[Value]:
-    from engine.trace.values.sequences import sequence_items
-
-    return list(sequence_items(tx, args[0])) if issubclass(cls, tuple) and args else []
-
-
 def _initialised(tx: Tracer, cls: builtins.type, made: Value, args: list[Value], kwargs: dict[str, Value]) -> Value:
     """Run ``__init__`` on a new instance."""
     init = find_in_class(made.type(), "__init__")
     assert init is not None
     if isinstance(init[1], types.FunctionType):
         tx.wrap(init[1], Attr(class_origin(init[0]), "__init__")).call(tx, [made, *args], kwargs)
-    elif hasattr(made, "builtin_method") and not issubclass(cls, tuple):
+    elif hasattr(made, "builtin_method"):
         made.builtin_method(tx, "__init__", args, kwargs)
-    elif not issubclass(cls, tuple):
+    else:
         raise Unsupported("unknown-call", f"{cls.__qualname__} is created")
     return made
 

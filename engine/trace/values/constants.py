@@ -76,7 +76,7 @@ def _number(tx: Tracer, real: float, origin: Origin) -> Value:
     return symbolic_number(tx, real, origin) or _literal(tx, real, origin)
 
 
-@wraps(type(None), type(Ellipsis), type(NotImplemented))
+@wraps(type(None), type(Ellipsis), type(NotImplemented), type(torch.__version__))
 def _singleton(tx: Tracer, real: Any, origin: Origin) -> Value:
     tx.guard_object(real, origin, f"that it is {real!r} decided what was traced")
     return Const(real, origin)

@@ -4,26 +4,39 @@ from __future__ import annotations
 
 import collections
 import dataclasses
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeGuard
 
-from engine.ir.origin import Origin
-from engine.trace.values.base import NONE, Const, Value, force
-from engine.trace.values.functions import BoundMethod, BuiltinValue
-from engine.trace.values.mappings import DictValue, SetValue, dict_value
+from engine.ir.guard import Equals
+from engine.ir.origin import Origin, Plain
+from engine.trace.signals import Unsupported
+from engine.trace.values.base import NONE, Const, NotConstant, Value, force
+from engine.trace.values.classes import ClassValue
+from engine.trace.values.functions import BoundMethod, BuiltinValue, special
+from engine.trace.values.mappings import DictValue, SetValue, dict_value, set_value
 from engine.trace.values.objects import ObjectValue
-from engine.trace.values.sequences import ListValue, TupleValue, items_of
+from engine.trace.values.sequences import ListValue, TupleValue, items_of, sequence_items
 from engine.trace.values.wrap import wraps, wraps_if
 
 if TYPE_CHECKING:
     from engine.trace.codegen import Codegen
     from engine.trace.state import Tracer
 
-_BASES: tuple[type, ...] = (collections.OrderedDict, collections.defaultdict, dict, list, set, tuple)
+SCALARS: tuple[type, ...] = (int, float, complex, str, bytes)
+_BASES: tuple[type, ...] = (
+    collections.OrderedDict,
+    collections.defaultdict,
+    dict,
+    list,
+    set,
+    frozenset,
+    tuple,
+    *SCALARS,
+)
 _HEAP = 1 << 9
 
 
-def container_base(cls: type) -> type | None:
-    """The builtin container that a Python class derives from; None for any other class."""
+def container_base(cls: type) -> Any:
+    """The builtin container, number or text that a Python class derives from; None for any other class."""
     for base in cls.__mro__:
         if base in _BASES:
             return base
@@ -54,12 +67,40 @@ class ContainerObject(ObjectValue):
                 return self.inner.length(tx)
             case "__getitem__" if isinstance(self.inner, DictValue):
                 return self._item(tx, args[0])
+            case "__iter__":
+                return self.inner.iterate(tx)
+            case "__contains__":
+                return Const(self.inner.contains(tx, args[0]))
+            case "__getitem__":
+                return self.inner.get_item(tx, args[0])
             case "__reversed__":
                 from engine.trace.values.iterators import SequenceIterator
-                from engine.trace.values.sequences import sequence_items
 
                 return SequenceIterator(list(reversed(sequence_items(tx, self.inner))), reversed)
-        return self.inner.call_method(tx, name, args, kwargs)
+        if isinstance(self.inner, Const):
+            return self._scalar_method(tx, name, args, kwargs)
+        result = self.inner.call_method(tx, name, args, kwargs)
+        return self if result is self.inner else result
+
+    def _scalar_method(self, tx: Tracer, name: str, args: list[Value], kwargs: dict[str, Value]) -> Value:
+        """A method of a number or text: folded, with what the arguments are as instances of the builtin classes."""
+        if name == "__format__" and force(tx, args[0]).python(tx) == "":
+            return force(tx, tx.fixed(str).call(tx, [self], {}))
+        given = [as_builtin(a) for a in args]
+        if name.startswith("__") and not all(tx.is_constant(a) for a in given):
+            return Const(NotImplemented)
+        return self.inner.call_method(tx, name, given, kwargs)
+
+    def python(self, tx: Tracer) -> Any:
+        if not isinstance(self.inner, Const) or self._own_methods():
+            raise NotConstant
+        return self.inner.value
+
+    def _own_methods(self) -> set[str]:
+        """Special methods of the builtin class that Python code overrides: what operators, comparison or conversion give is its to say."""
+        base = container_base(self.cls)
+        own = self.cls.__mro__[: self.cls.__mro__.index(base)]
+        return {n for c in own for n in vars(c) if n.startswith("__") and n not in _HARMLESS and n in dir(base)}
 
     def _item(self, tx: Tracer, key: Value) -> Value:
         """``dict.__getitem__``, which asks the class's ``__missing__`` for what is not there."""
@@ -78,7 +119,10 @@ class ContainerObject(ObjectValue):
         return NONE
 
     def key(self, tx: Tracer) -> Any:
-        if isinstance(self.inner, TupleValue):
+        if isinstance(self.inner, TupleValue) or (
+            not self._own_methods() & {"__eq__", "__hash__"}
+            and (isinstance(self.inner, Const) or (isinstance(self.inner, SetValue) and self.inner.base is frozenset))
+        ):
             return self.inner.key(tx)
         return super().key(tx)
 
@@ -94,6 +138,12 @@ class ContainerObject(ObjectValue):
             cg.load_all(self.inner.items)
             cg.out.emit("BUILD_TUPLE", len(self.inner.items))
             cg.out.call(2)
+        elif isinstance(self.inner, Const):
+            cg.const(self.inner.value)
+            cg.out.call(2)
+        elif _is_frozen(self.inner):
+            cg.load(SetValue(self.inner.elements, None, frozenset))
+            cg.out.call(2)
         else:
             cg.out.call(1)
         cg.remember(self)
@@ -101,10 +151,35 @@ class ContainerObject(ObjectValue):
 
     def fill(self, cg: Codegen) -> None:
         """Set contents (of an object made while tracing) and attributes on the object on top of the stack, and pop it."""
-        if self.origin is None and not isinstance(self.inner, TupleValue):
+        if self.origin is None and not isinstance(self.inner, (TupleValue, Const)) and not _is_frozen(self.inner):
             cg.out.emit("COPY", 1)
             fill_builtin(cg, self.inner)
         super().fill(cg)
+
+
+def as_builtin(value: Value) -> Value:
+    """A number or text of a subclass as what C code sees that asks none of its methods."""
+    return value.inner if isinstance(value, ContainerObject) and isinstance(value.inner, Const) else value
+
+
+def _is_frozen(inner: Value) -> TypeGuard[SetValue]:
+    return isinstance(inner, SetValue) and inner.base is frozenset
+
+
+_HARMLESS = frozenset(
+    (
+        "__module__",
+        "__dict__",
+        "__weakref__",
+        "__new__",
+        "__init__",
+        "__doc__",
+        "__init_subclass__",
+        "__getattribute__",
+        "__class_getitem__",
+    )
+)
+"""Special methods of which no operation on the builtin part of an instance asks."""
 
 
 def fill_builtin(cg: Codegen, inner: Value) -> None:
@@ -121,23 +196,57 @@ def fill_builtin(cg: Codegen, inner: Value) -> None:
     inner.fill(cg)  # type: ignore[attr-defined]
 
 
-def new_container_value(cls: type, args: list[Value]) -> ContainerObject:
-    """A new instance of a subclass of a builtin container, empty (a tuple: with its items)."""
+def new_container_value(cls: type, inner: Value | None = None) -> ContainerObject:
+    """A new instance of a subclass of a builtin container, empty, or (of what cannot change) with its contents."""
     base = container_base(cls)
-    inner: Value
-    if base is list:
-        inner = ListValue([], None, cls)
-    elif base is set:
-        inner = SetValue({}, None, cls)
-    elif base is tuple:
-        inner = TupleValue(list(args), tuple)
-    else:
-        inner = DictValue({}, None, cls, NONE if base is collections.defaultdict else None)
+    if inner is None:
+        if base is list:
+            inner = ListValue([], None, cls)
+        elif base is set:
+            inner = SetValue({}, None, cls)
+        else:
+            inner = DictValue({}, None, cls, NONE if base is collections.defaultdict else None)
     return ContainerObject(cls, None, NotImplemented, inner)
 
 
+def _new(tx: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    """``int.__new__(cls, ...)`` and the like."""
+    of = force(tx, args[0])
+    base = container_base(of.held) if isinstance(of, ClassValue) else None
+    if base is None:
+        raise Unsupported("unknown-call", f"__new__ of {of.describe()}")
+    return new_instance(tx, of.held, base, args[1:], kwargs)  # type: ignore[attr-defined]
+
+
+def new_instance(tx: Tracer, cls: Any, base: Any, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    """What the ``__new__`` of the builtin class ``base`` makes for a subclass (or for itself)."""
+    if base in _CHANGEABLE:
+        return new_container_value(cls)
+    if base is tuple:
+        made: Value = TupleValue(list(sequence_items(tx, args[0])) if args else [], tuple)
+    else:
+        made = force(tx, tx.fixed(base).call(tx, list(args), kwargs))
+    if cls is base:
+        return made
+    if isinstance(made, ContainerObject):
+        made = made.inner
+    if base in SCALARS and not isinstance(made, Const):
+        raise Unsupported("unknown-call", f"{cls.__qualname__} is created of a number that is not known")
+    if isinstance(made, SetValue):
+        made = SetValue(dict(made.elements), None, cls)
+    return new_container_value(cls, made)
+
+
+_CHANGEABLE = (collections.OrderedDict, collections.defaultdict, dict, list, set)
+for _base in _BASES:
+    if "__new__" in vars(_base) and _base is not tuple:
+        special(_base.__new__)(_new)
+
+
 def _is_container_object(real: Any) -> bool:
-    return isinstance(real, (dict, list)) and container_base(type(real)) is not None and type(real) not in _BASES
+    return isinstance(real, (dict, list, set, frozenset, *SCALARS)) and (
+        container_base(type(real)) is not None and type(real) not in _BASES
+    )
 
 
 @wraps_if(60, _is_container_object)
@@ -145,8 +254,16 @@ def _container_object(tx: Tracer, real: Any, origin: Origin) -> Value:
     inner: Value
     if isinstance(real, dict):
         inner = dict_value(tx, real, origin)
-    else:
+    elif isinstance(real, list):
         inner = ListValue(items_of(tx, real, origin), origin, type(real))
+    elif isinstance(real, (set, frozenset)):
+        inner = set_value(tx, real, origin)
+    else:
+        base = container_base(type(real))
+        tx.guard_type(real, origin, "its value decided what was traced")
+        at = Plain(origin, base)
+        inner = Const(at.read(real), at)
+        tx.guard(Equals(at, inner.value, cause=tx.cause("its value decided what was traced")))
     return ContainerObject(type(real), origin, real, inner)
 
 

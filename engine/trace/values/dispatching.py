@@ -11,7 +11,7 @@ import types
 from typing import TYPE_CHECKING, Any
 
 from engine.ir import exact
-from engine.ir.guard import DictKeys, IsObject, ReducesTo
+from engine.ir.guard import IsObject, ReducesTo
 from engine.ir.origin import Attr, Fixed, Item, Origin
 from engine.trace import operations
 from engine.trace.signals import Unsupported
@@ -106,22 +106,6 @@ def _getter(tx: Tracer, real: Any, origin: Origin) -> Value:
 # functools.
 
 
-def _singledispatch(tx: Tracer, of: RealFunction, args: Args, kwargs: Words) -> Value:
-    """Which implementation is chosen depends on the class alone, as long as none is registered."""
-    real: Any = of.held
-    if not args:
-        tx.raise_type_error(f"{real.__name__} requires at least 1 positional argument")
-    cls = force(tx, args[0]).type()
-    chosen = real.dispatch(cls)
-    assert of.origin is not None
-    registry = Attr(of.origin, "registry")
-    why = f"which implementation it has for {cls.__name__} was looked up"
-    tx.guard(DictKeys(registry, tuple(real.registry), cause=tx.cause(why)))
-    found = next(k for k, v in real.registry.items() if v is chosen)
-    tx.guard(IsObject(Item(registry, found), chosen, cause=tx.cause(why)))
-    return tx.wrap(chosen, Fixed(chosen, chosen.__qualname__)).call(tx, args, kwargs)
-
-
 def _recursive_repr(tx: Tracer, of: RealFunction, args: Args, kwargs: Words) -> Value:
     """The guard against recursion is left out: tracing has a limit of its own."""
     inner = of.held.__wrapped__  # type: ignore[attr-defined]
@@ -129,7 +113,6 @@ def _recursive_repr(tx: Tracer, of: RealFunction, args: Args, kwargs: Words) -> 
 
 
 _WRAPPERS: tuple[tuple[Any, Any], ...] = (
-    (functools.singledispatch(len), _singledispatch),
     (reprlib.recursive_repr()(repr), _recursive_repr),
     # dataclasses had one of its own before 3.12.
     *((wrap(repr), _recursive_repr) for name, wrap in vars(dataclasses).items() if name == "_recursive_repr"),

@@ -791,7 +791,6 @@ def _is_builtin(real: Any) -> bool:
                 types.ClassMethodDescriptorType,
                 types.GetSetDescriptorType,
                 types.MemberDescriptorType,
-                functools._lru_cache_wrapper,
             ),
         )
         or is_leaf(real)
@@ -802,9 +801,6 @@ def _is_builtin(real: Any) -> bool:
 
 @wraps_if(30, _is_builtin)
 def _builtin(tx: Tracer, real: Any, origin: Origin) -> Value:
-    if isinstance(real, functools._lru_cache_wrapper) and special_of(real) is None and not isinstance(origin, Fixed):
-        tx.guard_object(real, origin, "it was called")
-        return CachedFunction(real, origin)
     owner = getattr(real, "__self__", None) if isinstance(real, types.BuiltinFunctionType) else None
     if type(owner).__name__.startswith("pybind11"):  # what pybind's functions are bound to tells nothing
         owner = None
@@ -829,16 +825,3 @@ def _bound_builtin(tx: Tracer, real: Any, owner: Any, origin: Origin) -> Value:
     bound = of.get_attr(tx, real.__name__)
     bound.origin = origin
     return bound
-
-
-class CachedFunction(BuiltinValue):
-    """A function under ``functools.lru_cache``: looked into as if there were no cache."""
-
-    def python(self, tx: Tracer) -> Any:
-        raise NotConstant
-
-    def call(self, tx: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
-        if any(not tx.is_constant(a) for a in (*args, *kwargs.values())):
-            raise Unsupported("unknown-call", f"{self.describe()} caches results for values that are not constant")
-        assert self.origin is not None
-        return tx.wrap(self.held.__wrapped__, Attr(self.origin, "__wrapped__")).call(tx, args, kwargs)

@@ -7,7 +7,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from engine.ir.guard import DictKeys, LengthIs
-from engine.ir.origin import Attr, EntryAt, Key, Origin, item_origin
+from engine.ir.origin import Attr, EntryAt, Key, Origin, Plain, item_origin
 from engine.trace.values.base import NONE, Const, Value, force
 from engine.trace.values.sequences import TupleValue, sequence_items
 from engine.trace.values.wrap import is_literal, makes, wraps
@@ -359,6 +359,11 @@ class SetValue(Value):
             elements.setdefault(item.key(tx), item)
         return cls(elements, None, kind)
 
+    @property
+    def base(self) -> type:
+        """The builtin class: what operations on it give."""
+        return frozenset if issubclass(self.cls, frozenset) else set
+
     def type(self) -> type:
         return self.cls
 
@@ -366,10 +371,10 @@ class SetValue(Value):
         return f"{self.cls.__name__} of {len(self.elements)}"
 
     def python(self, tx: Tracer) -> Any:
-        return self.cls(force(tx, e).python(tx) for e in self.elements.values())
+        return self.base(force(tx, e).python(tx) for e in self.elements.values())
 
     def key(self, tx: Tracer) -> Any:
-        if self.cls is set:
+        if self.base is set:
             tx.raise_type_error("unhashable type: 'set'")
         return frozenset(self.elements)
 
@@ -419,32 +424,32 @@ class SetValue(Value):
 
         args = [force(tx, a) for a in args]
         match name:
-            case "add" | "discard" | "remove" if self.cls is set:
+            case "add" | "discard" | "remove" if self.base is set:
                 return self._one(tx, name, args[0])
-            case "update" if self.cls is set:
+            case "update" if self.base is set:
                 tx.mutating(self)
                 for other in args:
                     for item in sequence_items(tx, other):
                         self.elements.setdefault(force(tx, item).key(tx), item)
                 return NONE
-            case "clear" if self.cls is set:
+            case "clear" if self.base is set:
                 tx.mutating(self)
                 self.elements.clear()
                 return NONE
-            case "pop" if self.cls is set:
+            case "pop" if self.base is set:
                 return self._pop(tx)
-            case "__init__" if self.cls is set:
+            case "__init__" if self.base is set:
                 tx.mutating(self)
                 self.elements.clear()
                 return self.call_method(tx, "update", args, {}) if args else NONE
             case "copy" | "__copy__":
-                return self if self.cls is frozenset else SetValue(dict(self.elements), None, self.cls)
+                return self if self.cls is frozenset else SetValue(dict(self.elements), None, self.base)
             case "union" | "intersection" | "difference" | "symmetric_difference":
                 result = self
                 for other in args:
                     result = result.combine(tx, name, SetValue.of(tx, sequence_items(tx, other)))
-                return result if args else SetValue(dict(self.elements), None, self.cls)
-            case "difference_update" | "intersection_update" | "symmetric_difference_update" if self.cls is set:
+                return result if args else SetValue(dict(self.elements), None, self.base)
+            case "difference_update" | "intersection_update" | "symmetric_difference_update" if self.base is set:
                 new = self.combine(tx, name.removesuffix("_update"), SetValue.of(tx, sequence_items(tx, args[0])))
                 tx.mutating(self)
                 self.elements = new.elements
@@ -487,7 +492,7 @@ class SetValue(Value):
         both = {**other.elements, **self.elements}
         chosen = getattr(set(self.elements), how)(set(other.elements))
         order = [k for k in (*self.elements, *other.elements) if k in chosen]
-        return SetValue({k: both[k] for k in dict.fromkeys(order)}, None, self.cls)
+        return SetValue({k: both[k] for k in dict.fromkeys(order)}, None, self.base)
 
     def reconstruct(self, cg: Codegen) -> None:
         if self.cls is not set:
@@ -567,22 +572,25 @@ def _proxy(tx: Tracer, real: Any, origin: Origin) -> Value:
 
 @wraps(set, frozenset)
 def _set(tx: Tracer, real: Any, origin: Origin) -> Value:
+    return set_value(tx, real, origin)
+
+
+def set_value(tx: Tracer, real: Any, origin: Origin) -> SetValue:
+    """The value for a real set or frozenset (or for one of a subclass: as what it holds), guarded by its elements."""
+    base = frozenset if isinstance(real, frozenset) else set
     if not all(is_literal(item) or isinstance(item, (type, tuple)) for item in real):
         from engine.trace.signals import Unsupported
 
         raise Unsupported("unsupported-operation", f"a {type(real).__name__} of objects")
-    tx.guard_type(real, origin, "its elements decided what was traced")
-    tx.guard(LengthIs(origin, len(real), cause=tx.cause("its elements decided what was traced")))
     from engine.ir.guard import Equals
 
-    tx.guard(
-        Equals(
-            origin,
-            frozenset(real) if isinstance(real, frozenset) else set(real),
-            cause=tx.cause("its elements decided what was traced"),
-        )
-    )
-    value = SetValue.of(tx, [tx.from_python(e) for e in real], type(real))
+    why = "its elements decided what was traced"
+    tx.guard_type(real, origin, why)
+    tx.guard(LengthIs(origin, base.__len__(real), cause=tx.cause(why)))
+    plain: Any = base(real) if type(real) is base else base.copy(real)
+    at = origin if type(real) is base else Plain(origin, base)
+    tx.guard(Equals(at, plain, cause=tx.cause(why)))
+    value = SetValue.of(tx, [tx.from_python(e) for e in plain], type(real))
     value.origin = origin
     return value
 

@@ -1,0 +1,59 @@
+"""Functions that the standard library wraps while the program runs: caches, dispatch by class."""
+
+import functools
+from typing import Any
+
+import torch
+
+from tests.programs import program
+
+
+@program(lambda: (torch.ones(2), 3))
+def cache_made_inside(x: torch.Tensor, n: int) -> tuple[Any, ...]:
+    """A function under ``lru_cache`` runs once for equal arguments, and tells how often it was asked."""
+    calls: list[int] = []
+
+    @functools.lru_cache(maxsize=2)
+    def double(k: int) -> int:
+        calls.append(k)
+        return k * 2
+
+    @functools.cache
+    def fib(k: int) -> int:
+        return k if k < 2 else fib(k - 1) + fib(k - 2)
+
+    total = double(n) + double(n) + double(4) + double(5) + double(n)
+    return x * total, calls, tuple(double.cache_info()), double.__name__, fib(12)
+
+
+@program(lambda: (torch.ones(2),))
+def dispatch_made_inside(x: torch.Tensor) -> tuple[Any, ...]:
+    """A ``singledispatch`` function with implementations registered by class and by annotation, used and returned."""
+
+    @functools.singledispatch
+    def scale(value: Any) -> Any:
+        return value * 2
+
+    @scale.register(int)
+    def _by_class(value: int) -> int:
+        return value + 100
+
+    @scale.register
+    def _by_annotation(value: str) -> str:
+        return value + "!"
+
+    return scale(x), scale(3), scale("a"), scale(True), scale.dispatch(str)("b"), scale.__name__
+
+
+@functools.singledispatch
+def described(value: Any) -> str:
+    """What kind of value it is."""
+    return "something"
+
+
+@program(lambda: (torch.ones(2),), breaks=1, steady=False)
+def dispatch_extended(x: torch.Tensor) -> tuple[Any, ...]:
+    """What is registered is seen by the next call."""
+    before = described(1.5)
+    described.register(float, lambda value: "a float")
+    return x + 1, before, described(1.5)
