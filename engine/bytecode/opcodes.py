@@ -38,7 +38,8 @@ FAMILIES: dict[str, frozenset[str]] = {
     "calls": frozenset("CALL CALL_KW CALL_FUNCTION_EX MAKE_FUNCTION SET_FUNCTION_ATTRIBUTE".split()),
     "generators": frozenset("RETURN_GENERATOR YIELD_VALUE SEND END_SEND GET_YIELD_FROM_ITER ".split()),
     "exceptions": frozenset(
-        "RAISE_VARARGS RERAISE PUSH_EXC_INFO POP_EXCEPT CHECK_EXC_MATCH BEFORE_WITH WITH_EXCEPT_START CLEANUP_THROW".split()
+        "RAISE_VARARGS RERAISE PUSH_EXC_INFO POP_EXCEPT CHECK_EXC_MATCH CHECK_EG_MATCH PREP_RERAISE_STAR BEFORE_WITH WITH_EXCEPT_START "
+        "CLEANUP_THROW".split()
     ),
     "imports": frozenset("IMPORT_NAME IMPORT_FROM".split()),
     "class_bodies": frozenset(
@@ -55,8 +56,6 @@ UNSUPPORTED: dict[str, str] = {
     "GET_ANEXT": "asynchronous iteration needs an event loop, which a graph does not have",
     "END_ASYNC_FOR": "asynchronous iteration needs an event loop, which a graph does not have",
     "BEFORE_ASYNC_WITH": "an asynchronous context needs an event loop, which a graph does not have",
-    "CHECK_EG_MATCH": "exception groups are left to Python",
-    "PREP_RERAISE_STAR": "exception groups are left to Python",
     "IMPORT_STAR": "a star import happens at module level only",
     "PRINT_EXPR": "it occurs at an interactive prompt only",
     "ASYNC_GEN_WRAP": "an asynchronous generator is run by an event loop",

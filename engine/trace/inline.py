@@ -13,6 +13,7 @@ from engine.trace.signals import Unsupported, UserException
 from engine.trace.table import YIELD
 from engine.trace.values.base import Const, Value, force
 from engine.trace.values.mappings import DictValue
+from engine.trace.values.refusals import raise_binding_error
 from engine.trace.values.sequences import TupleValue
 
 if TYPE_CHECKING:
@@ -44,7 +45,7 @@ def inline_call(tx: Tracer, function: FunctionValue, args: list[Value], kwargs: 
     for name, cell in zip(code.co_freevars, function.cells(tx), strict=True):
         frame.cells[name] = cell
     if code.co_flags & inspect.CO_GENERATOR:
-        made = GeneratorValue(frame, tx.root_executed)
+        made = GeneratorValue(frame, tx.root_executed, (function, args, kwargs))
         made.names = {name: function.get_attr(tx, name) for name in ("__name__", "__qualname__")}
         return made
     _note(tx, code, frame)
@@ -235,19 +236,21 @@ def bind(tx: Tracer, function: FunctionValue, args: list[Value], kwargs: dict[st
     for name in (*positional[code.co_posonlyargcount :], *keyword_only):
         if name in left:
             if name in bound:
-                tx.raise_type_error(f"{code.co_qualname}() got multiple values for argument '{name}'")
+                raise_binding_error(tx, function, args, kwargs)
             bound[name] = left.pop(name)
     _fill_defaults(tx, function, positional, keyword_only, bound)
+    if len(bound) < count + only:
+        raise_binding_error(tx, function, args, kwargs)
     next_name = count + only
     if code.co_flags & inspect.CO_VARARGS:
         bound[names[next_name]] = TupleValue(list(args[count:]))
         next_name += 1
     elif len(args) > count:
-        tx.raise_type_error(f"{code.co_qualname}() takes {count} positional arguments but {len(args)} were given")
+        raise_binding_error(tx, function, args, kwargs)
     if code.co_flags & inspect.CO_VARKEYWORDS:
         bound[names[next_name]] = DictValue({k: (Const(k), v) for k, v in left.items()})
     elif left:
-        tx.raise_type_error(f"{code.co_qualname}() got an unexpected keyword argument '{next(iter(left))}'")
+        raise_binding_error(tx, function, args, kwargs)
     return bound
 
 
@@ -265,9 +268,5 @@ def _fill_defaults(
             bound.setdefault(name, value)
     if any(name not in bound for name in keyword_only):
         for name, value in function.keyword_defaults(tx).items():
-            bound.setdefault(name, value)
-    missing = [name for name in (*positional, *keyword_only) if name not in bound]
-    if missing:
-        tx.raise_type_error(
-            f"{function.code.co_qualname}() missing {len(missing)} required argument(s): {', '.join(map(repr, missing))}"
-        )
+            if name in keyword_only:
+                bound.setdefault(name, value)

@@ -13,6 +13,7 @@ from engine.ir.unbacked import is_unbacked
 from engine.trace.graph_builder import emit
 from engine.trace.signals import Unsupported
 from engine.trace.values.base import Const, NotConstant, Value, force
+from engine.trace.values.refusals import refuse_operands
 from engine.trace.values.shown import shown
 
 if TYPE_CHECKING:
@@ -110,6 +111,7 @@ def binary(tx: Tracer, symbol: str, left: Value, right: Value) -> Value:
             BINARY[symbol.rstrip("=")][0] if in_place and not _mutates(left) else function,
             [left, right],
         )
+    refuse_operands(tx, function, left, right)
     raise Unsupported("unsupported-operation", f"{left.describe()} {symbol} {right.describe()}")
 
 
@@ -161,8 +163,8 @@ def _containers(tx: Tracer, symbol: str, left: Value, right: Value) -> Value | N
         left.call_method(tx, "extend", [right], {})
         return left
     if plain == "+" and isinstance(left, SequenceValue) and isinstance(right, SequenceValue):
-        if isinstance(left, ListValue) and isinstance(right, ListValue):
-            return ListValue([*left.items, *right.items])
+        if isinstance(left, ListValue) and isinstance(right, ListValue) and left.cls is right.cls:
+            return left.part([*left.items, *right.items])
         if isinstance(left, TupleValue) and isinstance(right, TupleValue):
             import torch
 
@@ -197,7 +199,7 @@ _SET_METHODS = {"|": "union", "&": "intersection", "-": "difference", "^": "symm
 
 
 def _repeat(tx: Tracer, symbol: str, sequence: Any, times: Const) -> Value | None:
-    from engine.trace.values.sequences import ListValue, TupleValue
+    from engine.trace.values.sequences import TupleValue
 
     if not isinstance(times.value, int):
         return None
@@ -207,9 +209,9 @@ def _repeat(tx: Tracer, symbol: str, sequence: Any, times: Const) -> Value | Non
         return TupleValue(sequence.items * times.value, sequence.cls if sequence.cls.__name__ == "Size" else tuple)
     if symbol == "*=":
         tx.mutating(sequence)
-        sequence.items[:] = sequence.items * times.value
+        sequence.items[:] = sequence.part(sequence.items * times.value).items
         return sequence  # type: ignore[no-any-return]
-    return ListValue(sequence.items * times.value)
+    return sequence.part(sequence.items * times.value)  # type: ignore[no-any-return]
 
 
 def _dunder(tx: Tracer, name: str, left: Value, right: Value, in_place: bool) -> Value | None:
@@ -278,6 +280,7 @@ def compare(tx: Tracer, symbol: str, left: Value, right: Value) -> Value:
         equal = _equal(tx, left, right) if equal is None else equal
         if equal is not None:
             return Const(equal == (symbol == "=="))
+    refuse_operands(tx, function, left, right)
     raise Unsupported("unsupported-operation", f"{left.describe()} {symbol} {right.describe()}")
 
 

@@ -369,6 +369,13 @@ class Tracer:
         except Exception as error:
             raise self.user_exception(error) from error
 
+    def sliced(self, items: list[Value], index: slice) -> list[Value]:
+        """``items[index]``, with the user's exception where the slice is none."""
+        try:
+            return items[index]
+        except (TypeError, ValueError) as error:
+            raise self.user_exception(error) from error
+
     def constants(self, values: Iterable[Value]) -> list[Any]:
         """Python objects of values.
 

@@ -10,7 +10,7 @@ import types
 import warnings
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator
-from itertools import islice
+from itertools import islice, tee
 from typing import Any
 
 import torch
@@ -153,6 +153,11 @@ def advanced(iterable: Any, position: int) -> Iterator[Any]:
     return islice(iterator, position, None)
 
 
+def teed(iterator: Iterator[Any]) -> Iterator[Any]:
+    """One of what ``itertools.tee`` makes of an iterator."""
+    return tee(iterator, 1)[0]
+
+
 def reversed_from(sequence: Any, index: int) -> Iterator[Any]:
     """A reversed iterator whose next item is number ``index``; -1 is its end."""
     iterator: Any = reversed(sequence)
@@ -267,15 +272,27 @@ def leave_with(leave: Callable[..., Any], error: BaseException) -> Any:
 
 
 def set_attributes(target: Any, names: tuple[str, ...], values: tuple[Any, ...]) -> None:
-    """Set attributes past any ``__setattr__`` of the class, which was traced already."""
+    """Set attributes past any ``__setattr__`` and descriptor of the class, which were traced already."""
     for name, value in zip(names, values, strict=True):
-        object.__setattr__(target, name, value)
+        if _is_described(type(target), name):
+            target.__dict__[name] = value
+        else:
+            object.__setattr__(target, name, value)
 
 
 def delete_attributes(target: Any, names: tuple[str, ...]) -> None:
     """Delete attributes past any ``__delattr__`` of the class."""
     for name in names:
-        object.__delattr__(target, name)
+        if _is_described(type(target), name):
+            del target.__dict__[name]
+        else:
+            object.__delattr__(target, name)
+
+
+def _is_described(cls: type, name: str) -> bool:
+    """Whether setting an attribute would ask a descriptor other than a slot."""
+    found = next((base.__dict__[name] for base in cls.__mro__ if name in base.__dict__), None)
+    return hasattr(type(found), "__set__") and not isinstance(found, types.MemberDescriptorType)
 
 
 def refill_list(target: list[Any], items: list[Any]) -> None:

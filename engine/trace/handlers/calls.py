@@ -9,6 +9,7 @@ from engine.trace.table import handles
 from engine.trace.values.base import NULL, Value, force
 from engine.trace.values.functions import CellValue, MadeFunction
 from engine.trace.values.mappings import DictValue, entries_of
+from engine.trace.values.refusals import called_name, has_method, is_iterable
 from engine.trace.values.sequences import TupleValue, sequence_items
 
 if TYPE_CHECKING:
@@ -49,12 +50,20 @@ def _invoke(tx: Tracer, frame: Frame, fn: Value, args: list[Value], names: tuple
 def _call_ex(tx: Tracer, frame: Frame, op: Op) -> None:
     kwargs: dict[str, Value] = {}
     if op.arg & 1:
-        for key, value in entries_of(tx, frame.stack.pop()):
+        words = force(tx, frame.stack.pop())
+        if not has_method(words.type(), "keys"):
+            name = called_name(tx, force(tx, frame.stack[-2 if VERSION < (3, 13) else -3]))
+            tx.raise_type_error(f"{name} argument after ** must be a mapping, not {words.type().__name__}")
+        for key, value in entries_of(tx, words):
             name = force(tx, key).python(tx)
             if not isinstance(name, str):
                 tx.raise_type_error("keywords must be strings")
             kwargs[name] = value
-    args = list(sequence_items(tx, frame.stack.pop()))
+    given = force(tx, frame.stack.pop())
+    if not is_iterable(given):
+        name = called_name(tx, force(tx, frame.stack[-1 if VERSION < (3, 13) else -2]))
+        tx.raise_type_error(f"{name} argument after * must be an iterable, not {given.type().__name__}")
+    args = list(sequence_items(tx, given))
     above, below = frame.stack.pop(), frame.stack.pop()
     fn = below if VERSION >= (3, 13) else above
     frame.push(force(tx, fn).call(tx, args, kwargs))

@@ -10,6 +10,7 @@ from engine.trace.values.base import Const, Value, force
 from engine.trace.values.functions import special_of
 from engine.trace.values.mappings import DictValue, SetValue, entries_of
 from engine.trace.values.objects import ObjectValue
+from engine.trace.values.refusals import called_name, has_method, is_iterable
 from engine.trace.values.sequences import ListValue, SliceValue, TupleValue, sequence_items
 
 if TYPE_CHECKING:
@@ -72,7 +73,10 @@ def _append(tx: Tracer, frame: Frame, op: Op) -> None:
 
 @handles("LIST_EXTEND")
 def _extend(tx: Tracer, frame: Frame, op: Op) -> None:
-    items = list(sequence_items(tx, frame.stack[-1]))
+    given = force(tx, frame.stack[-1])
+    if not is_iterable(given):
+        tx.raise_type_error(f"Value after * must be an iterable, not {given.type().__name__}")
+    items = list(sequence_items(tx, given))
     target = force(tx, frame.stack[-op.arg - 1])
     assert isinstance(target, ListValue)
     frame.stack.pop()
@@ -116,16 +120,28 @@ def _merge(tx: Tracer, frame: Frame, op: Op) -> None:
     other = force(tx, frame.stack.pop())
     target = force(tx, frame.stack[-op.arg])
     assert isinstance(target, DictValue)
+    function = force(tx, frame.stack[-op.arg - 2])
+    if not has_method(other.type(), "keys"):
+        kind = other.type().__name__
+        tx.raise_type_error(f"{called_name(tx, function)} argument after ** must be a mapping, not {kind}")
     for key, value in entries_of(tx, other):
         forced = force(tx, key)
         if forced.key(tx) in target.entries:
-            tx.raise_type_error(f"got multiple values for keyword argument {forced.describe()}")
+            word = forced.python(tx)
+            tx.raise_type_error(f"{called_name(tx, function)} got multiple values for keyword argument '{word}'")
         target.set_item(tx, forced, value)
+
+
+def _unpacked(tx: Tracer, value: Value) -> list[Value]:
+    value = force(tx, value)
+    if not is_iterable(value):
+        tx.raise_type_error(f"cannot unpack non-iterable {value.type().__name__} object")
+    return list(sequence_items(tx, value))
 
 
 @handles("UNPACK_SEQUENCE")
 def _unpack(tx: Tracer, frame: Frame, op: Op) -> None:
-    items = list(sequence_items(tx, frame.stack.pop()))
+    items = _unpacked(tx, frame.stack.pop())
     if len(items) != op.arg:
         few = f"not enough values to unpack (expected {op.arg}, got {len(items)})"
         tx.raise_error(ValueError, few if len(items) < op.arg else f"too many values to unpack (expected {op.arg})")
@@ -134,7 +150,7 @@ def _unpack(tx: Tracer, frame: Frame, op: Op) -> None:
 
 @handles("UNPACK_EX")
 def _unpack_star(tx: Tracer, frame: Frame, op: Op) -> None:
-    items = list(sequence_items(tx, frame.stack.pop()))
+    items = _unpacked(tx, frame.stack.pop())
     before, after = op.arg & 0xFF, op.arg >> 8
     if len(items) < before + after:
         tx.raise_error(

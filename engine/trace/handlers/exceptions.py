@@ -8,8 +8,10 @@ from engine.trace.signals import Unsupported, UserException
 from engine.trace.table import handles
 from engine.trace.values.base import NONE, Const, NotConstant, Value, force, is_none
 from engine.trace.values.classes import ClassValue
+from engine.trace.values.exception_groups import GroupValue, caught_part, left_to_raise
 from engine.trace.values.exceptions import ExceptionValue, Handling, TracebackValue, guard_not_handling, handled
 from engine.trace.values.objects import ObjectValue
+from engine.trace.values.sequences import sequence_items
 
 if TYPE_CHECKING:
     from engine.bytecode.decode import Op
@@ -47,6 +49,8 @@ def _raise(tx: Tracer, frame: Frame, op: Op) -> None:
         raise UserException(current)
     cause = force(tx, frame.stack.pop()) if op.arg == 2 else None
     error = exception_of(tx, force(tx, frame.stack.pop()))
+    if isinstance(error, GroupValue):
+        error.stem = error
     if cause is not None:
         error.set_attr(tx, "__cause__", _cause(tx, cause))
         error.set_attr(tx, "__suppress_context__", Const(True))
@@ -78,7 +82,26 @@ def _check_match(tx: Tracer, frame: Frame, op: Op) -> None:
         wanted = force(tx, frame.stack.pop()).python(tx)
     except NotConstant:
         raise Unsupported("unsupported-operation", "except with a class that is not known while tracing") from None
+    every = wanted if isinstance(wanted, tuple) else (wanted,)
+    if not all(isinstance(c, type) and issubclass(c, BaseException) for c in every):
+        tx.raise_type_error("catching classes that do not inherit from BaseException is not allowed")
     frame.push(Const(issubclass(force(tx, frame.stack[-1]).type(), wanted)))
+
+
+@handles("CHECK_EG_MATCH")
+def _check_group_match(tx: Tracer, frame: Frame, op: Op) -> None:
+    wanted, error = force(tx, frame.stack.pop()), force(tx, frame.stack.pop())
+    found, rest = caught_part(tx, error, wanted)
+    frame.push(rest)
+    frame.push(found)
+    if not is_none(found):
+        frame.handled[-1] = found
+
+
+@handles("PREP_RERAISE_STAR")
+def _prepare_reraise(tx: Tracer, frame: Frame, op: Op) -> None:
+    raised, whole = frame.stack.pop(), force(tx, frame.stack.pop())
+    frame.push(left_to_raise(tx, whole, list(sequence_items(tx, raised))))
 
 
 @handles("BEFORE_WITH")

@@ -9,6 +9,7 @@ from engine.trace import operations
 from engine.trace.signals import Unsupported
 from engine.trace.table import handles
 from engine.trace.values.base import Const, force
+from engine.trace.values.exception_groups import left_to_raise
 from engine.trace.values.sequences import SliceValue, TupleValue, sequence_items
 
 if TYPE_CHECKING:
@@ -117,6 +118,12 @@ def _intrinsic(tx: Tracer, frame: Frame, op: Op) -> None:
             raise Unsupported("unsupported-opcode", "a rare kind of statement")
 
 
+_PREPARE_RERAISE = 1
+
+
 @handles("CALL_INTRINSIC_2")
 def _intrinsic_two(tx: Tracer, frame: Frame, op: Op) -> None:
-    raise Unsupported("unsupported-opcode", "a rare kind of statement")
+    if op.arg != _PREPARE_RERAISE:
+        raise Unsupported("unsupported-opcode", "a rare kind of statement")
+    whole, raised = frame.popn(2)
+    frame.push(left_to_raise(tx, force(tx, whole), list(sequence_items(tx, raised))))

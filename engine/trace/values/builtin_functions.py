@@ -25,6 +25,7 @@ from engine.trace.values.functions import BY_NAME, BuiltinValue, CellValue, Part
 from engine.trace.values.iteration import until
 from engine.trace.values.mappings import DictValue, SetValue, entries_of
 from engine.trace.values.objects import ObjectValue
+from engine.trace.values.refusals import has_method, raise_missing
 from engine.trace.values.sequences import ListValue, RangeValue, SliceValue, TupleValue, sequence_items
 from engine.trace.values.symbolic import SymValue
 from engine.trace.values.tensor import TensorMethod, TensorValue
@@ -117,9 +118,16 @@ def _type(tx: Tracer, args: Args, kwargs: Words) -> Value:
     return tx.fixed(force(tx, args[0]).type())
 
 
+def _attribute_name(tx: Tracer, value: Value) -> str:
+    name = force(tx, value).python(tx)
+    if not isinstance(name, str):
+        tx.raise_type_error(f"attribute name must be string, not '{type(name).__name__}'")
+    return str(name)
+
+
 @special(getattr)
 def _getattr(tx: Tracer, args: Args, kwargs: Words) -> Value:
-    name = str(force(tx, args[1]).python(tx))
+    name = _attribute_name(tx, args[1])
     if len(args) == 2:
         return force(tx, args[0]).get_attr(tx, name)
     try:
@@ -133,7 +141,7 @@ def _getattr(tx: Tracer, args: Args, kwargs: Words) -> Value:
 @special(hasattr)
 def _hasattr(tx: Tracer, args: Args, kwargs: Words) -> Value:
     try:
-        force(tx, args[0]).get_attr(tx, str(force(tx, args[1]).python(tx)))
+        force(tx, args[0]).get_attr(tx, _attribute_name(tx, args[1]))
     except UserException as error:
         if not issubclass(error.value.type(), AttributeError):
             raise
@@ -143,13 +151,13 @@ def _hasattr(tx: Tracer, args: Args, kwargs: Words) -> Value:
 
 @special(setattr)
 def _setattr(tx: Tracer, args: Args, kwargs: Words) -> Value:
-    force(tx, args[0]).set_attr(tx, str(force(tx, args[1]).python(tx)), args[2])
+    force(tx, args[0]).set_attr(tx, _attribute_name(tx, args[1]), args[2])
     return NONE
 
 
 @special(delattr)
 def _delattr(tx: Tracer, args: Args, kwargs: Words) -> Value:
-    force(tx, args[0]).del_attr(tx, str(force(tx, args[1]).python(tx)))
+    force(tx, args[0]).del_attr(tx, _attribute_name(tx, args[1]))
     return NONE
 
 
@@ -163,6 +171,8 @@ def _iter(tx: Tracer, args: Args, kwargs: Words) -> Value:
 @special(next)
 def _next(tx: Tracer, args: Args, kwargs: Words) -> Value:
     of = force(tx, args[0])
+    if isinstance(of, ObjectValue) and of.method(tx, "__next__") is None:
+        raise_missing(tx, of.type(), "__next__")
     if len(args) == 1 and isinstance(of, (ObjectValue, iterators.IteratorValue)):
         return of.call_method(tx, "__next__", [], {})
     found = of.step(tx)
@@ -216,6 +226,10 @@ def _reversed(tx: Tracer, args: Args, kwargs: Words) -> Value:
         return iterators.RangeIterator(of.value[::-1])
     if isinstance(of, ObjectValue) and of.method(tx, "__reversed__") is not None:
         return of.call_special(tx, "__reversed__", [])
+    if not has_method(of.type(), "__reversed__") and not (
+        has_method(of.type(), "__len__") and has_method(of.type(), "__getitem__")
+    ):
+        raise_missing(tx, of.type(), "__reversed__")
     if isinstance(of, ObjectValue):
         count = _size(tx, of)
         return iterators.ReversedIterator(
@@ -306,6 +320,7 @@ def _defaultdict(tx: Tracer, args: Args, kwargs: Words) -> Value:
 @special(collections.deque)
 def _deque(tx: Tracer, args: Args, kwargs: Words) -> Value:
     bound = force(tx, args[1] if len(args) > 1 else kwargs.get("maxlen", NONE)).python(tx)
+    tx.fold(collections.deque, (), bound)
     items = list(sequence_items(tx, args[0])) if args else []
     return ListValue(items if bound is None else items[max(0, len(items) - bound) :], None, collections.deque, bound)
 
@@ -332,7 +347,8 @@ def _number(kind: type) -> Any:
                 and not (of.method(tx, name) or of.method(tx, "__index__"))
             ):
                 raise Unsupported("unknown-call", "int() by __trunc__, which warns")
-            return of.call_special(tx, name if of.method(tx, name) is not None else "__index__", [])
+            found = next((n for n in (name, "__index__") if of.method(tx, n) is not None), name)
+            return of.call_special(tx, found, [])
         return operations.fold_call(tx, kind, args, kwargs, f"{kind.__name__}() of {of.describe()}")
 
     return rule
@@ -388,6 +404,9 @@ def _abs(tx: Tracer, args: Args, kwargs: Words) -> Value:
 def _pow(tx: Tracer, args: Args, kwargs: Words) -> Value:
     if len(args) == 2:
         return operations.binary(tx, "**", args[0], args[1])
+    of = force(tx, args[0]) if args else NONE
+    if isinstance(of, ObjectValue) and of.method(tx, "__pow__") is not None:
+        return of.call_special(tx, "__pow__", [*args[1:], *kwargs.values()])
     return operations.fold_call(tx, pow, args, kwargs, "pow()")
 
 
@@ -486,6 +505,8 @@ def _hash(tx: Tracer, args: Args, kwargs: Words) -> Value:
     of = force(tx, args[0])
     if isinstance(of, ObjectValue) and of.method(tx, "__hash__") is not None:
         return of.call_special(tx, "__hash__", [])
+    if of.type().__hash__ is None:
+        tx.raise_type_error(f"unhashable type: '{of.type().__name__}'")
     if not isinstance(of, (Const, TupleValue)) and of.type() is not frozenset:
         raise of.refuse("hash()")
     return operations.fold_call(tx, hash, args, kwargs, "hash()")
@@ -502,11 +523,19 @@ def _vars(tx: Tracer, args: Args, kwargs: Words) -> Value:
 def _object_new(tx: Tracer, args: Args, kwargs: Words) -> Value:
     of = force(tx, args[0])
     assert isinstance(of, ClassValue)
+    if len(args) > 1 or kwargs:
+        new, init = (find_in_class(of.held, name) for name in ("__new__", "__init__"))
+        if new is not None and new[0] is not object:
+            tx.raise_type_error("object.__new__() takes exactly one argument (the type to instantiate)")
+        if init is None or init[0] is object:
+            tx.raise_type_error(f"{of.held.__name__}() takes no arguments")
     return ObjectValue(of.held, None, NotImplemented)
 
 
 @special(object)
 def _object(tx: Tracer, args: Args, kwargs: Words) -> Value:
+    if args or kwargs:
+        tx.raise_type_error("object() takes no arguments")
     return ObjectValue(object, None, NotImplemented)
 
 

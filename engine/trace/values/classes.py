@@ -98,7 +98,7 @@ def bind_attribute(
         return BoundMethod(tx.wrap(cls, class_origin(cls)), inner, name=name)
     if isinstance(found, property) and instance is not None:
         if found.fget is None:
-            return tx.raise_error(AttributeError, f"property {name!r} has no getter")  # type: ignore[no-any-return]
+            return tx.raise_error(AttributeError, f"property {name!r} of {cls.__qualname__!r} object has no getter")  # type: ignore[no-any-return]
         return tx.wrap(found.fget, Attr(origin, "fget")).call(tx, [instance], {})
     if isinstance(found, types.MemberDescriptorType | types.GetSetDescriptorType) and instance is not None:
         return _slot(tx, name, instance)
@@ -300,11 +300,12 @@ def construct(
 ) -> Value:
     """``Class(*args)`` for classes without a rule of their own; with ``by_type`` as if the metaclass had no ``__call__``."""
     from engine.trace.operations import fold_call
+    from engine.trace.values.exception_groups import make_group
     from engine.trace.values.exceptions import ExceptionValue
 
     cls = of.held
     if issubclass(cls, BaseException):
-        made = ExceptionValue(cls, args)
+        made = make_group(tx, cls, args) if issubclass(cls, BaseExceptionGroup) else ExceptionValue(cls, args)
         init = find_in_class(cls, "__init__")
         if init is not None and isinstance(init[1], types.FunctionType):
             tx.wrap(init[1], Attr(class_origin(init[0]), "__init__")).call(tx, [made, *args], kwargs)

@@ -222,6 +222,11 @@ def _deleted(tx: Tracer, args: Args, kwargs: Words) -> Value:
     return Const(None)
 
 
+def _called(tx: Tracer, args: Args, kwargs: Words) -> Value:
+    return force(tx, args[0]).call(tx, list(args[1:]), kwargs)
+
+
+special(operator.call)(_called)
 special(operator.countOf)(_occurrences)
 special(operator.indexOf)(_position)
 special(operator.concat)(_concatenated)

@@ -215,7 +215,7 @@ class ExceptionValue(Attributed):
             own = find_in_class(self.cls, name)
             if own is not None and isinstance(own[1], types.FunctionType):
                 return tx.wrap(own[1], Attr(class_origin(own[0]), name)).call(tx, [self, *args], kwargs)
-            return tx.fold(str if name == "__str__" else repr, self._in_c(tx))
+            return tx.fold(str if name == "__str__" else repr, self.in_c(tx))
         if name == "add_note":
             return self._add_note(tx, force(tx, args[0]))
         own = find_in_class(self.cls, name)
@@ -242,7 +242,7 @@ class ExceptionValue(Attributed):
                 return NONE
         raise self.refuse(f"the method {name!r}")
 
-    def _in_c(self, tx: Tracer) -> BaseException:
+    def in_c(self, tx: Tracer) -> BaseException:
         """One with the same name and arguments whose class runs no Python code."""
         if self.error is not None and self.origin is None and list(self.error.args) == tx.constants(self.args):
             return self.error

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import operator
 import types
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
@@ -660,11 +661,14 @@ class BuiltinValue(Value):
 class GeneratorValue(IteratorValue):
     """A generator whose body is traced step by step."""
 
-    def __init__(self, frame: Frame, born: int) -> None:
+    def __init__(self, frame: Frame, born: int, made_by: tuple[Value, list[Value], dict[str, Value]]) -> None:
         self.frame = frame
         self.born = born
+        self.made_by = made_by
+        """The function, and what it was called with."""
         self.is_started = False
         self.is_running = False
+        self.is_renamed = False
         self.names: dict[str, Value] = {
             "__name__": Const(frame.code.co_name),
             "__qualname__": Const(frame.code.co_qualname),
@@ -679,6 +683,7 @@ class GeneratorValue(IteratorValue):
         if force(tx, value).type() is not str:
             tx.raise_type_error(f"{name} must be set to a string object")
         tx.changes += 1
+        self.is_renamed = True
         self.names[name] = force(tx, value)
         return None
 
@@ -743,7 +748,17 @@ class GeneratorValue(IteratorValue):
             raise self.refuse(f"reading the attribute {name!r}")
         return super().get_attr(tx, name)
 
+    def children(self) -> list[Value]:
+        function, args, kwargs = self.made_by
+        return [] if self.is_started or self.frame.finished else [function, *args, *kwargs.values()]
+
     def reconstruct(self, cg: Codegen) -> None:
+        if not self.is_started and not self.frame.finished and not self.is_renamed:
+            from engine.trace.values.iteration import CallOf
+
+            function, args, kwargs = self.made_by
+            CallOf(operator.call, [function, *args], kwargs).reconstruct(cg)
+            return
         error = Unsupported("side-effect", f"rebuilding the generator {self.frame.code.co_qualname} after the graph")
         error.born = self.born
         raise error

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from engine.trace import operations
 from engine.trace.signals import Unsupported, UserException
-from engine.trace.support import advanced, stepped
+from engine.trace.support import advanced, stepped, teed
 from engine.trace.values import iterators
 from engine.trace.values.base import NONE, Const, Value, force, is_none
 from engine.trace.values.functions import BY_NAME, special
@@ -395,7 +395,8 @@ def _tee(tx: Tracer, args: Args, kwargs: Words) -> Value:
     def rest(state: State) -> Value | None:
         if not isinstance(inner, SequenceIterator) or isinstance(inner.source, ListValue):
             return None
-        return SequenceIterator([*seen[state["at"] :], *inner.items[inner.position :]], type(iter(())))
+        left = SequenceIterator([*seen[state["at"] :], *inner.items[inner.position :]], type(iter(())))
+        return CallOf(teed, [left])
 
     kind: type = type(itertools.tee(())[0])
     return TupleValue([LazyIterator(kind, {"at": 0}, advance, rest) for _ in range(count)])

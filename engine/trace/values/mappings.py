@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from engine.ir.guard import DictKeys, LengthIs
 from engine.ir.origin import Attr, EntryAt, Key, Origin, Plain, item_origin
 from engine.trace.values.base import NONE, Const, Value, force
+from engine.trace.values.refusals import is_iterable
 from engine.trace.values.sequences import TupleValue, sequence_items
 from engine.trace.values.wrap import is_literal, makes, wraps
 
@@ -134,6 +135,10 @@ class DictValue(Value):
         return MethodOf(self, name)
 
     def set_attr(self, tx: Tracer, name: str, value: Value) -> None:
+        if name == "default_factory" and self.cls is collections.defaultdict and self.origin is None:
+            tx.mutating(self)
+            self.factory = force(tx, value)
+            return None
         if self.cls is not collections.OrderedDict or self.origin is not None or hasattr(self.cls, name):
             return super().set_attr(tx, name, value)
         tx.mutating(self)
@@ -259,8 +264,17 @@ def entries_of(tx: Tracer, other: Value) -> list[Entry]:
     if hasattr(other.type(), "keys"):
         keys = sequence_items(tx, other.call_method(tx, "keys", [], {}))
         return [(k, force(tx, other).get_item(tx, force(tx, k))) for k in keys]
-    pairs = [sequence_items(tx, p) for p in sequence_items(tx, other)]
-    return [(p[0], p[1]) for p in pairs]
+    return [_pair(tx, n, force(tx, p)) for n, p in enumerate(sequence_items(tx, other))]
+
+
+def _pair(tx: Tracer, index: int, value: Value) -> Entry:
+    if not is_iterable(value):
+        tx.raise_type_error(f"cannot convert dictionary update sequence element #{index} to a sequence")
+    parts = list(sequence_items(tx, value))
+    if len(parts) != 2:
+        text = f"dictionary update sequence element #{index} has length {len(parts)}; 2 is required"
+        tx.raise_error(ValueError, text)
+    return parts[0], parts[1]
 
 
 class DictView(Value):

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from engine.ir.guard import HasAttribute, IsObject
-from engine.ir.origin import MISSING, Attr, Global, Maybe, Namespace, Origin
+from engine.ir.origin import MISSING, Attr, Global, Item, Maybe, Namespace, Origin
 from engine.trace.signals import Unsupported
 from engine.trace.values.base import NONE, Const, Value, force
 from engine.trace.values.classes import (
@@ -19,6 +19,7 @@ from engine.trace.values.classes import (
     is_data_descriptor,
     is_plain_class,
 )
+from engine.trace.values.refusals import raise_missing
 from engine.trace.values.wrap import is_literal, wraps, wraps_if
 
 if TYPE_CHECKING:
@@ -109,6 +110,9 @@ class ObjectValue(Value):
         own = getattr(self.held, "__dict__", None)
         if own is None or name not in own:
             return None
+        described = find_in_class(self.cls, name)
+        if described is not None and is_data_descriptor(described[1]):
+            return tx.wrap(own[name], Item(Attr(self.origin, "__dict__"), name))
         return tx.wrap(own[name], Attr(self.origin, name))
 
     def _not_hidden(self, tx: Tracer, name: str, found: Any) -> None:
@@ -185,11 +189,13 @@ class ObjectValue(Value):
     def set_plainly(self, tx: Tracer, name: str, value: Value | None) -> None:
         """``object.__setattr__`` (or with None ``object.__delattr__``)."""
         found = find_in_class(self.cls, name)
+        if name == "__class__" and value is not None and not issubclass(force(tx, value).type(), builtins.type):
+            tx.raise_type_error(f"__class__ must be set to a class, not '{force(tx, value).type().__name__}' object")
         if found is not None and isinstance(found[1], property):
             which, word = ("fdel", "deleter") if value is None else ("fset", "setter")
             function = getattr(found[1], which)
             if function is None:
-                tx.raise_error(AttributeError, f"property '{name}' of '{self.cls.__name__}' object has no {word}")
+                tx.raise_error(AttributeError, f"property '{name}' of '{self.cls.__qualname__}' object has no {word}")
             rest = [] if value is None else [value]
             tx.wrap(function, Attr(Attr(class_origin(found[0]), name), which)).call(tx, [self, *rest], {})
             return
@@ -207,6 +213,10 @@ class ObjectValue(Value):
             words = "has no attribute" if found is None else "attribute"
             end = "" if found is None else " is read-only"
             tx.raise_error(AttributeError, f"'{self.cls.__name__}' object {words} '{name}'{end}")
+        self.write(tx, name, value)
+
+    def write(self, tx: Tracer, name: str, value: Value | None) -> None:
+        """Set (or with None delete) what the instance itself holds under a name."""
         tx.mutating(self)
         if name in self.written and self.written[name] is None:
             del self.written[name]  # set again after it was deleted: it comes last
@@ -229,7 +239,10 @@ class ObjectValue(Value):
             force(tx, descriptor).call_method(tx, "__delete__", [self], {})
             return
         if self.own_attr(tx, name) is None:
-            tx.raise_error(AttributeError, name)
+            by_slot = found is not None and isinstance(found[1], types.MemberDescriptorType)
+            tx.raise_error(
+                AttributeError, name if by_slot else f"'{self.cls.__name__}' object has no attribute '{name}'"
+            )
         self.set_plainly(tx, name, None)
 
     # Protocols through the class's own methods.
@@ -245,7 +258,7 @@ class ObjectValue(Value):
         """Call a special method; the user's TypeError where it is missing."""
         method = self.method(tx, name)
         if method is None:
-            return tx.raise_type_error(f"'{self.cls.__name__}' object has no {name}")  # type: ignore[no-any-return]
+            return raise_missing(tx, self.cls, name)  # type: ignore[no-any-return]
         return force(tx, method.call(tx, args, {}))
 
     def call(self, tx: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
@@ -262,13 +275,26 @@ class ObjectValue(Value):
             case "object.__delattr__":
                 self.set_plainly(tx, str(force(tx, args[0]).python(tx)), None)
                 return NONE
-            case "object.__init__" | "object.__init_subclass__":
+            case "object.__init__":
+                if args or kwargs:
+                    self._check_no_arguments(tx)
+                return NONE
+            case "object.__init_subclass__":
                 return NONE
             case "object.__getattribute__":
                 return self._object_getattribute(tx, str(force(tx, args[0]).python(tx)))
         if name.startswith("object."):
             return self._by_object(tx, name.removeprefix("object."), args)
         return super().call_method(tx, name, args, kwargs)
+
+    def _check_no_arguments(self, tx: Tracer) -> None:
+        """``object.__init__`` takes nothing, unless the class has a ``__new__`` alone."""
+        for name, of in (("__init__", "object"), ("__new__", self.cls.__name__)):
+            found = find_in_class(self.cls, name)
+            is_own = found is not None and found[0] is not object
+            if is_own == (name == "__init__"):
+                text = f"{of}.__init__() takes exactly one argument (the instance to initialize)"
+                tx.raise_type_error(text)
 
     def _by_object(self, tx: Tracer, name: str, args: list[Value]) -> Value:
         """A method as ``object`` has it, past what the class defines."""
@@ -355,6 +381,8 @@ class ObjectValue(Value):
         from engine.trace.operations import same_or_equal
         from engine.trace.values.sequences import sequence_items
 
+        if self.method(tx, "__iter__") is None and self.method(tx, "__getitem__") is None:
+            raise_missing(tx, self.cls, "__contains__")
         return any(same_or_equal(tx, force(tx, i), item) for i in sequence_items(tx, self))
 
     def key(self, tx: Tracer) -> Any:
@@ -443,16 +471,21 @@ def _instance_dict() -> Any:
         def set_item(self, tx: Tracer, key: Value, value: Value) -> None:
             name = key.python(tx)
             found = find_in_class(self.of_object.cls, name) if isinstance(name, str) else (object, None)
-            if found is not None and (found[0] is object or is_data_descriptor(found[1])):
+            if not isinstance(name, str) or (found is not None and self._is_elsewhere(found)):
                 raise self.refuse("writing this key into an instance's __dict__")
-            self.of_object.set_plainly(tx, name, value)
+            self.of_object.write(tx, name, value)
+
+        def _is_elsewhere(self, found: tuple[builtins.type, Any]) -> bool:
+            """Whether an entry of that name would be hidden by what C code keeps elsewhere."""
+            kinds = (types.MemberDescriptorType, types.GetSetDescriptorType)
+            return found[0] is object or isinstance(found[1], kinds)
 
         def pop(self, tx: Tracer, key: Value, default: Value | None = None) -> Value:
             name = key.key(tx)
             present = self.entries.get(name)
             if present is None:
                 return super().pop(tx, key, default)
-            self.of_object.set_plainly(tx, name, None)
+            self.of_object.write(tx, name, None)
             return present[1]
 
         def call_method(self, tx: Tracer, name: str, args: list[Value], kwargs: dict[str, Value]) -> Value:

@@ -12,6 +12,7 @@ import torch
 from engine.ir.guard import Equals, LengthIs
 from engine.ir.origin import Attr, Origin, item_origin
 from engine.trace.values.base import NONE, Const, NotConstant, Value, force
+from engine.trace.values.refusals import is_iterable
 from engine.trace.values.wrap import makes, wraps, wraps_if
 
 if TYPE_CHECKING:
@@ -68,7 +69,7 @@ class SequenceValue(Value):
     def get_item(self, tx: Tracer, key: Value) -> Value:
         index = key.python(tx) if isinstance(key, SliceValue) else index_of(tx, key)
         if isinstance(index, slice):
-            return self.part(self.items[index])
+            return self.part(tx.sliced(self.items, index))
         if not isinstance(index, int):
             tx.raise_type_error(
                 f"{self.type().__name__} indices must be integers or slices, not {type(index).__name__}"
@@ -258,29 +259,38 @@ class ListValue(SequenceValue):
     def key(self, tx: Tracer) -> Any:
         return tx.raise_type_error(f"unhashable type: '{self.cls.__name__}'")
 
-    def part(self, items: list[Value]) -> Value:
-        return ListValue(items)
+    def part(self, items: list[Value]) -> ListValue:
+        if self.cls is not collections.deque:
+            return ListValue(items)
+        kept = items if self.maxlen is None else items[max(0, len(items) - self.maxlen) :]
+        return ListValue(kept, None, self.cls, self.maxlen)
 
     def set_item(self, tx: Tracer, key: Value, value: Value) -> None:
         tx.mutating(self)
         if isinstance(key, SliceValue):
-            new = list(sequence_items(tx, value))
-            try:
-                self.items[key.python(tx)] = new
-            except ValueError as error:
-                raise tx.user_exception(error) from error
+            if not is_iterable(force(tx, value)):
+                stepped = key.python(tx).step not in (None, 1)
+                tx.raise_type_error(
+                    "must assign iterable to extended slice" if stepped else "can only assign an iterable"
+                )
+            self._do(tx, operator.setitem, key.python(tx), list(sequence_items(tx, value)))
             return
-        index = index_of(tx, key)
-        if not -len(self.items) <= index < len(self.items):
-            tx.raise_error(IndexError, "list assignment index out of range")
-        self.items[index] = value
+        self._do(tx, operator.setitem, index_of(tx, key), value)
 
     def del_item(self, tx: Tracer, key: Value) -> None:
         tx.mutating(self)
+        self._do(tx, operator.delitem, key.python(tx) if isinstance(key, SliceValue) else index_of(tx, key))
+
+    def _do(self, tx: Tracer, change: Callable[..., Any], *args: Any) -> Any:
+        """Do with the items what Python does with its own list, or raise what it raises of a list or deque like this one."""
         try:
-            del self.items[key.python(tx)]
-        except IndexError as error:
-            raise tx.user_exception(error) from error
+            return change(self.items, *args)
+        except (IndexError, TypeError, ValueError, OverflowError, MemoryError) as error:
+            try:
+                change(self._make(list(self.items)), *args)
+            except type(error) as real:
+                raise tx.user_exception(real) from real
+            raise
 
     def get_attr(self, tx: Tracer, name: str) -> Value:
         if name == "maxlen" and self.cls is collections.deque:
@@ -315,12 +325,12 @@ class ListValue(SequenceValue):
         return NONE
 
     def _pop(self, tx: Tracer, name: str, args: list[Value]) -> Value:
-        index = 0 if name == "popleft" else index_of(tx, args[0]) if args else -1
-        if not -len(self.items) <= index < len(self.items):
-            empty = "pop from an empty deque" if self.cls is collections.deque else "pop from empty list"
-            tx.raise_error(IndexError, empty if not self.items else "pop index out of range")
         tx.mutating(self)
-        return self.items.pop(index)
+        if self.cls is collections.deque:
+            if not self.items:
+                tx.raise_error(IndexError, "pop from an empty deque")
+            return self.items.pop(0 if name == "popleft" else -1)
+        return self._do(tx, list.pop, *[index_of(tx, a) for a in args])  # type: ignore[no-any-return]
 
     def reconstruct(self, cg: Codegen) -> None:
         if self.cls is not list:
@@ -372,14 +382,14 @@ def _extendleft(self: ListValue, tx: Tracer, args: list[Value], kwargs: dict[str
 
 def _rotate(self: ListValue, tx: Tracer, args: list[Value], kwargs: dict[str, Value]) -> None:
     turned = collections.deque(self.items)
-    turned.rotate(index_of(tx, args[0]) if args else 1)
+    self._do(tx, lambda _, *by: turned.rotate(*by), *[index_of(tx, a) for a in args])
     self.items[:] = turned
 
 
 def _insert(self: ListValue, tx: Tracer, args: list[Value], kwargs: dict[str, Value]) -> None:
     if self.maxlen is not None and len(self.items) >= self.maxlen:
         tx.raise_error(IndexError, "deque already at its maximum size")
-    self.items.insert(index_of(tx, args[0]), args[1])
+    self._do(tx, lambda items, *at: items.insert(*at), index_of(tx, args[0]), args[1])
 
 
 def _clear(self: ListValue, tx: Tracer, args: list[Value], kwargs: dict[str, Value]) -> None:

@@ -1,0 +1,151 @@
+"""What Python says to operands that an operation does not take: the operation itself, on objects that stand in for values."""
+
+from __future__ import annotations
+
+import builtins
+import collections
+import operator
+import types
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from engine.trace.values.base import Const, Value
+
+if TYPE_CHECKING:
+    from engine.trace.state import Tracer
+    from engine.trace.values.functions import FunctionValue
+
+_UNKNOWN: Any = object()
+_EMPTY: dict[type, Callable[[], Any]] = {
+    cls: cls
+    for cls in (
+        list,
+        tuple,
+        dict,
+        set,
+        frozenset,
+        collections.deque,
+        collections.OrderedDict,
+        collections.defaultdict,
+    )
+} | {
+    types.FunctionType: lambda: lambda: None,
+    types.MethodType: lambda: types.MethodType(lambda self: None, 1),
+    types.GeneratorType: lambda: (n for n in ()),
+    type(len): lambda: len,
+    types.ModuleType: lambda: types.ModuleType("module"),
+}
+_CONVERSIONS = ("__index__", "__iter__", "__getitem__", "__float__", "__complex__", "__int__", "__bytes__", "__len__")
+
+
+def has_method(cls: builtins.type, *names: str) -> bool:
+    """Whether a class defines one of these special methods."""
+    return any(name in base.__dict__ for base in cls.__mro__ for name in names)
+
+
+def is_iterable(value: Value) -> bool:
+    """Whether ``iter`` takes it, as far as its class tells."""
+    return has_method(value.type(), "__iter__", "__getitem__")
+
+
+def _named(name: str) -> Any:
+    return type(name, (), {})()
+
+
+def stand_in(value: Value) -> Any:
+    """An object of which an operation that the value's class does not define says the same; ``_UNKNOWN`` where that is not sure."""
+    from engine.trace.values.objects import ObjectValue
+
+    if isinstance(value, Const):
+        return value.value
+    cls = value.type()
+    if cls in _EMPTY:
+        return _EMPTY[cls]()
+    if isinstance(value, ObjectValue) and not has_method(cls, *_CONVERSIONS):
+        return _named(cls.__name__)
+    return _UNKNOWN
+
+
+def refuse_operands(tx: Tracer, function: Callable[..., Any], *operands: Value) -> None:
+    """Raise the user's TypeError where ``function`` raises one for operands such as these; else nothing."""
+    stands = [stand_in(v) for v in operands]
+    if any(s is _UNKNOWN for s in stands):
+        return
+    try:
+        function(*stands)
+    except TypeError as error:
+        raise tx.user_exception(error) from error
+
+
+_BY_METHOD: dict[str, Callable[[Any], Any]] = {
+    "__call__": lambda of: of(),
+    "__getitem__": lambda of: of[0],
+    "__setitem__": lambda of: operator.setitem(of, 0, 0),
+    "__delitem__": lambda of: operator.delitem(of, 0),
+    "__contains__": lambda of: 0 in of,
+    "__len__": len,
+    "__iter__": iter,
+    "__next__": next,
+    "__reversed__": reversed,
+    "__neg__": operator.neg,
+    "__pos__": operator.pos,
+    "__invert__": operator.invert,
+    "__abs__": abs,
+    "__round__": round,
+    "__int__": int,
+    "__float__": float,
+    "__complex__": complex,
+    "__index__": operator.index,
+}
+
+
+def raise_missing(tx: Tracer, cls: builtins.type, method: str) -> Any:
+    """Raise the TypeError of an operation whose special method a class lacks."""
+    operation = _BY_METHOD.get(method)
+    if operation is not None:
+        try:
+            operation(_named(cls.__name__))
+        except TypeError as error:
+            raise tx.user_exception(error) from error
+    return tx.raise_type_error(f"'{cls.__name__}' object has no {method}")
+
+
+# Calls of Python functions.
+
+_NOTHING: Any = (lambda: None).__code__
+
+
+def raise_binding_error(tx: Tracer, function: FunctionValue, args: list[Value], kwargs: dict[str, Value]) -> Any:
+    """Raise the TypeError of a call that cannot be bound: that of a function with the same parameters and no body."""
+    code, name = function.code, function.get_attr(tx, "__qualname__").python(tx)
+    empty = code.replace(
+        co_code=_NOTHING.co_code,
+        co_consts=_NOTHING.co_consts,
+        co_names=(),
+        co_freevars=(),
+        co_cellvars=(),
+        co_stacksize=1,
+        co_exceptiontable=b"",
+        co_linetable=_NOTHING.co_linetable,
+    )
+    twin = types.FunctionType(empty, {}, name, (None,) * len(function.defaults(tx)) or None)
+    twin.__qualname__ = name
+    twin.__kwdefaults__ = dict.fromkeys(function.keyword_defaults(tx)) or None
+    try:
+        twin(*[None] * len(args), **dict.fromkeys(kwargs))
+    except TypeError as error:
+        raise tx.user_exception(error) from error
+    raise AssertionError(f"{name} takes these arguments")
+
+
+def called_name(tx: Tracer, function: Value) -> str:
+    """How Python's messages about a call's arguments name what is called."""
+    real = tx.real_of(function)
+    if real is NotImplemented:
+        qualname = function.get_attr(tx, "__qualname__").python(tx)
+        module = function.get_attr(tx, "__module__").python(tx)
+    else:
+        qualname, module = getattr(real, "__qualname__", None), getattr(real, "__module__", None)
+    if qualname is None:
+        return str(real)
+    return f"{qualname}()" if module in (None, "builtins") else f"{module}.{qualname}()"
