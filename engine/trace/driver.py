@@ -60,6 +60,7 @@ for _family in (
     "values.library",
     "values.modules",
     "values.operators",
+    "values.plain_data",
     "values.random_state",
     "values.tensor_subclasses",
     "values.torch_functions",

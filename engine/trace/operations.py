@@ -13,7 +13,7 @@ from engine.ir.unbacked import is_unbacked
 from engine.trace.graph_builder import emit
 from engine.trace.signals import Unsupported
 from engine.trace.values.base import Const, NotConstant, Value, force
-from engine.trace.values.refusals import refuse_operands
+from engine.trace.values.refusals import refuse_arguments, refuse_operands
 from engine.trace.values.shown import shown
 
 if TYPE_CHECKING:
@@ -330,6 +330,8 @@ def _equal(tx: Tracer, left: Value, right: Value) -> bool | None:
         return all(
             same_or_equal(tx, force(tx, v), force(tx, right.entries[k][1])) for k, (_, v) in left.entries.items()
         )
+    if left.type().__eq__ is object.__eq__ and right.type().__eq__ is object.__eq__:
+        return is_same(tx, left, right)
     by_identity = (ObjectValue, FunctionValue, ClassValue, BuiltinValue, PythonModule, ExceptionValue)
     if isinstance(left, by_identity) or isinstance(right, by_identity):
         return is_same(tx, left, right)
@@ -436,6 +438,7 @@ def operator_method(tx: Tracer, of: Value, name: str, args: list[Value], kwargs:
         return tx.raise_error(AttributeError, f"'{of.type().__name__}' object has no attribute '{name}'")  # type: ignore[no-any-return]
     if of.type() in (tuple, frozenset) or name in ("__repr__", "__str__", "__format__", "__hash__", "__reduce__"):
         return fold_call(tx, method, [of, *args], kwargs, f"{of.describe()}.{name}")
+    refuse_arguments(tx, of.type(), name, len(args), list(kwargs))
     raise of.refuse(f"the method {name!r}")
 
 

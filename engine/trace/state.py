@@ -414,6 +414,8 @@ class Tracer:
             raise self.user_exception(error) from error
         if isinstance(value.value, enum.Enum) and isinstance(found, MethodType) and found.__self__ is value.value:
             return BoundMethod(value, self.fixed(found.__func__))
+        if name in ("now", "utcnow", "today"):
+            return self.fixed(found)
         if callable(found) and not isinstance(found, type):
             return ConstMethod(value, name)
         return self.from_python(found)

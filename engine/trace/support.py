@@ -153,6 +153,13 @@ def advanced(iterable: Any, position: int) -> Iterator[Any]:
     return islice(iterator, position, None)
 
 
+def filled_buffer(cls: Any, contents: Any, position: int) -> Any:
+    """A text or byte buffer in a given state."""
+    made = cls(contents)
+    made.seek(position)
+    return made
+
+
 def teed(iterator: Iterator[Any]) -> Iterator[Any]:
     """One of what ``itertools.tee`` makes of an iterator."""
     return tee(iterator, 1)[0]

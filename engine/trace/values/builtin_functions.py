@@ -26,7 +26,7 @@ from engine.trace.values.iteration import until
 from engine.trace.values.mappings import DictValue, SetValue, entries_of
 from engine.trace.values.objects import ObjectValue
 from engine.trace.values.refusals import has_method, raise_missing
-from engine.trace.values.sequences import ListValue, RangeValue, SliceValue, TupleValue, sequence_items
+from engine.trace.values.sequences import ListValue, RangeValue, SliceValue, TupleValue, index_of, sequence_items
 from engine.trace.values.symbolic import SymValue
 from engine.trace.values.tensor import TensorMethod, TensorValue
 
@@ -39,6 +39,11 @@ Words = dict[str, Value]
 
 @special(print)
 def _print(tx: Tracer, args: Args, kwargs: Words) -> Value:
+    from engine.trace.values.plain_data import BufferValue, write_line
+
+    to = force(tx, kwargs.get("file", NONE))
+    if isinstance(to, BufferValue):
+        return write_line(tx, to, args, kwargs)
     raise Unsupported("print", f"print({', '.join(force(tx, a).describe() for a in args)})")
 
 
@@ -69,6 +74,8 @@ def is_instance(tx: Tracer, of: Value, classes: Value) -> bool:
         cls = classes.python(tx)
     except NotConstant:
         raise Unsupported("unsupported-operation", "isinstance() with a class that is not known") from None
+    if not isinstance(cls, (type, types.UnionType)):
+        tx.fold(isinstance, None, cls)
     asked = _asked(tx, of, cls)
     if asked is not None:
         return asked
@@ -246,7 +253,7 @@ def _reversed(tx: Tracer, args: Args, kwargs: Words) -> Value:
 
 @special(range)
 def _range(tx: Tracer, args: Args, kwargs: Words) -> Value:
-    values = tx.constants(args)
+    values = [index_of(tx, force(tx, a)) for a in args]
     try:
         return RangeValue(range(*values))
     except (TypeError, ValueError) as error:
@@ -298,6 +305,8 @@ def _dict(tx: Tracer, args: Args, kwargs: Words) -> Value:
 
 
 def _fromkeys(tx: Tracer, args: Args, kwargs: Words) -> Value:
+    if not 1 <= len(args) <= 2 or kwargs:
+        tx.fold(dict.fromkeys, *[()] * len(args), **dict.fromkeys(kwargs))
     made = DictValue({})
     for key in sequence_items(tx, args[0]):
         made.set_item(tx, force(tx, key), args[1] if len(args) > 1 else NONE)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime as dt
 import enum
 import importlib.util
 from typing import TYPE_CHECKING, Any
@@ -17,8 +18,12 @@ from engine.trace.values.wrap import wraps, wraps_if
 if TYPE_CHECKING:
     from engine.trace.state import Tracer
 
+DATES = (dt.date, dt.time, dt.datetime, dt.timedelta, dt.timezone)
+"""Immutable objects of the standard library."""
+
 LITERALS = frozenset(
     (
+        *DATES,
         int,
         float,
         complex,
@@ -54,6 +59,7 @@ def is_enum_member(value: Any) -> bool:
 
 
 @wraps(
+    *DATES,
     complex,
     str,
     bytes,

@@ -23,8 +23,8 @@ _CARRIED = ("__cause__", "__context__", "__suppress_context__", "__notes__")
 class GroupValue(ExceptionValue):
     """An ``ExceptionGroup``. ``stem`` is the group that it was split off, as long as it was not raised anew."""
 
-    def __init__(self, cls: type[BaseException], message: Value, inside: list[Value]) -> None:
-        super().__init__(cls, [message, ListValue(list(inside))])
+    def __init__(self, cls: type[BaseException], args: Args, inside: list[Value]) -> None:
+        super().__init__(cls, args)
         self.inside = inside
         self.stem: GroupValue = self
 
@@ -53,9 +53,9 @@ class GroupValue(ExceptionValue):
         ):
             raise self.refuse("showing it")
         alike: Any = type(self.cls.__name__, (BaseExceptionGroup,), {}) if self.cls.__flags__ & _HEAP else self.cls
-        made: BaseException = alike(
-            force(tx, self.args[0]).python(tx), [i.in_c(tx) for i in inside if isinstance(i, ExceptionValue)]
-        )
+        shown = [i.in_c(tx) for i in inside if isinstance(i, ExceptionValue)]
+        given = tuple(shown) if isinstance(force(tx, self.args[1]), TupleValue) else shown
+        made: BaseException = alike(force(tx, self.args[0]).python(tx), given)
         return made
 
     def split(self, tx: Tracer, matches: Condition) -> tuple[Value | None, Value | None]:
@@ -108,7 +108,7 @@ def make_group(tx: Tracer, cls: Any, args: Args) -> Value:
         made = alike(*stands)
     except (TypeError, ValueError) as error:
         raise tx.user_exception(error) from error
-    return GroupValue(type(made) if cls is BaseExceptionGroup else cls, forced[0], inside)
+    return GroupValue(type(made) if cls is BaseExceptionGroup else cls, forced, inside)
 
 
 def _stand_in(value: Value) -> Any:
@@ -138,7 +138,7 @@ def caught_part(tx: Tracer, error: Value, wanted: Value) -> tuple[Value, Value]:
     _check_classes(tx, wanted)
     matches = condition(tx, wanted)
     if matches(error):
-        return (error if is_group else make_group(tx, ExceptionGroup, [Const(""), ListValue([error])])), NONE
+        return (error if is_group else make_group(tx, ExceptionGroup, [Const(""), TupleValue([error])])), NONE
     if isinstance(error, GroupValue):
         found, rest = error.split(tx, matches)
         return found or NONE, rest or NONE

@@ -5,6 +5,7 @@ from __future__ import annotations
 import builtins
 import collections
 import operator
+import re
 import types
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
@@ -66,6 +67,14 @@ def stand_in(value: Value) -> Any:
     return _UNKNOWN
 
 
+def index_stand_in(value: Value) -> Any:
+    """The same for what is used as an index."""
+    found = stand_in(value)
+    if found is _UNKNOWN:
+        raise value.refuse("using it as an index")
+    return found
+
+
 def refuse_operands(tx: Tracer, function: Callable[..., Any], *operands: Value) -> None:
     """Raise the user's TypeError where ``function`` raises one for operands such as these; else nothing."""
     stands = [stand_in(v) for v in operands]
@@ -76,6 +85,21 @@ def refuse_operands(tx: Tracer, function: Callable[..., Any], *operands: Value) 
     except TypeError as error:
         raise tx.user_exception(error) from error
 
+
+def refuse_arguments(tx: Tracer, cls: builtins.type, name: str, count: int, words: list[str]) -> None:
+    """Raise the TypeError of a builtin container's method that takes another number of arguments; else nothing."""
+    if cls not in _EMPTY:
+        return
+    try:
+        getattr(_EMPTY[cls](), name)(*[object()] * count, **dict.fromkeys(words))
+    except TypeError as error:
+        if _ABOUT_COUNT.search(str(error)):
+            raise tx.user_exception(error) from error
+    except Exception:  # what stood in was not what it takes
+        return
+
+
+_ABOUT_COUNT = re.compile(r"takes|expected (at (least|most) )?\d+ argument|unexpected keyword")
 
 _BY_METHOD: dict[str, Callable[[Any], Any]] = {
     "__call__": lambda of: of(),

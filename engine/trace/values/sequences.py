@@ -12,7 +12,7 @@ import torch
 from engine.ir.guard import Equals, LengthIs
 from engine.ir.origin import Attr, Origin, item_origin
 from engine.trace.values.base import NONE, Const, NotConstant, Value, force
-from engine.trace.values.refusals import is_iterable
+from engine.trace.values.refusals import index_stand_in, is_iterable
 from engine.trace.values.wrap import makes, wraps, wraps_if
 
 if TYPE_CHECKING:
@@ -114,7 +114,11 @@ class SequenceValue(Value):
                 for n, item in enumerate(self.items):
                     if same_or_equal(tx, force(tx, item), args[0]):
                         return Const(n)
-                tx.raise_error(ValueError, f"{args[0].describe()} is not in {self.type().__name__}")
+                kind = self.type().__name__
+                where = (
+                    "tuple.index(x): x not in tuple" if kind == "tuple" else f"{args[0].describe()} is not in {kind}"
+                )
+                tx.raise_error(ValueError, where)
             case "count":
                 return Const(sum(same_or_equal(tx, force(tx, i), args[0]) for i in self.items))
             case "__len__":
@@ -134,7 +138,7 @@ class SequenceValue(Value):
 
 
 def index_of(tx: Tracer, key: Value) -> Any:
-    """A key as a Python int where it is one."""
+    """A key as a Python int where it is one; what stands in for an object that is none."""
     from engine.trace.values.objects import ObjectValue
     from engine.trace.values.tensor import TensorValue
 
@@ -142,6 +146,8 @@ def index_of(tx: Tracer, key: Value) -> Any:
         raise key.refuse("using its value as an index")
     if isinstance(key, ObjectValue) and key.method(tx, "__index__") is not None:
         key = key.call_special(tx, "__index__", [])
+    if isinstance(key, ObjectValue) and not tx.is_constant(key):
+        return index_stand_in(key)
     value = key.python(tx)
     return int(value) if isinstance(value, bool) else value
 
