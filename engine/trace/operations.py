@@ -13,7 +13,7 @@ from engine.ir.unbacked import is_unbacked
 from engine.trace.graph_builder import emit
 from engine.trace.signals import Unsupported
 from engine.trace.values.base import Const, NotConstant, Value, force
-from engine.trace.values.refusals import refuse_arguments, refuse_operands
+from engine.trace.values.refusals import has_method, refuse_arguments, refuse_operands
 from engine.trace.values.shown import shown
 
 if TYPE_CHECKING:
@@ -330,7 +330,7 @@ def _equal(tx: Tracer, left: Value, right: Value) -> bool | None:
         return all(
             same_or_equal(tx, force(tx, v), force(tx, right.entries[k][1])) for k, (_, v) in left.entries.items()
         )
-    if left.type().__eq__ is object.__eq__ and right.type().__eq__ is object.__eq__:
+    if not has_method(left.type(), "__eq__", below=object) and not has_method(right.type(), "__eq__", below=object):
         return is_same(tx, left, right)
     by_identity = (ObjectValue, FunctionValue, ClassValue, BuiltinValue, PythonModule, ExceptionValue)
     if isinstance(left, by_identity) or isinstance(right, by_identity):

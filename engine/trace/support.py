@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import abc
 import functools
 import pathlib
 import sys
@@ -226,6 +227,29 @@ def build_class(name: str, bases: tuple[Any, ...], namespace: dict[str, Any], /,
     return metaclass(name, resolved, prepared, **rest)
 
 
+class _Quiet:
+    """A base whose ``__init_subclass__`` does nothing."""
+
+    def __init_subclass__(cls, **words: Any) -> None:
+        pass
+
+
+def class_by_type(name: str, bases: tuple[Any, ...], namespace: dict[str, Any], /, metaclass: Any) -> Any:
+    """What ``type.__new__`` makes, without running any ``__init_subclass__``: that was traced already."""
+    resolved = types.resolve_bases(bases)
+    space = dict(namespace) if resolved is bases else {**namespace, "__orig_bases__": bases}
+    make = abc.ABCMeta.__new__ if issubclass(metaclass, abc.ABCMeta) else type.__new__
+    if not any(_has_hook(base) for base in resolved):
+        return make(metaclass, name, resolved, space)
+    made: Any = make(metaclass, name, (_Quiet, *resolved), space)
+    made.__bases__ = resolved
+    return made
+
+
+def _has_hook(base: type) -> bool:
+    return any("__init_subclass__" in c.__dict__ for c in base.__mro__ if c is not object)
+
+
 def warn_at(message: Any, category: type[Warning], file: str, line: int, namespace: dict[str, Any]) -> None:
     """``warnings.warn`` as if a line of a file had called it."""
     registry = namespace.setdefault("__warningregistry__", {})
@@ -281,7 +305,7 @@ def leave_with(leave: Callable[..., Any], error: BaseException) -> Any:
 def set_attributes(target: Any, names: tuple[str, ...], values: tuple[Any, ...]) -> None:
     """Set attributes past any ``__setattr__`` and descriptor of the class, which were traced already."""
     for name, value in zip(names, values, strict=True):
-        if _is_described(type(target), name):
+        if _is_described(target, name):
             target.__dict__[name] = value
         else:
             object.__setattr__(target, name, value)
@@ -290,16 +314,19 @@ def set_attributes(target: Any, names: tuple[str, ...], values: tuple[Any, ...])
 def delete_attributes(target: Any, names: tuple[str, ...]) -> None:
     """Delete attributes past any ``__delattr__`` of the class."""
     for name in names:
-        if _is_described(type(target), name):
+        if _is_described(target, name):
             del target.__dict__[name]
         else:
             object.__delattr__(target, name)
 
 
-def _is_described(cls: type, name: str) -> bool:
-    """Whether setting an attribute would ask a descriptor other than a slot."""
-    found = next((base.__dict__[name] for base in cls.__mro__ if name in base.__dict__), None)
-    return hasattr(type(found), "__set__") and not isinstance(found, types.MemberDescriptorType)
+def _is_described(target: Any, name: str) -> bool:
+    """Whether setting an attribute would ask a descriptor written in Python."""
+    if isinstance(target, torch.Tensor):
+        return False
+    found = next((base.__dict__[name] for base in type(target).__mro__ if name in base.__dict__), None)
+    from_c = (types.MemberDescriptorType, types.GetSetDescriptorType)
+    return hasattr(type(found), "__set__") and not isinstance(found, from_c)
 
 
 def refill_list(target: list[Any], items: list[Any]) -> None:

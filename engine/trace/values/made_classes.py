@@ -14,10 +14,11 @@ import typing
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+from engine.ir.origin import Attr
 from engine.trace.signals import TraceSignal, Unsupported
-from engine.trace.support import build_class
+from engine.trace.support import build_class, class_by_type
 from engine.trace.values.base import Const, NotConstant, Value, force
-from engine.trace.values.classes import ClassValue, find_in_class
+from engine.trace.values.classes import ClassValue, SuperValue, class_origin, find_in_class
 from engine.trace.values.functions import BuiltinValue, CellValue, FunctionValue, MadeFunction, MethodOf, special
 from engine.trace.values.iteration import CallOf
 from engine.trace.values.mappings import DictValue
@@ -235,36 +236,144 @@ def make_class(tx: Tracer, name: str, bases: list[Value], entries: dict[str, Val
     Raises:
         Unsupported: making it would run code of the user's that cannot be traced.
     """
-    real_bases = tuple(twin(tx, b) for b in bases)
-    metaclass = force(tx, words["metaclass"]) if "metaclass" in words else None
-    real_words = {word: twin(tx, v) for word, v in words.items()}
-    cell = entries.pop("__classcell__", None)
+    resolved = types.resolve_bases(tuple(twin(tx, b) for b in bases))
+    chosen = {"metaclass": twin(tx, words["metaclass"])} if "metaclass" in words else {}
+    try:
+        meta = types.prepare_class(name, resolved, chosen)[0]
+    except TypeError as error:
+        raise tx.user_exception(error) from error
+    rest = {word: value for word, value in words.items() if word != "metaclass"}
+    if _is_quiet(meta):
+        hook = _hook(resolved)
+        recipe = _recipe(build_class, name, bases, entries, words if hook is None else {})
+        if hook is None:
+            return _made(
+                tx, bases, entries, recipe, lambda given, space: build_class(name, given, space, **_real(tx, words))
+            )
+        if meta is not type and meta is not abc.ABCMeta:
+            raise Unsupported("unknown-call", f"making a subclass runs {hook.__name__}.__init_subclass__")
+        return _by_type(tx, tx.fixed(meta), name, bases, entries, rest)
+    return _by_metaclass(tx, meta, name, bases, entries, rest)
+
+
+def _real(tx: Tracer, words: Words) -> dict[str, Any]:
+    return {word: twin(tx, v) for word, v in words.items()}
+
+
+def _is_quiet(meta: type) -> bool:
+    from engine.trace.state import is_trusted
+
+    return meta in _QUIET or is_trusted(meta.__module__)
+
+
+def _hook(bases: tuple[type, ...]) -> type | None:
+    """The class of the user's whose ``__init_subclass__`` the making of a subclass runs."""
+    from engine.trace.state import is_trusted
+
+    for base in bases:
+        found = find_in_class(base, "__init_subclass__")
+        if found is not None and found[0] is not object and not is_trusted(found[0].__module__):
+            return found[0]
+    return None
+
+
+def _made(
+    tx: Tracer,
+    bases: list[Value],
+    entries: dict[str, Value],
+    recipe: Value,
+    build: Callable[[tuple[Any, ...], dict[str, Any]], Any],
+) -> MadeClass:
+    """The class as a value: its twin made by ``build``, from the twins of the bases and of what the body defined."""
+    cell = entries.get("__classcell__")
     namespace: dict[str, Any] = {}
     late: dict[str, Any] = {}
     for key, value in entries.items():
+        if key == "__classcell__":
+            continue
         entry = _entry(tx, key, value)
         if isinstance(force(tx, value), ObjectValue):
             late[key], entry = entry, None
         namespace[key] = entry
     try:
-        meta = types.prepare_class(
-            name, types.resolve_bases(real_bases), {k: v for k, v in real_words.items() if k == "metaclass"}
-        )[0]
-        _check_quiet(meta, types.resolve_bases(real_bases))
-        held = build_class(name, real_bases, namespace, **real_words)
+        held = build(tuple(twin(tx, b) for b in bases), namespace)
     except (TraceSignal, NotConstant):
         raise
     except Exception as error:
         raise tx.user_exception(error) from error
-    recipe = _recipe(name, bases, entries, words, cell)
     made = _register(tx, MadeClass(held, recipe, cell if isinstance(cell, CellValue) else None))
     if isinstance(cell, CellValue):
         cell.content = made
     for key, entry in late.items():
         type.__setattr__(held, key, entry)
         _set_name(tx, made, key, force(tx, entries[key]))
-    assert metaclass is None or isinstance(metaclass, ClassValue)
     return made
+
+
+def _by_type(
+    tx: Tracer, meta: Value, name: str, bases: list[Value], entries: dict[str, Value], words: Words
+) -> MadeClass:
+    """``type.__new__(meta, name, bases, namespace, **words)``; a base's ``__init_subclass__`` is traced, not run."""
+    assert isinstance(meta, ClassValue)
+    recipe = _recipe(class_by_type, name, bases, entries, {"metaclass": meta})
+    held = meta.held
+    made = _made(tx, bases, entries, recipe, lambda given, space: class_by_type(name, given, space, metaclass=held))
+    hook = force(tx, SuperValue(made.held, made).get_attr(tx, "__init_subclass__"))
+    if _hook(made.held.__bases__) is not None:
+        hook.call(tx, [], words)
+    elif words:
+        tx.raise_type_error(f"{name}.__init_subclass__() takes no keyword arguments")
+    return made
+
+
+def _by_metaclass(
+    tx: Tracer, meta: type, name: str, bases: list[Value], entries: dict[str, Value], words: Words
+) -> Value:
+    """``meta(name, bases, namespace, **words)`` for a metaclass written in Python."""
+    prepare, order = find_in_class(meta, "__prepare__"), find_in_class(meta, "mro")
+    kinds = (type, abc.ABCMeta)
+    is_plain = (
+        next(c for c in meta.__mro__ if not isinstance(vars(c).get("__new__"), staticmethod) or c in kinds) in kinds
+    )
+    if (
+        not is_plain
+        or (prepare and prepare[0] is not type)
+        or (order and order[0] is not type)
+        or type(meta) is not type
+    ):
+        raise Unsupported("unknown-call", f"a class is made by the metaclass {meta.__name__}")
+    of = tx.fixed(meta)
+    assert isinstance(of, ClassValue)
+    space = DictValue({key: (Const(key), value) for key, value in entries.items()})
+    given: Args = [Const(name), TupleValue(list(bases)), space]
+    new, init = find_in_class(meta, "__new__"), find_in_class(meta, "__init__")
+    if new is not None and isinstance(new[1], staticmethod):
+        function = tx.wrap(new[1].__func__, Attr(class_origin(new[0]), "__new__"))
+        made = force(tx, function.call(tx, [of, *given], words))
+    else:
+        made = _by_type(tx, of, name, bases, entries, words)
+    if isinstance(made, MadeClass) and init is not None and isinstance(init[1], types.FunctionType):
+        tx.wrap(init[1], Attr(class_origin(init[0]), "__init__")).call(tx, [made, *given], words)
+    return made
+
+
+def _type_new(tx: Tracer, args: Args, kwargs: Words) -> Value:
+    """``super().__new__(meta, name, bases, namespace)`` in a metaclass."""
+    meta = force(tx, args[0])
+    space = force(tx, args[3]) if len(args) == 4 else None
+    if not isinstance(meta, ClassValue) or not isinstance(space, DictValue):
+        raise Unsupported("unknown-call", "type.__new__ is called")
+    bases = [force(tx, b) for b in sequence_items(tx, args[2])]
+    entries = {str(key): value for key, (_, value) in space.entries.items()}
+    return _by_type(tx, meta, str(force(tx, args[1]).python(tx)), bases, entries, kwargs)
+
+
+special(type.__new__, abc.ABCMeta.__new__)(_type_new)
+
+
+@special(type.__init__, abc.ABCMeta.__init__)
+def _type_init(tx: Tracer, args: Args, kwargs: Words) -> Value:
+    return Const(None)
 
 
 def _entry(tx: Tracer, key: str, value: Value) -> Any:
@@ -279,24 +388,9 @@ def _set_name(tx: Tracer, made: MadeClass, key: str, of: Value) -> None:
         of.call_special(tx, "__set_name__", [made, Const(key)])
 
 
-def _check_quiet(meta: type, bases: tuple[type, ...]) -> None:
-    """Refuse classes whose making runs code of the user's."""
-    from engine.trace.state import is_trusted
-
-    if meta not in _QUIET and not is_trusted(meta.__module__):
-        raise Unsupported("unknown-call", f"a class is made by the metaclass {meta.__name__}")
-    for base in bases:
-        found = find_in_class(base, "__init_subclass__")
-        if found is not None and found[0] is not object and not is_trusted(found[0].__module__):
-            raise Unsupported("unknown-call", f"making a subclass runs {found[0].__name__}.__init_subclass__")
-
-
-def _recipe(name: str, bases: list[Value], entries: dict[str, Value], words: Words, cell: Value | None) -> Value:
-    inside = dict(entries)
-    if cell is not None:
-        inside["__classcell__"] = cell
-    listed = DictValue({key: (Const(key), value) for key, value in inside.items()})
-    return CallOf(build_class, [Const(name), TupleValue(list(bases)), listed], dict(words))
+def _recipe(function: Any, name: str, bases: list[Value], entries: dict[str, Value], words: Words) -> Value:
+    listed = DictValue({key: (Const(key), value) for key, value in entries.items()})
+    return CallOf(function, [Const(name), TupleValue(list(bases)), listed], dict(words))
 
 
 @special(builtins.__build_class__)

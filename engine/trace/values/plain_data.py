@@ -113,8 +113,8 @@ def _buffer(cls: Any) -> Any:
     return rule
 
 
-for _cls in (io.StringIO, io.BytesIO):
-    special(_cls)(_buffer(_cls))
+special(io.StringIO)(_buffer(io.StringIO))
+special(io.BytesIO)(_buffer(io.BytesIO))
 
 
 def write_line(tx: Tracer, to: BufferValue, args: Args, kwargs: Words) -> Value:

@@ -17,31 +17,30 @@ if TYPE_CHECKING:
     from engine.trace.values.functions import FunctionValue
 
 _UNKNOWN: Any = object()
+_CONTAINERS: tuple[type, ...] = (
+    list,
+    tuple,
+    dict,
+    set,
+    frozenset,
+    collections.deque,
+    collections.OrderedDict,
+    collections.defaultdict,
+)
 _EMPTY: dict[type, Callable[[], Any]] = {
-    cls: cls
-    for cls in (
-        list,
-        tuple,
-        dict,
-        set,
-        frozenset,
-        collections.deque,
-        collections.OrderedDict,
-        collections.defaultdict,
-    )
-} | {
+    **{cls: cls for cls in _CONTAINERS},
     types.FunctionType: lambda: lambda: None,
     types.MethodType: lambda: types.MethodType(lambda self: None, 1),
-    types.GeneratorType: lambda: (n for n in ()),
-    type(len): lambda: len,
+    types.GeneratorType: lambda: (n for n in ""),
+    types.BuiltinFunctionType: lambda: len,
     types.ModuleType: lambda: types.ModuleType("module"),
 }
 _CONVERSIONS = ("__index__", "__iter__", "__getitem__", "__float__", "__complex__", "__int__", "__bytes__", "__len__")
 
 
-def has_method(cls: builtins.type, *names: str) -> bool:
-    """Whether a class defines one of these special methods."""
-    return any(name in base.__dict__ for base in cls.__mro__ for name in names)
+def has_method(cls: builtins.type, *names: str, below: builtins.type | None = None) -> bool:
+    """Whether a class defines one of these special methods, other than through the class ``below``."""
+    return any(name in base.__dict__ for base in cls.__mro__ if base is not below for name in names)
 
 
 def is_iterable(value: Value) -> bool:
