@@ -421,6 +421,8 @@ class SuperValue(Value):
             if by_meta is not None:
                 return by_meta
             cls, instance = self.of.held, None
+            if name == "__init_subclass__" and self._base(cls, name) is object:
+                return tx.fixed(object.__init_subclass__)
             if isinstance((raw := self._raw(cls, name)), classmethod):
                 return BoundMethod(self.of, tx.wrap(raw.__func__, Fixed(raw.__func__, name)))
         else:

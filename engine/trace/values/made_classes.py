@@ -19,7 +19,15 @@ from engine.trace.signals import TraceSignal, Unsupported
 from engine.trace.support import build_class, class_by_type
 from engine.trace.values.base import Const, NotConstant, Value, force
 from engine.trace.values.classes import ClassValue, SuperValue, class_origin, find_in_class
-from engine.trace.values.functions import BuiltinValue, CellValue, FunctionValue, MadeFunction, MethodOf, special
+from engine.trace.values.functions import (
+    BY_NAME,
+    BuiltinValue,
+    CellValue,
+    FunctionValue,
+    MadeFunction,
+    MethodOf,
+    special,
+)
 from engine.trace.values.iteration import CallOf
 from engine.trace.values.mappings import DictValue
 from engine.trace.values.objects import ObjectValue
@@ -368,6 +376,14 @@ def _type_new(tx: Tracer, args: Args, kwargs: Words) -> Value:
     return _by_type(tx, meta, str(force(tx, args[1]).python(tx)), bases, entries, kwargs)
 
 
+def _no_hook(tx: Tracer, args: Args, kwargs: Words) -> Value:
+    """``object.__init_subclass__``."""
+    if kwargs:
+        raise Unsupported("unknown-call", "object.__init_subclass__ is called with words")
+    return Const(None)
+
+
+BY_NAME["object", "__init_subclass__"] = _no_hook
 special(type.__new__, abc.ABCMeta.__new__)(_type_new)
 
 

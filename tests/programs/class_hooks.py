@@ -1,0 +1,177 @@
+"""Classes made while the program runs whose bases and metaclasses have a say; descriptors that keep values in ``__dict__``; generators that leave."""
+
+import abc
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+
+from tests.programs import program
+
+
+class Registered:
+    """Keeps its subclasses, and the words that they were made with."""
+
+    known: list[type] = []
+    scale: float = 1.0
+
+    def __init_subclass__(cls, scale: float = 1.0, **words: Any) -> None:
+        super().__init_subclass__(**words)
+        cls.scale = scale
+        Registered.known.append(cls)
+
+
+class Named(type):
+    """Gives each class a tag, and each instance a number."""
+
+    made = 0
+
+    def __new__(cls, name: str, bases: tuple[type, ...], space: dict[str, Any], **words: Any) -> Any:
+        space["origin"] = "made"
+        found = super().__new__(cls, name, bases, space)
+        found.tag = name.lower()  # type: ignore[attr-defined]
+        return found
+
+    def __init__(cls, name: str, bases: tuple[type, ...], space: dict[str, Any], **words: Any) -> None:
+        super().__init__(name, bases, space)
+        cls.words = tuple(words)
+
+    def __call__(cls, *args: Any) -> Any:
+        instance = super().__call__(*args)
+        instance.number = len(args)
+        return instance
+
+
+class Doubled:
+    """Keeps twice what it is given, in the instance's ``__dict__``."""
+
+    def __set_name__(self, owner: type, name: str) -> None:
+        self.name = name
+
+    def __get__(self, of: Any, owner: type) -> Any:
+        return self if of is None else of.__dict__.get(self.name, 7)
+
+    def __set__(self, of: Any, value: Any) -> None:
+        of.__dict__[self.name] = value * 2
+
+    def __delete__(self, of: Any) -> None:
+        del of.__dict__[self.name]
+
+
+class Holder:
+    """Has one."""
+
+    value = Doubled()
+
+
+def holder() -> Holder:
+    """One that holds something already."""
+    made = Holder()
+    made.value = 3
+    return made
+
+
+@program(lambda: (torch.ones(2),))
+def hooked_by_a_base(x: torch.Tensor) -> tuple[Any, ...]:
+    """``__init_subclass__`` of a base from outside runs once, with the words of the class statement."""
+    before = len(Registered.known)
+
+    class Child(Registered, scale=4.0):
+        def apply(self, y: torch.Tensor) -> torch.Tensor:
+            return y * self.scale
+
+    return (
+        Child().apply(x),
+        len(Registered.known) - before,
+        Registered.known[-1] is Child,
+        Child.scale,
+        Registered.scale,
+    )
+
+
+@program(lambda: (torch.ones(2),))
+def hooked_by_a_base_made_inside(x: torch.Tensor) -> tuple[Any, ...]:
+    """The same with a base of the trace's own, two levels deep."""
+
+    class Base:
+        def __init_subclass__(cls, factor: int = 1, **words: Any) -> None:
+            super().__init_subclass__(**words)
+            cls.factor = factor  # type: ignore[attr-defined]
+
+    class Middle(Base, factor=2):
+        pass
+
+    class Last(Middle):
+        pass
+
+    return x * Middle.factor, Last.factor, [c.__name__ for c in Last.__mro__]  # type: ignore[attr-defined]
+
+
+@program(lambda: (torch.ones(2),))
+def made_by_a_metaclass(x: torch.Tensor) -> tuple[Any, ...]:
+    """``__new__``, ``__init__`` and ``__call__`` of a metaclass are traced; the class is what it is in Python."""
+
+    class Model(metaclass=Named, big=True):  # type: ignore[call-arg]
+        def __init__(self, factor: float = 2.0) -> None:
+            self.factor = factor
+
+        def apply(self, y: torch.Tensor) -> torch.Tensor:
+            return y * self.factor
+
+    model: Any = Model(3.0)
+    kind: Any = Model
+    return model.apply(x), kind.tag, kind.origin, kind.words, model.number, type(kind) is Named, isinstance(model, kind)
+
+
+@program(lambda: (torch.ones(2),))
+def abstract_made_inside(x: torch.Tensor) -> tuple[Any, ...]:
+    """An abstract class of the trace's own, with what its children may leave out."""
+
+    class Shape(abc.ABC):
+        @abc.abstractmethod
+        def area(self) -> torch.Tensor: ...
+
+    class Square(Shape):
+        def area(self) -> torch.Tensor:
+            return x * x
+
+    try:
+        Shape()  # type: ignore[abstract]
+    except TypeError as error:
+        told = str(error)
+    return Square().area(), told, issubclass(Square, Shape)
+
+
+@program(lambda: (torch.ones(2), Holder()), lambda: (torch.ones(2), holder()))
+def described_values(x: torch.Tensor, of: Holder) -> tuple[Any, ...]:
+    """Read, set and deleted through a descriptor that writes to the instance itself."""
+    first = of.value
+    of.value = first + 1
+    second = of.value
+    own = dict(of.__dict__)
+    other = Holder()
+    other.value = 5
+    del of.value
+    return x * first, second, own, of.value, other, other.value
+
+
+@program(lambda: (torch.ones(2),))
+def generators_that_leave(x: torch.Tensor) -> Any:
+    """A generator that was not asked yet is returned as one, with what was added to its list meanwhile."""
+    items = [1]
+
+    def give(start: int, *, step: int = 2) -> Iterator[torch.Tensor]:
+        for item in items:
+            yield x * (item + start + step)
+
+    made = give(3, step=4)
+    items.append(5)
+    return list(made), give(1), (x + n for n in items)
+
+
+@program(lambda: (torch.ones(2),), breaks=2)
+def generators_over_a_break(x: torch.Tensor) -> list[torch.Tensor]:
+    """Made before a break, asked after it."""
+    made = (x + n for n in range(3))
+    print("between")
+    return list(made)
