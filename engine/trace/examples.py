@@ -144,26 +144,21 @@ EXAMPLES: dict[str, Example] = {
     ),
     "unsupported-opcode": _example(
         """
+        async def double(x):
+            return x * 2
+
         def f(x):
-            y = x * 2
             try:
-                y = y + 1
-                raise ExceptionGroup("two", [ValueError(), KeyError()])
-            except* ValueError:
-                y = y - 1
-            except* KeyError:
-                y = y * 3
-            return y
+                double(x + 1).send(None)
+            except StopIteration as done:
+                return done.value
         """,
         """
+        def double(x):
+            return x * 2
+
         def f(x):
-            y = x * 2
-            try:
-                y = y + 1
-                raise ValueError
-            except (ValueError, KeyError):
-                y = y - 1
-            return y * 3
+            return double(x + 1)
         """,
     ),
     "unsupported-argument": _example(

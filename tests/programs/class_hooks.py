@@ -71,7 +71,7 @@ def holder() -> Holder:
     return made
 
 
-@program(lambda: (torch.ones(2),))
+@program(lambda: (torch.ones(2),), steady=False)
 def hooked_by_a_base(x: torch.Tensor) -> tuple[Any, ...]:
     """``__init_subclass__`` of a base from outside runs once, with the words of the class statement."""
     before = len(Registered.known)
@@ -169,7 +169,7 @@ def generators_that_leave(x: torch.Tensor) -> Any:
     return list(made), give(1), (x + n for n in items)
 
 
-@program(lambda: (torch.ones(2),), breaks=2)
+@program(lambda: (torch.ones(2),), breaks=1)
 def generators_over_a_break(x: torch.Tensor) -> list[torch.Tensor]:
     """Made before a break, asked after it."""
     made = (x + n for n in range(3))

@@ -257,7 +257,8 @@ class ClassValue(Value):
         if asked is not None:
             return asked
         own = find_in_class(self.held, "__class_getitem__")
-        if own is not None and isinstance(own[1], classmethod) and own[0].__module__ != "typing":
+        is_python = own is not None and isinstance(getattr(own[1], "__func__", None), types.FunctionType)
+        if own is not None and is_python and own[0].__module__ != "typing":
             return self.call_method(tx, "__class_getitem__", [key], {})
         if hasattr(self.held, "__class_getitem__") or self.held in (type, list, dict, tuple, set):
             return _parametrised(tx, self, key)
