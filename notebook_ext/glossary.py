@@ -56,6 +56,24 @@ TERMS: Mapping[str, str] = {
     "wrapper": "One layer of the onion.",
 }
 
+WORDS: Mapping[str, tuple[str, ...]] = {
+    "linked": ("FX graph", "ATen", "lowering", "Triton", "PTX", "SASS"),
+    "guards": ("guard", "source", "cache entry", "specialisation"),
+    "recompiles": ("recompile", "dispatcher", "symbol", "dynamic shape"),
+    "breaks": ("graph break", "resume function", "side effect"),
+    "graph": ("graph", "decomposition", "joint graph", "view"),
+    "kernels": ("kernel", "fusion", "roofline", "arithmetic intensity", "occupancy", "register"),
+    "tracer": ("tracing", "bytecode", "fake tensor", "inlining"),
+    "onion": ("onion", "wrapper", "functionalisation", "mutation", "alias", "partition"),
+    "contents": ("session", "backend"),
+}
+"""The words of each view of the explorer, which shows them beside its keys."""
+
+
+def words() -> dict[str, list[tuple[str, str]]]:
+    """The words of each view with what they mean."""
+    return {view: [(term, TERMS[term]) for term in terms] for view, terms in WORDS.items()}
+
 
 def explain(word: str) -> str:
     """What a word means; for one that is not here, the nearest that are; for none, the list of all."""

@@ -194,7 +194,7 @@ export class Frame {
     this.help.hidden = !isShown;
     const general = [["?", "show or hide this list"], ["1 … 9 0", "open a view"], ["Esc", "give the keys back to the notebook"], ["Tab", "next control, as everywhere"]];
     const rows = [...this.view.keys.map((/** @type {any} */ k) => [k.shown, k.text]), ...general];
-    put(this.help, h("dl", {}, rows.map(([keys, text]) => [h("dt", {}, keys.split(" ").map((/** @type {string} */ k) => [h("kbd", {}, k), " "])), h("dd", {}, text)])));
+    put(this.help, h("dl", {}, rows.map(([keys, text]) => [h("dt", {}, keys.split(" ").map((/** @type {string} */ k) => [h("kbd", {}, k), " "])), h("dd", {}, text)])), this.wordList());
   }
 
   /** @param {KeyboardEvent} e */
@@ -211,6 +211,13 @@ export class Frame {
     e.preventDefault();
     e.stopPropagation();
     if (!target.isConnected) this.focus();
+  }
+
+  /** What the field calls things in this view: the glossary's words for it. */
+  wordList() {
+    /** @type {[string, string][]} */
+    const words = this.model.get("overview").words?.[this.view.id] ?? [];
+    return words.length ? h("dl", { "aria-label": "Words" }, words.map(([word, text]) => [h("dt", {}, word), h("dd", {}, text)])) : null;
   }
 
   /** Close the list of keys, else leave the field, else give the keys back. @param {boolean} isField */

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 from engine.records.session import CompilationRecord, Session
+from notebook_ext.glossary import words
 from notebook_ext.views.backward import backward
 from notebook_ext.views.breaks import breaks
 from notebook_ext.views.contents import contents, facts, file, text_keys
@@ -38,6 +39,7 @@ def overview(session: Session, others: Others | None = None, name: str = HERE) -
         "entries": [_entry(session, c) for c in session.compilations],
         "start": start_entry(session),
         "device": one_line(session.device, 40),
+        "words": words(),
     }
 
 

@@ -12,8 +12,11 @@ import torch
 import engine
 from engine.guards.examples import EXAMPLES
 from engine.ir import guard, tensor_guard
-from notebook_ext.glossary import TERMS, explain
+from notebook_ext.glossary import TERMS, WORDS, explain
 from notebook_ext.reference import PAGES
+from notebook_ext.views.explorer import overview
+from notebook_ext.widgets.assets import STATIC
+from tests.notebook_ext.sessions import head_session
 
 DOCS = pathlib.Path(__file__).parents[2] / "notebooks" / "reference"
 
@@ -67,6 +70,15 @@ def test_the_glossary_knows_forms_and_neighbours() -> None:
     assert "Did you mean" in explain("gaurd")
     assert list(TERMS) == sorted(TERMS, key=str.lower)
     assert all(text.endswith(".") for text in TERMS.values())
+
+
+def test_views_have_their_words() -> None:
+    """The explorer gets the words of its views with their meaning, and every view named there exists."""
+    told = overview(head_session())["words"]
+    assert {view: tuple(term for term, _ in terms) for view, terms in told.items()} == WORDS
+    assert all(TERMS[term] == text for terms in told.values() for term, text in terms)
+    frame = (STATIC / "explorer.js").read_text(encoding="utf-8")
+    assert all(f'["{view}", ' in frame for view in WORDS)
 
 
 def test_help_leads_on(shell: Any) -> None:
