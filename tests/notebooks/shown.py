@@ -51,7 +51,7 @@ SHOWN: Mapping[str, Mapping[str, str | Sequence[str]]] = {
         "recorded": "gated_norm: 1 graph, no breaks, 1 kernel for cuda:90",
     },
     "10_debug_a_model": {
-        "patient": "Model.forward: 6 graphs, 4 breaks (line 29: if x.isnan().any():",
+        "patient": "breaks (line 29: if x.isnan().any():, …)",
         "breaks": ["if x.isnan().any():", "logits.norm().item()", "best[best > 0].numel()"],
         "recompiles": ["self.attention.calls is 1", "tag"],
         "marked": "Plain.forward: 1 graph, no breaks, 3 kernels",
