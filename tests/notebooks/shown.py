@@ -52,7 +52,7 @@ SHOWN: Mapping[str, Mapping[str, str | Sequence[str]]] = {
     },
     "10_debug_a_model": {
         "patient": "breaks (line 29: if x.isnan().any():, …)",
-        "breaks": ["if x.isnan().any():", "logits.norm().item()", "best[best > 0].numel()"],
+        "breaks": ["if x.isnan().any():", "logits.norm().item()", "best.flatten().tolist()"],
         "recompiles": ["self.attention.calls is 1", "tag"],
         "marked": "Plain.forward: 1 graph, no breaks, 3 kernels",
     },
