@@ -659,3 +659,235 @@ def a_saved_tensor_was_written_to(log: Log) -> Any:
     y.detach().add_(1)
     y.sum().backward()
     return x.grad
+
+
+# Sizes that change: the third has no capture of its own.
+
+
+def _growing(log: Log, run: Callable[[torch.Tensor], Any], *shape: int) -> None:
+    for n in (2, 3, 5, 4):
+        x = leaf(n, *shape)
+        run(x).backward()
+        log.append(x.grad)
+
+
+def _picked(x: torch.Tensor) -> torch.Tensor:
+    n = x.shape[0]
+    picked = x[torch.arange(n) % 2]
+    gathered = x.gather(1, torch.zeros(n, 1, dtype=torch.long))
+    rows = torch.cat([picked, x], 0).view(-1, 3).sum(1)
+    return (
+        rows.cumsum(0).sum()
+        + gathered.sum()
+        + x.unfold(1, 2, 2).sum()
+        + x.expand(2, n, 6).mean()
+        + x.repeat(2, 1).var()
+    )
+
+
+def _cut(x: torch.Tensor) -> torch.Tensor:
+    a, b = x.split([1, x.shape[0] - 1])
+    padded = torch.nn.functional.pad(x, (1, 1)).amax(1)
+    ordered = torch.stack([x, x]).median(0).values.sum() + x.topk(2).values.sum()
+    return a.sum() * b.prod() + x[1:].norm() + padded.sum() + x.t().reshape(-1)[::2].sum() + ordered
+
+
+def _attended(x: torch.Tensor) -> torch.Tensor:
+    q = x.view(1, 2, -1, 4)
+    return torch.nn.functional.scaled_dot_product_attention(q, q * 2, q + 1, is_causal=True).sum()
+
+
+def _written(x: torch.Tensor) -> torch.Tensor:
+    b = x * 2
+    b[1:].mul_(x[0])
+    b[:, 1] = x[:, 0]
+    b.t()[0].exp_()
+    return b.sum()
+
+
+variant("growing_picked", _growing, _picked, 6)
+variant("growing_cut", _growing, _cut, 6)
+variant("growing_attended", _growing, _attended, 8)
+variant("growing_written", _growing, _written, 4)
+variant("growing_recurrent", _growing, lambda x: nn.LSTM(4, 3)(x)[0].sum(), 2, 4)
+variant(
+    "growing_classes",
+    _growing,
+    lambda x: torch.nn.functional.cross_entropy(x, torch.zeros(len(x), dtype=torch.long)),
+    3,
+)
+variant("growing_attention", _growing, lambda x: nn.MultiheadAttention(8, 2)(x, x, x)[0].square().sum(), 8)
+
+
+# Other ways in.
+
+
+@program
+def matrices(log: Log) -> Any:
+    x = leaf(4, 4, dtype=torch.float64)
+    a = x @ x.t() + 4 * torch.eye(4)
+    (
+        torch.linalg.cholesky(a).sum() + torch.linalg.inv(a).sum() + torch.logdet(a) + torch.linalg.svdvals(x).sum()
+    ).backward()
+    return x.grad
+
+
+@program
+def transformed_and_back(log: Log) -> Any:
+    x = leaf(8)
+    torch.fft.rfft(x).abs().square().sum().backward()
+    return x.grad
+
+
+@program
+def tied_weights(log: Log) -> Any:
+    e, i = nn.Embedding(7, 4), torch.randint(0, 7, (2, 3))
+    (e(i) @ e.weight.t()).logsumexp(-1).sum().backward()
+    return e.weight.grad
+
+
+@program
+def existing_gradient_stays_the_same_tensor(log: Log) -> Any:
+    x = leaf(3, 4)
+    x.grad = torch.ones(4, 3).t()
+    kept = x.grad
+    (x * 2).sum().backward()
+    return kept is x.grad, x.grad
+
+
+@program
+def hook_takes_the_gradient_away(log: Log) -> Any:
+    m = mlp()
+
+    def take(p: Any) -> None:
+        log.append(p.grad.clone())
+        p.grad = None
+
+    for p in m.parameters():
+        p.register_post_accumulate_grad_hook(take)
+    m(torch.randn(2, 4)).sum().backward()
+    return grads(m)
+
+
+@program
+def hook_removes_itself(log: Log) -> Any:
+    x = leaf(3)
+    handles: list[Any] = []
+
+    def once(g: Any) -> None:
+        log.append("once")
+        handles[0].remove()
+
+    handles.append(x.register_hook(once))
+    (x * 2).sum().backward()
+    (x * 2).sum().backward()
+    return x.grad
+
+
+@program
+def context_remembers(log: Log) -> Any:
+    class Counting(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx: Any, x: Any) -> Any:
+            ctx.runs = 0
+            ctx.save_for_backward(x)
+            return x * 2
+
+        @staticmethod
+        def backward(ctx: Any, g: Any) -> Any:
+            ctx.runs += 1
+            log.append((ctx.runs, ctx.needs_input_grad, len(ctx.saved_tensors)))
+            return g * 2
+
+    x = leaf(3)
+    y = Counting.apply(x)
+    y.sum().backward(retain_graph=True)
+    y.sum().backward()
+    return x.grad, y.grad_fn.runs
+
+
+@program
+def once_differentiable(log: Log) -> Any:
+    class Once(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx: Any, x: Any) -> Any:
+            return x * 2
+
+        @staticmethod
+        @torch.autograd.function.once_differentiable
+        def backward(ctx: Any, g: Any) -> Any:
+            return g * 2
+
+    x = leaf(3)
+    (g,) = torch.autograd.grad(Once.apply(x).sum(), x, create_graph=True)
+    g.sum().backward()
+
+
+@program
+def context_set_up_apart(log: Log) -> Any:
+    class Apart(torch.autograd.Function):
+        @staticmethod
+        def forward(x: Any, n: int) -> Any:
+            return x * n
+
+        @staticmethod
+        def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
+            ctx.n = inputs[1]
+
+        @staticmethod
+        def vjp(ctx: Any, g: Any) -> Any:
+            return g * ctx.n, None
+
+    x = leaf(3)
+    Apart.apply(x, 3).sum().backward()
+    return x.grad
+
+
+@program
+def batched_gradients(log: Log) -> Any:
+    x = leaf(3)
+    return torch.autograd.grad(x**2, x, torch.eye(3), is_grads_batched=True)
+
+
+@program
+def jacobians(log: Log) -> Any:
+    x = torch.randn(3)
+    return torch.autograd.functional.jacobian(lambda t: t**2, x), torch.autograd.functional.hessian(
+        lambda t: (t**3).sum(), x
+    )
+
+
+@program
+def gradient_of_an_edge(log: Log) -> Any:
+    y = leaf(3).sin()
+    z = y * 2
+    return torch.autograd.grad(z.sum(), torch.autograd.graph.get_gradient_edge(y))
+
+
+@program
+def gradients_with_a_graph_accumulated(log: Log) -> Any:
+    x = leaf(3)
+    (x**3).sum().backward(create_graph=True)
+    (x**2).sum().backward(create_graph=True)
+    return x.grad
+
+
+@program
+def of_a_subclass(log: Log) -> Any:
+    class Named(torch.Tensor):
+        pass
+
+    x = torch.randn(3).as_subclass(Named).requires_grad_()
+    (x * 2).sin().sum().backward()
+    return type(x.grad).__name__, x.grad.as_subclass(torch.Tensor)
+
+
+@program
+def checkpoint_in_a_checkpoint(log: Log) -> Any:
+    m, x = mlp(), leaf(2, 4)
+
+    def inner(t: Any) -> Any:
+        return checkpoint(m[0], t, use_reentrant=False)
+
+    checkpoint(lambda t: m[2](m[1](inner(t))), x, use_reentrant=False).sum().backward()
+    return grads(m), x.grad
