@@ -69,6 +69,9 @@ def trace_joint(graph: torch.fx.GraphModule, inputs: Sequence[GraphInput], compi
     drop_dead(module)
     module.recompile()
     check(module, FUNCTIONAL, f"joint graph of {compilation}")
+    if any(n.target is torch.ops.aten.mkldnn_rnn_layer.default for n in module.graph.nodes):
+        # Over fake tensors it gives no workspace, which its backward reads.
+        raise NotFunctional("a recurrent layer under autocast has no backward apart from eager's")
     plan = replace(tracing.plan(), symbols=symbols(fakes))
     for i in (plan.inputs[n] for n in tracing.needing):
         if i.writes and not i.written:

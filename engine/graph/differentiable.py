@@ -187,6 +187,24 @@ def _is_flash_on_cpu(query: torch.Tensor, *rest: Any, **options: Any) -> bool:
         return int(choose(*asked, **options)) == SDPBackend.FLASH_ATTENTION.value
 
 
+def _layer_by_layer(call: Function, kind: str, x: Any, hx: Any, params: Sequence[Any], flags: Sequence[Any]) -> Any:
+    """A stack of recurrent layers with dropout in between, drawn as torch's own stack draws it: with time in front."""
+    biases, layers, dropout, train, bidirectional, batch_first = flags
+    each, ways = len(params) // layers, 2 if bidirectional else 1
+    states = list(hx) if kind == "lstm" else [hx]
+    last: list[list[Any]] = [[] for _ in states]
+    x = x.transpose(0, 1) if batch_first else x
+    for n in range(layers):
+        own = [h[n * ways : (n + 1) * ways] for h in states]
+        given = tuple(own) if kind == "lstm" else own[0]
+        weights = list(params[n * each : (n + 1) * each])
+        x, *ended = call(x, given, weights, biases, 1, 0.0, train, bidirectional, False)
+        for known, h in zip(last, ended, strict=True):
+            known.append(h)
+        x = F.dropout(x, dropout, True) if n < layers - 1 else x
+    return (x.transpose(0, 1) if batch_first else x, *(torch.cat(h) for h in last))
+
+
 def _recur(kind: str) -> Function:
     original = getattr(torch, kind)
 
@@ -195,8 +213,8 @@ def _recur(kind: str) -> Function:
             return original(*args, **kwargs)
         x, hx, params, *flags = args
         _, layers, dropout, train, _, _ = flags
-        if dropout and train and layers > 1:  # what it draws must be seen
-            return original(*args)
+        if dropout and train and layers > 1:
+            return _layer_by_layer(call, kind, x, hx, params, flags)
         hidden = tuple(hx) if kind == "lstm" else (hx,)
         return _Recurrent.apply(kind, len(hidden), tuple(flags), x, *hidden, *params)  # type: ignore[no-untyped-call]
 

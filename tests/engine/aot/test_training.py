@@ -461,3 +461,28 @@ def test_items_are_assigned_from_other_items() -> None:
     assert torch.equal(found, program(a))
     (expected,) = torch.autograd.grad(program(a).sin().sum(), a)
     torch.testing.assert_close(torch.autograd.grad(found.sin().sum(), a)[0], expected)
+
+
+@pytest.mark.parametrize("autocast", [False, True], ids=["float32", "autocast"])
+@pytest.mark.parametrize("options", [{}, {"bidirectional": True, "batch_first": True}, {"bias": False}], ids=str)
+@pytest.mark.parametrize("kind", [nn.LSTM, nn.GRU, nn.RNN])
+def test_stacked_recurrent_layers_drop_as_in_eager(kind: Any, options: dict[str, Any], autocast: bool) -> None:
+    """Dropout between layers draws eager's numbers; results, layouts, gradients and the generator afterwards are eager's."""
+    torch.manual_seed(0)
+    layer, x = kind(3, 4, 3, dropout=0.4, **options), torch.randn(5, 2, 3)
+
+    def step(run: Run) -> list[Any]:
+        torch.manual_seed(1)
+        layer.zero_grad()
+        with torch.autocast("cpu", dtype=torch.bfloat16, enabled=autocast):
+            out, last = run(x)
+        ends = last if isinstance(last, tuple) else (last,)
+        (out.float().sin().sum() + sum(t.float().cos().sum() for t in ends)).backward()
+        found = [out.detach(), *ends, *(p.grad for p in layer.parameters()), torch.rand(1)]
+        return [t.detach().clone() for t in found]
+
+    engine.reset()
+    compiled_layer = engine.compile(layer, backend="aot_eager")
+    tolerance = 2e-2 if autocast else 1e-5
+    for expected, found in zip(step(layer), step(compiled_layer), strict=True):
+        torch.testing.assert_close(found, expected, rtol=tolerance, atol=tolerance)
