@@ -114,7 +114,7 @@ def observed(session: Session, frame: str) -> ObservedFrame | None:
 def stand_in(value: Any, depth: int = 0) -> Any:
     """Something that describes a value and keeps no tensor alive."""
     kind = type(value)
-    if kind in (torch.Tensor, torch.nn.Parameter) and value.layout is torch.strided:
+    if kind in (torch.Tensor, torch.nn.Parameter) and value.layout is torch.strided and not value.is_nested:
         return TensorSpec.of(value)
     if kind in (list, tuple) and depth < DEPTH and len(value) <= ITEMS:
         return kind(stand_in(v, depth + 1) for v in value)

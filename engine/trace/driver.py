@@ -59,6 +59,7 @@ for _family in (
     "values.inner_gradients",
     "values.library",
     "values.modules",
+    "values.parameters",
     "values.operators",
     "values.plain_data",
     "values.random_state",
@@ -170,6 +171,7 @@ class _Attempt:
         self.options = options
         self.restart = restart
         self.tx = Tracer(request, options)
+        self.tx.is_compiling = restart is None or not restart.as_eager
         self.log = StepLog(self.tx) if steps else None
         self.executed = 0
         if self.log is not None:
@@ -272,6 +274,10 @@ class _Attempt:
     # Endings.
 
     def _return(self, frame: Frame, value: Value) -> TracedFrame:
+        tx = self.tx
+        is_idle = not tx.graph.operations and not tx.tensors_seen and not self.options.fullgraph
+        if tx.asked_for_compiler and tx.is_compiling and is_idle:
+            raise Restart(0, Unsupported("asked", "nothing here is compiled"), as_eager=True)
         cg = Codegen(self.tx, frame.code, _location(frame))
         self._check_sharing()
         try:

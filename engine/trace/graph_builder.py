@@ -23,7 +23,7 @@ from engine.ir.in_graph import InGraph
 from engine.ir.origin import Origin
 from engine.ir.unbacked import is_unbacked
 from engine.trace.signals import Skip, Unsupported
-from engine.trace.unbacked import check_deferred, follows_unknown_float
+from engine.trace.unbacked import check_deferred, follows_unknown_float, needs_number
 from engine.trace.values.base import Value
 
 if TYPE_CHECKING:
@@ -56,6 +56,7 @@ class GraphBuilder:
         name = self._name(origin)
         with self.graph.inserting_before(self._first) if self._first is not None else contextlib.nullcontext():
             node = self.graph.placeholder(name)
+        node.target = node.name  # the parameter's name in the graph's code; of two origins it may be the same
         node.meta["example_value"] = fake
         self._placeholders[origin] = node
         version = fake._version if isinstance(fake, torch.Tensor) and not fake.is_inference() else 0
@@ -158,6 +159,7 @@ def emit(
     """
     from engine.trace.values.tensor import TensorValue
 
+    _refuse_quantized(target)
     if not isinstance(target, InGraph):
         from engine.trace.values.tensor_subclasses import dispatched
 
@@ -191,6 +193,13 @@ def emit(
     made = wrap_result(tx, node, result, keep=changed)
     check_deferred(tx)
     return made
+
+
+def _refuse_quantized(target: Any) -> None:
+    """Fakes do not tell quantised tensors from the floats that they were made of."""
+    name = str(target if isinstance(target, str) else getattr(target, "__name__", ""))
+    if name.startswith(("quantize_per_", "quantized_", "quantize_dynamic", "_make_per_")):
+        raise Unsupported("unsupported-operation", f"{name} makes a quantised tensor")
 
 
 def _note_writes(target: Any, fakes: list[Any], keyword_fakes: dict[str, Any]) -> None:
@@ -243,7 +252,8 @@ def evaluate(
                 return getattr(args[0], target)(*args[1:], **kwargs)
             return target(*args, **kwargs)
     except _DATA_DEPENDENT as error:
-        raise Unsupported("data-dependent", f"{name} needs the value of a tensor") from error
+        condition = getattr(error, "cond", None)
+        raise needs_number(tx, condition, "data-dependent", f"{name} needs the value of a tensor") from error
     except DynamicOutputShapeException as error:
         raise Unsupported("dynamic-output", f"the size of the result of {name} depends on values") from error
     except UnsupportedOperatorException as error:

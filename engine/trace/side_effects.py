@@ -189,7 +189,7 @@ def _may_share(a: TensorValue, b: TensorValue) -> bool:
 
 def changes_inputs(tx: Tracer) -> bool:
     """Whether the graph changes an input in place."""
-    return any(v.fake.is_inference() or v.fake._version != version for v, version in tx.input_tensors)
+    return tx.gives_data or any(v.fake.is_inference() or v.fake._version != version for v, version in tx.input_tensors)
 
 
 def shares_new_history(tx: Tracer) -> bool:

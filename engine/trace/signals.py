@@ -49,7 +49,9 @@ class UserException(TraceSignal):
 class Restart(TraceSignal):
     """Trace the frame again from its start, and break before the root frame's ``executed``-th instruction, for ``reason``; 0: do not."""
 
-    def __init__(self, executed: int, reason: Unsupported) -> None:
+    def __init__(self, executed: int, reason: Unsupported, *, as_eager: bool = False) -> None:
         super().__init__(str(reason))
         self.executed = executed
         self.reason = reason
+        self.as_eager = as_eager
+        """Whether the frame has nothing for a graph, so that it learns of no compiler."""

@@ -242,6 +242,11 @@ class Tracer:
         """Whether the user's code does something when an operation of the graph raises."""
         self.checks: list[tuple[torch.fx.Node, bool, int]] = []
         """Truths of tensors taken for granted, as something is raised otherwise; and which of the root's instructions asked."""
+        self.is_compiling = True
+        """What traced code learns when it asks whether it is compiled."""
+        self.asked_for_compiler = False
+        self.gives_data = False
+        """Whether the graph gives a tensor from outside other memory."""
         self.unbacked_born: dict[Any, int] = {}
         """Which of the root's instructions made each symbol that only the graph knows."""
         self.deferred = 0

@@ -53,10 +53,11 @@ def check_deferred(tx: Tracer) -> None:
         tx.take_for_granted(_computed(tx, assumed.expr), truth=True)
 
 
-def needs_number(tx: Tracer, size: Any, what: str) -> Unsupported:
-    """The break for something that needs a size in Python: where the size comes to be, so that all that follows knows it."""
-    refused = Unsupported("dynamic-output", what)
-    refused.born = max((tx.unbacked_born.get(s, 0) for s in size.node.expr.free_symbols), default=0)
+def needs_number(tx: Tracer, number: Any, kind: str, what: str) -> Unsupported:
+    """The break for something that needs a number in Python: where the number comes to be, so that all that follows knows it."""
+    refused = Unsupported(kind, what)
+    expression = number.node.expr if isinstance(number, _SYMBOLIC) else number
+    refused.born = max((tx.unbacked_born.get(s, 0) for s in getattr(expression, "free_symbols", ())), default=0)
     return refused
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import inspect
+from types import FunctionType
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -16,12 +17,12 @@ import torch.profiler
 
 from engine.ir.guard import Equals
 from engine.ir.in_graph import InGraph
-from engine.ir.origin import Attr, Origin
+from engine.ir.origin import Attr, Fixed, Origin
 from engine.trace.signals import Unsupported
 from engine.trace.support import context, enter_context, leave_context
 from engine.trace.values.base import NONE, Const, Value, force
 from engine.trace.values.contexts import ContextMethod
-from engine.trace.values.functions import special
+from engine.trace.values.functions import BuiltinValue, MadeFunction, RealFunction, special
 from engine.trace.values.wrap import wraps
 
 if TYPE_CHECKING:
@@ -151,6 +152,59 @@ def _switch(make: Any, *names: str) -> None:
         words = dict(zip(names, tx.constants(args), strict=False))
         words.update(zip(kwargs, tx.constants(kwargs.values()), strict=True))
         return GraphContext(make, words)
+
+
+class SavingContext(GraphContext):
+    """A context that says how autograd keeps tensors: only the running graph is in it."""
+
+    def call_method(self, tx: Tracer, name: str, args: Args, kwargs: Words) -> Value:
+        if name not in ("__enter__", "__exit__"):
+            return super().call_method(tx, name, args, kwargs)
+        tx.changes += 1
+        if name == "__enter__":
+            make, arguments = self.make, dict(self.arguments)
+            target = InGraph(f"enter_{make.__name__}", lambda: enter_context(make(**arguments)), changes_state=True)
+            node = tx.graph.add("call_function", target, (), {}, tx.node_origin())
+            node.meta["example_value"] = None
+            tx.entered.append((self, node))
+            self.active.append((None, node))
+            return NONE
+        _, entered = self.active.pop()
+        tx.entered.remove((self, entered))
+        self.leave(tx, entered)
+        return NONE
+
+
+@special(torch.autograd.graph.saved_tensors_hooks)
+def _saved_tensors_hooks(tx: Tracer, args: Args, kwargs: Words) -> Value:
+    given = dict(zip(("pack_hook", "unpack_hook"), args, strict=False)) | kwargs
+    return SavingContext(torch.autograd.graph.saved_tensors_hooks, {n: _as_it_is(tx, f) for n, f in given.items()})
+
+
+@special(torch.autograd.graph.save_on_cpu)
+def _save_on_cpu(tx: Tracer, args: Args, kwargs: Words) -> Value:
+    words = dict(zip(("pin_memory", "device_type"), tx.constants(args), strict=False))
+    words.update(zip(kwargs, tx.constants(kwargs.values()), strict=True))
+    return SavingContext(torch.autograd.graph.save_on_cpu, words)
+
+
+def _as_it_is(tx: Tracer, hook: Value) -> Any:
+    """A hook as an object that the graph can hold.
+
+    Raises:
+        Unsupported: it needs something that only this call knows.
+    """
+    of = force(tx, hook)
+    if isinstance(of, RealFunction) and of.origin is not None:
+        if not isinstance(of.origin, Fixed):
+            tx.guard_object(of.held, of.origin, "autograd calls it for what it saves")
+        return of.held
+    if isinstance(of, BuiltinValue):
+        return of.held
+    if isinstance(of, MadeFunction) and not (of.cell_values or of.default_values or of.keyword_default_values):
+        names: Any = of.namespace.values
+        return FunctionType(of.code, names, of.name)
+    raise Unsupported("unknown-call", f"{of.describe()} is given to autograd for what it saves")
 
 
 _switch(torch.nn.attention.sdpa_kernel, "backends", "set_priority")

@@ -139,7 +139,9 @@ def grad_fn(tx: Tracer, tensor: TensorValue) -> Value:
     """``tensor.grad_fn``."""
     found = tensor.fake.grad_fn
     if tensor.held is not None:
-        raise tensor.refuse("reading the attribute 'grad_fn'")
+        if tensor.held.grad_fn is not None or found is not None:
+            raise tensor.refuse("reading the attribute 'grad_fn'")
+        tensor.guard_leaf(tx)
     if found is None:
         return NONE
     node = tx.graph.add("call_function", getattr, (tensor.node(tx), "grad_fn"), {}, tx.node_origin())

@@ -20,6 +20,7 @@ from torch.utils._sympy.value_ranges import ValueRanges
 from engine.ir.marks import DYNAMIC, STATIC
 from engine.ir.origin import Item, Local, Origin
 from engine.trace.signals import Unsupported
+from engine.trace.unbacked import needs_number
 from engine.trace.values.base import Const, Value
 
 if TYPE_CHECKING:
@@ -50,9 +51,9 @@ class SymValue(Value):
         return f"symbol {self.sym}"
 
     def python(self, tx: Tracer) -> Any:
-        return self._settle(self.type())
+        return self._settle(tx, self.type())
 
-    def _settle(self, kind: Callable[[Any], Any]) -> Any:
+    def _settle(self, tx: Tracer, kind: Callable[[Any], Any]) -> Any:
         """The value that it has in this call, from here on taken for granted.
 
         Raises:
@@ -63,8 +64,11 @@ class SymValue(Value):
                 return kind(self.sym)
         except GuardOnDataDependentSymNode:
             pass
-        raise Unsupported(
-            "data-dependent", f"a number that comes from a tensor's values ({self.sym}) is needed in Python"
+        raise needs_number(
+            tx,
+            self.sym,
+            "data-dependent",
+            f"a number that comes from a tensor's values ({self.sym}) is needed in Python",
         )
 
     def key(self, tx: Tracer) -> Any:
@@ -72,10 +76,10 @@ class SymValue(Value):
 
     def truth(self, tx: Tracer) -> bool:
         try:
-            return bool(self._settle(bool))
+            return bool(self._settle(tx, bool))
         except Unsupported:
-            raise Unsupported(
-                "tensor-jump", f"the truth of a number that comes from a tensor's values ({self.sym})"
+            raise needs_number(
+                tx, self.sym, "tensor-jump", f"the truth of a number that comes from a tensor's values ({self.sym})"
             ) from None
 
     def graph_arg(self, tx: Tracer) -> tuple[Any, Any]:

@@ -10,7 +10,7 @@ import torch.fx
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
-from engine.ir.guard import HasAttribute, TensorMatch, WrapperIs
+from engine.ir.guard import Equals, HasAttribute, TensorMatch, WrapperIs
 from engine.ir.origin import Attr, Origin
 from engine.ir.unbacked import is_unbacked
 from engine.options import captures_scalars
@@ -136,7 +136,9 @@ class TensorValue(Value):
         if self.fake.dim() == 0:
             tx.raise_type_error("iteration over a 0-d tensor")
         if is_unbacked(self.fake.shape[0]):
-            raise needs_number(tx, self.fake.shape[0], "a loop over a tensor whose length depends on values")
+            raise needs_number(
+                tx, self.fake.shape[0], "dynamic-output", "a loop over a tensor whose length depends on values"
+            )
         return SequenceIterator(list(sequence_items(tx, emit(tx, "call_method", "unbind", [self]))), type(iter(())))
 
     def get_item(self, tx: Tracer, key: Value) -> Value:
@@ -187,7 +189,14 @@ class TensorValue(Value):
             return TensorMethod(self, name)
         return self._metadata(tx, name)
 
+    def guard_leaf(self, tx: Tracer) -> None:
+        """Take for granted whether an input that requires gradients is a leaf: its metadata do not tell."""
+        if self.held is not None and self.origin is not None and self.held.requires_grad:
+            cause = tx.cause("whether it is a leaf decided what was traced")
+            tx.guard(Equals(Attr(self.origin, "is_leaf"), self.held.is_leaf, cause=cause))
+
     def _grad(self, tx: Tracer) -> Value:
+        self.guard_leaf(tx)
         if self.held is None or self.origin is None:
             if self.fake.is_leaf or not self.fake.requires_grad:
                 return NONE
@@ -195,6 +204,8 @@ class TensorValue(Value):
         return tx.wrap(self.held.grad, Attr(self.origin, "grad"))
 
     def _metadata(self, tx: Tracer, name: str) -> Value:
+        if name == "is_leaf":
+            self.guard_leaf(tx)
         if name == "grad_fn":
             from engine.trace.values.inner_gradients import grad_fn
 
@@ -273,6 +284,7 @@ class TensorValue(Value):
 
     def _has_requires_grad(self, tx: Tracer, args: list[Value], kwargs: dict[str, Value]) -> bool:
         """Whether ``requires_grad_`` would leave everything as it is."""
+        self.guard_leaf(tx)
         wanted = force(tx, args[0] if args else kwargs.get("requires_grad", Const(True)))
         return isinstance(wanted, Const) and wanted.value is self.fake.requires_grad and self.fake.is_leaf
 
@@ -305,6 +317,11 @@ class TensorValue(Value):
         if name == "requires_grad":
             if not self._has_requires_grad(tx, [value], {}):
                 self._require_grad(tx, force(tx, value))
+            return
+        if name == "data":
+            from engine.trace.values.parameters import set_data
+
+            set_data(tx, self, value)
             return
         gradient = name == "grad" and self._takes_as_gradient(force(tx, value))
         if not gradient and (hasattr(torch.Tensor, name) or name.startswith(_MARKS)):

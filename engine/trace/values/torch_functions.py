@@ -163,7 +163,8 @@ def unbound_method(tx: Tracer, held: Any, args: list[Value], kwargs: dict[str, V
     torch._utils.is_compiling if hasattr(torch._utils, "is_compiling") else torch.compiler.is_compiling,
 )
 def _is_compiling(tx: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
-    return Const(not (is_optimizers(tx.frame.globals.name) and captures_scalars(tx.options)))
+    tx.asked_for_compiler = True
+    return Const(tx.is_compiling and not (is_optimizers(tx.frame.globals.name) and captures_scalars(tx.options)))
 
 
 @special(
