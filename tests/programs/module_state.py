@@ -33,7 +33,7 @@ class BufferOnFirstCall(nn.Module):
         return x @ self.mask
 
 
-@program(lambda: (torch.randn(2, 4),), lambda: (torch.randn(2, 4),), breaks=1)
+@program(lambda: (torch.randn(2, 4),), lambda: (torch.randn(2, 4),))
 class LayerOnFirstCall(nn.Module):
     """A submodule made when the width of the input is first seen."""
 
@@ -47,7 +47,7 @@ class LayerOnFirstCall(nn.Module):
         return self.layer(x)
 
 
-@program(lambda: (torch.randn(2, 4),), lambda: (torch.randn(2, 4),), breaks=1)
+@program(lambda: (torch.randn(2, 4),), lambda: (torch.randn(2, 4),))
 class ParameterReplaced(nn.Module):
     """forward puts another parameter in place of one."""
 
@@ -428,7 +428,7 @@ class WrapsInForward(nn.Module):
         return chain(x), made, len(chain), [n for n, _ in made.named_parameters()]
 
 
-@program(lambda: (torch.randn(2, 4),), lambda: (torch.randn(2, 4),), breaks=1)
+@program(lambda: (torch.randn(2, 4),), lambda: (torch.randn(2, 4),))
 class MadeInForward(nn.Module):
     """Layers made in forward, used once."""
 
