@@ -176,7 +176,10 @@ def _training(cut: Cut, onion: Onion, compilation: str, settings: Settings) -> A
     crossing = autograd.crossing(joint, halves)
     # The autograd node sees to its results before it saves them.
     plan = replace(joint.plan, writes=(), reviewed=frozenset())
-    forward = settings.lower(AotGraph(halves.forward, joint.inputs, compilation, "forward", results=halves.results))
+    saved = tuple(n for n in halves.backward.graph.nodes if n.op == "placeholder")[: len(halves.saved)]
+    forward = settings.lower(
+        AotGraph(halves.forward, joint.inputs, compilation, "forward", results=halves.results, saved=saved)
+    )
     backward = autograd.Backward(
         halves.backward,
         crossing,

@@ -23,6 +23,8 @@ class AotGraph:
     """It is called with one list of inputs, which it empties, so that each input can go as soon as it was read for the last time."""
     results: int | None = None
     """How many outputs the caller sees; the rest is saved for the backward. None: all."""
+    saved: tuple[torch.fx.Node, ...] = ()
+    """The backward's placeholders for that rest. Rows of what is saved may lie apart, if the placeholder's value then says so."""
 
     @property
     def prefix(self) -> str:

@@ -16,6 +16,10 @@ CHECKPOINT = "engine_checkpoint"
 """Where in ``node.meta["custom"]`` the number of the activation checkpoint is that a node was traced inside of."""
 
 
+ROWS_APART = "engine_rows_apart"
+"""Where in ``node.meta`` of a backward's placeholder it says that kernels save it with room between its rows."""
+
+
 @dataclass(frozen=True)
 class NodeOrigin:
     """Where an fx node came from. ``nodes`` are session-wide ids of nodes of the stage before (empty for the traced graph itself)."""

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import operator
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from types import MappingProxyType
 from typing import Any
 
 import torch
@@ -11,7 +13,7 @@ import torch.fx
 
 from engine.errors import EngineError
 from engine.ir.aot import AotGraph
-from engine.ir.graph import origin_of
+from engine.ir.graph import ROWS_APART, origin_of
 from engine.ir.index import Size, contiguous_strides, is_same, plain
 from engine.ir.kernel import Program
 from engine.ir.loops import Def
@@ -51,7 +53,8 @@ def lower(graph: AotGraph, target: str, emit: Emit, *, fused_random: bool = Fals
     """
     try:
         decomposed = whole(decompose(graph, fused_random=fused_random))
-        walk = Walk(graph.compilation, decomposed, graph.stage)
+        saved = dict(enumerate(graph.saved, graph.results or 0))
+        walk = Walk(graph.compilation, decomposed, graph.stage, saved)
         walk.run()
         schedule = fuse(walk.low.defs, walk.low.externs, walk.kept(), walk.low.apart)
         return layout(walk, schedule, target, emit)
@@ -66,8 +69,15 @@ def lower(graph: AotGraph, target: str, emit: Emit, *, fused_random: bool = Fals
 class Walk:
     """Goes through a decomposed graph node by node and gives each a meaning in ``values``."""
 
-    def __init__(self, compilation: str, module: torch.fx.GraphModule, stage: str = "aten") -> None:
+    def __init__(
+        self,
+        compilation: str,
+        module: torch.fx.GraphModule,
+        stage: str = "aten",
+        saved: Mapping[int, torch.fx.Node] = MappingProxyType({}),
+    ) -> None:
         self.stage = stage
+        self.saved = saved
         self.module = module
         self.low = Lowering(compilation)
         self.low.names.update({n.name: 1 for n in module.graph.nodes})
@@ -279,11 +289,25 @@ class Walk:
         given = node.args[0] if isinstance(node.args[0], (tuple, list)) else (node.args[0],)
         values = [self._of(v) if isinstance(v, torch.fx.Node) else v for v in given]
         result: list[Any] = []
-        for source, value in zip(given, values, strict=True):
-            if isinstance(value, Tensor):
+        for position, (source, value) in enumerate(zip(given, values, strict=True)):
+            if isinstance(value, Tensor) and not self._is_saved_apart(position, value):
                 value = self._output_tensor(source, value)
             result.append(value)
         self.outputs = tuple(result)
+
+    def _is_saved_apart(self, position: int, value: Tensor) -> bool:
+        """Whether a matrix is saved as it lies, its rows apart: the backward is told, and reads it there."""
+        placeholder, placed = self.saved.get(position), strided(value)
+        if placeholder is None or placed is None or placed[1] != 0 or len(value.shape) != 2 or value.is_complex:
+            return False
+        (row, column), (_, width) = placed[0], value.shape
+        if column != 1 or not isinstance(row, int) or not isinstance(width, int) or row <= width:
+            return False
+        told = placeholder.meta["val"]
+        with told.fake_mode:
+            apart = torch.empty_strided(told.shape, (row, 1), dtype=told.dtype, device=told.device)
+        placeholder.meta = {**placeholder.meta, "val": apart, ROWS_APART: True}
+        return True
 
     def _output_tensor(self, source: Any, value: Tensor) -> Tensor:
         """Something in memory with the strides that eager gives."""

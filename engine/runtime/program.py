@@ -218,6 +218,10 @@ class _Writer:
     def _input_lines(self, checks: bool) -> Iterator[str]:
         read = {a.buffer for k in self.program.kernels for a in k.args if a.kind == "pointer"}
         tensors = [n for n in dict.fromkeys(self.program.inputs) if n in read and n in self.program.buffers]
+        given = [name for name in self.program.inputs if name in self.program.buffers]
+        for name in given if self.is_boxed else ():
+            if _lies_apart(self.program.buffers[name]):
+                yield from self._settle(name)  # saved tensors may have been packed and unpacked
         near = [f"{self._names[n]}.data_ptr()" for n in tensors if n not in self.scalars]
         if checks and near and self.device.type == "cuda":
             yield f"if ({' | '.join(near)}) & {ALIGNMENT - 1}:"
@@ -360,6 +364,14 @@ class _Writer:
             if name not in kept and name in self.program.buffers:
                 deaths.setdefault(number, []).append(name)
         return deaths
+
+
+def _lies_apart(buffer: Buffer) -> bool:
+    """Whether a matrix has room between its rows."""
+    if len(buffer.shape) != 2 or static_size(buffer.stride[1]) != 1:
+        return False
+    row, width = static_size(buffer.stride[0]), static_size(buffer.shape[1])
+    return row is not None and width is not None and row > width
 
 
 def _touched(step: Launch | Extern) -> Iterator[str]:

@@ -11,6 +11,7 @@ import torch.fx
 from engine.graph.composites import eager_of
 from engine.graph.straight import straight_line
 from engine.ir.aot import AotGraph
+from engine.ir.graph import ROWS_APART
 
 Run = Callable[..., Any]
 
@@ -20,7 +21,18 @@ def reference(graph: AotGraph) -> Run:
 
     Every operator runs the kernel that eager would run, so that results are eager's to the bit wherever the graph keeps eager's operators.
     """
-    return straight_line(graph.module, _callable, name="ATen executor", is_boxed=graph.is_boxed)
+    run = straight_line(graph.module, _callable, name="ATen executor", is_boxed=graph.is_boxed)
+    placeholders = [n for n in graph.module.graph.nodes if n.op == "placeholder"]
+    apart = [position for position, node in enumerate(placeholders) if ROWS_APART in node.meta]
+    if not apart or not graph.is_boxed:
+        return run
+
+    def together(values: list[Any]) -> tuple[Any, ...]:
+        for position in apart:  # ATen's views need what eager would have saved
+            values[position] = values[position].contiguous()
+        return run(values)  # type: ignore[no-any-return]
+
+    return together
 
 
 _SAME_NAME = (

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 import torch
 
+import engine
 from engine.kernels.triton import emit
 from engine.lowering import whole
 from engine.lowering.decompose import decompose
@@ -83,6 +85,34 @@ def test_wide_numbers_stay(dtype: torch.dtype) -> None:
     """Only half precision has kernels that want whole lines."""
     module = padded(lambda x, w: x @ w.t(), torch.randn(24, 32, dtype=dtype), torch.randn(19, 32, dtype=dtype))
     assert sizes(module) == [((24, 32), (32, 19))]
+
+
+@pytest.mark.parametrize("packs", [False, True])
+@pytest.mark.usefixtures("always")
+def test_saved_rows_lie_apart(packs: bool) -> None:
+    """What only the backward reads is saved as the product left it, and gradients are eager's, whatever hooks do to what is saved."""
+    torch.manual_seed(0)
+    head, x, wanted = torch.nn.Linear(32, 19), torch.randn(16, 32, requires_grad=True), torch.randint(0, 19, (16,))
+
+    def loss(x: torch.Tensor) -> torch.Tensor:
+        return torch.nn.functional.cross_entropy(head(x).float(), wanted)
+
+    hooks = torch.autograd.graph.saved_tensors_hooks(lambda t: t.clone(memory_format=torch.contiguous_format), _same)
+    found = []
+    with engine.record() as session:
+        for call in (loss, engine.compile(loss)):
+            with torch.autocast("cpu", BF16), hooks if packs else contextlib.nullcontext():
+                value = call(x)
+            found.append((value, *torch.autograd.grad(value, [x, *head.parameters()])))
+    torch.testing.assert_close(found[1], found[0])
+    (compiled,) = [c for c in session.compilations if c.lowering is not None]
+    assert not compiled.failures
+    assert compiled.lowering is not None
+    assert "(24, 1), 0),)" in compiled.lowering.wrapper_text
+
+
+def _same(value: torch.Tensor) -> torch.Tensor:
+    return value
 
 
 def test_small_products_stay() -> None:
