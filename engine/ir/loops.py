@@ -17,7 +17,7 @@ from typing import Any
 
 import torch
 
-from engine.ir.index import ZERO, Index, Picked, Size, Var, flatten, is_nonnegative, lower, text_of, unflatten
+from engine.ir.index import ZERO, Index, Picked, Size, Var, flatten, is_below, is_nonnegative, lower, text_of, unflatten
 from engine.ir.kernel import Buffer
 
 X = "x"
@@ -334,9 +334,11 @@ class Builder:
             return self._inlined(source, index)
         self.demands.append(Demand(source, index, bool(self._masks)))
         self.reads[source.name] = source
-        read = self._write(
-            "load", (), source.dtype, index=flatten(index, source.stride), buffer=source.name, mask=self._mask()
-        )
+        position, mask = flatten(index, source.stride), self._mask()
+        is_narrower = mask is not None and bool(mask.space - self._space(position))
+        if is_narrower and all(is_below(i, n) for i, n in zip(index, source.shape, strict=True)):
+            mask = None  # what belongs to a whole row is there wherever in the row the mask looks
+        read = self._write("load", (), source.dtype, index=position, buffer=source.name, mask=mask)
         if not read.label:
             read.label = source.label or source.name
         return (

@@ -58,6 +58,9 @@ def blocking(kernel: LoopKernel) -> Blocking:
         block = POINTWISE_BLOCK if x >= POINTWISE_BLOCK * LEAST_BLOCKS else POINTWISE_BLOCK // 2
         block = min(block, power_of_two(x))
         return Blocking(block, 0, False, 4 if block >= 512 else max(1, block // 128))
+    if kernel.is_tiled and not _runs_along(kernel, X):
+        block = min(POINTWISE_BLOCK, power_of_two(kernel.r.size)) if isinstance(kernel.r.size, int) else POINTWISE_BLOCK
+        return Blocking(1, block, False, 4, is_tiled=True)
     if kernel.is_tiled:
         return Blocking(TILE_SIDE, TILE_SIDE, False, 8, is_tiled=True)
     has_scan = any(op.name == "scan" for op in kernel.ops)

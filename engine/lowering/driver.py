@@ -19,6 +19,7 @@ from engine.ir.kernel import Program
 from engine.ir.loops import Def
 from engine.lowering.decompose import decompose, is_library, reason_for
 from engine.lowering.fuse import bases, fuse, probed
+from engine.lowering.masks import masks_as_numbers
 from engine.lowering.memory import layout, strided
 from engine.lowering.ops import complex_lowering_of, lowering_of
 from engine.lowering.share import Emit
@@ -52,7 +53,7 @@ def lower(graph: AotGraph, target: str, emit: Emit, *, fused_random: bool = Fals
         LoweringError: something in the graph cannot be expressed at all.
     """
     try:
-        decomposed = whole(decompose(graph, fused_random=fused_random))
+        decomposed = masks_as_numbers(whole(decompose(graph, fused_random=fused_random)))
         saved = dict(enumerate(graph.saved, graph.results or 0))
         walk = Walk(graph.compilation, decomposed, graph.stage, saved)
         walk.run()

@@ -36,8 +36,8 @@ SPARSE = 16
 """A kernel that reads one element in so many computes it again."""
 CHEAP = 10
 """Arithmetic per element that may be done again rather than stored and read back."""
-CHEAP_FROM_LESS = 40
-"""The same where what it is computed from takes fewer bytes."""
+CHEAP_FROM_SAME, CHEAP_FROM_LESS = 16, 40
+"""The same where what it is computed from takes as many bytes, or fewer."""
 
 
 @dataclass(eq=False)
@@ -590,7 +590,7 @@ def is_cheap(made: Def, times: int = 1) -> bool:
     if len(sources) > 1 or any(source.dtype.itemsize > made.dtype.itemsize for source in sources):
         return False
     saves = any(source.dtype.itemsize < made.dtype.itemsize for source in sources)
-    return times * sum(op.cost for op in probe.ops) <= (CHEAP_FROM_LESS if saves else CHEAP)
+    return times * sum(op.cost for op in probe.ops) <= (CHEAP_FROM_LESS if saves else CHEAP_FROM_SAME)
 
 
 def is_fraction(size: Size, whole: Size) -> bool:

@@ -12,6 +12,8 @@ SHORTEST = 16
 LARGE = 1 << 14
 LONGEST = 4_000_000
 """Beyond this a tile's shorter loop would need more programs side by side than a device's grid has in its second dimension (65,535 of 64)."""
+LONG = 1 << 10
+"""A row from which it pays to read what belongs to a whole row once, and to compute with it once."""
 
 
 def tiled(group: Group) -> tuple[tuple[Var, ...], tuple[Var, ...]] | None:
@@ -27,9 +29,12 @@ def tiled(group: Group) -> tuple[tuple[Var, ...], tuple[Var, ...]] | None:
         return None
     written = Counter(v for made, index in group.stored.items() if (v := _along(flatten(index, made.stride), group)))
     read: Counter[Var] = Counter()
+    beside: list[Index] = []
     for source, demands in group.demands.items():
         if is_fraction(product(source.shape), group.numel):
-            continue  # a number a row, say: it is read again and again, from nearby
+            # A number a row, say: it is read again and again, from nearby.
+            beside += [flatten(demand.index, source.stride) for demand in demands]
+            continue
         for demand in demands:
             var = _along(flatten(demand.index, source.stride), group)
             if var is not None:
@@ -38,7 +43,11 @@ def tiled(group: Group) -> tuple[tuple[Var, ...], tuple[Var, ...]] | None:
         return None
     (inner,) = written
     across = [v for v in read if v != inner and _is_long(v)]
-    if not across or not _is_long(inner) or not isinstance(inner.size, int) or inner.size > LONGEST:
+    if not isinstance(inner.size, int) or inner.size > LONGEST:
+        return None
+    if not across and set(read) <= {inner} and _has_rows(inner, beside):
+        return tuple(v for v in group.vars if v != inner), (inner,)
+    if not across or not _is_long(inner):
         return None
     last = max(across, key=lambda v: read[v])
     rest = tuple(v for v in group.vars if v not in (inner, last))
@@ -48,6 +57,12 @@ def tiled(group: Group) -> tuple[tuple[Var, ...], tuple[Var, ...]] | None:
 def _along(position: Index, group: Group) -> Var | None:
     """The loop variable whose neighbours lie side by side in memory."""
     return next((v for v in group.vars if position.terms.get(v) == 1), None)
+
+
+def _has_rows(inner: Var, beside: list[Index]) -> bool:
+    """Whether several things that are read belong to whole rows along ``inner``."""
+    numbers = [index for index in beside if index.terms and inner not in index.variables()]
+    return isinstance(inner.size, int) and inner.size >= LONG and len(numbers) > 1
 
 
 def _is_long(var: Var) -> bool:

@@ -14,7 +14,13 @@ from tests.engine.lowering.tracing import flat, trace
 
 pytestmark = pytest.mark.gpu
 
-TOLERANCES = {torch.float16: 4e-3, torch.bfloat16: 3e-2, torch.float32: 1e-4, torch.float64: 1e-6}
+TOLERANCES = {
+    torch.float16: 4e-3,
+    torch.bfloat16: 3e-2,
+    torch.float32: 1e-4,
+    torch.float64: 1e-6,
+    torch.complex64: 1e-4,
+}
 
 
 @pytest.mark.parametrize("name", list(CASES))
