@@ -76,10 +76,6 @@ class Recorder(Protocol):
         """The second half."""
         ...
 
-    def reasons(self, texts: Sequence[str]) -> None:
-        """Why what was captured before does not serve."""
-        ...
-
     def end(self, results: Sequence[Any]) -> tuple[Callable[..., Any], Callable[..., Any]]:
         """How to run what was captured, and what to run."""
         ...
@@ -119,10 +115,8 @@ class Protocol213:
         found = self._to.begin(inputs, sizes, scalars)
         return ("engine", *found) if modes else found
 
-    @_safely(lambda *_: None)
     def log_compile_reasons(self, reasons: Sequence[str]) -> None:
-        """Called where a logger is set."""
-        self._to.reasons(reasons)
+        """Called where somebody has set torch's logger; ours are told in words of their own."""
 
     @_safely(lambda *_: None)
     def set_node_origin(self, name: str, index: int, owner: Any) -> None:
@@ -300,8 +294,3 @@ def clear_cache() -> None:
 def is_cache_empty() -> bool:
     """Whether nothing is captured."""
     return bool(_protocol.is_cache_empty())
-
-
-def set_logger(logger: Any) -> None:
-    """Have torch tell ``logger`` (``debug``, ``info``, ...) why captures miss; None: nobody."""
-    _protocol.set_verbose_logger(logger)

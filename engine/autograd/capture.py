@@ -58,7 +58,6 @@ class Captured:
     devices: tuple[torch.device, ...]
     sizes: int
     """How many sizes are symbols."""
-    reasons: tuple[str, ...]
 
 
 class Refused(Exception):
@@ -82,7 +81,6 @@ class Capture:
         self._devices: tuple[torch.device, ...] = ()
         self._count = 0
         self._sizes = Sizes()
-        self._reasons: tuple[str, ...] = ()
         self._failure: BaseException | None = None
         self._zeros: Any = _Zeros(self.zeros)
         self._is_open = False
@@ -226,9 +224,6 @@ class Capture:
         step = self._step("slices_after", "slices_after", tuple(needed), result, list(grads), part)
         return self._several(step, len(needed))
 
-    def reasons(self, texts: Sequence[str]) -> None:
-        self._reasons = tuple(texts)
-
     def end(self, results: Sequence[Any]) -> tuple[Callable[..., Any], Callable[..., Any]]:
         """Raises:
         Refused: something on the way could not be captured.
@@ -250,7 +245,7 @@ class Capture:
         calls = tuple(c for c in self._calls if c.index >= 0 or c.steps)
         self._values.clear()
         self._alive.clear()
-        return Captured(calls, returned, self._inputs, self._devices, self._count, self._reasons)
+        return Captured(calls, returned, self._inputs, self._devices, self._count)
 
 
 class _Zeros(TorchDispatchMode):
