@@ -177,8 +177,8 @@ def operation_text(name: str, args: Sequence[str], dtype: torch.dtype, operand: 
         return f"{args[0]} {INFIX[name]} {args[1]}"
     if name == "neg":  # Triton subtracts from zero, which would lose the sign of a zero
         return f"{args[0]} * -1.0" if operand.is_floating_point else f"-{args[0]}"
-    if name == "not":
-        return f"~{args[0]}"
+    if name == "not":  # Triton's interpreter has no complement of unsigned numbers
+        return f"{args[0]} ^ 255" if operand == torch.uint8 else f"~{args[0]}"
     if name == "sqrt":
         return f"{'tl.sqrt_rn' if operand == torch.float32 else 'tl.sqrt'}({args[0]})"
     if name in NAN_KEEPING:

@@ -319,6 +319,10 @@ def element(a: Any, dtype: torch.dtype, shape: tuple[Size, ...]) -> Body:
     """The elements of a tensor or number broadcast to ``shape``, held as ``dtype``."""
     if not isinstance(a, Tensor):
         if isinstance(a, (bool, int, float)):
+            if isinstance(a, int) and not _is_held(a, dtype):
+                raise NotLowered(
+                    f"{a} does not fit in {str(dtype).removeprefix('torch.')}, which ATen wraps around or refuses"
+                )
             return lambda b, index: b.constant(a, dtype)
         if isinstance(a, complex):
             raise NotLowered("complex numbers are computed by ATen")
@@ -330,6 +334,13 @@ def element(a: Any, dtype: torch.dtype, shape: tuple[Size, ...]) -> Body:
     lead = len(shape) - len(a.shape)
     same = tuple(i + lead if s != 1 else None for i, s in enumerate(a.shape))
     return lambda b, index: b.cast(a.at(b, tuple(ZERO if i is None else index[i] for i in same)), dtype)
+
+
+def _is_held(value: int, dtype: torch.dtype) -> bool:
+    if dtype.is_floating_point or dtype in (torch.bool, torch.int64):
+        return True
+    limits = torch.iinfo(dtype)
+    return limits.min <= value <= limits.max
 
 
 def broadcast_shape(args: Sequence[Any]) -> tuple[Size, ...]:

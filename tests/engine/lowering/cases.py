@@ -808,3 +808,12 @@ def kernels_in_a_row(x: Any, w: Any) -> Any:
         z = torch.softmax(z.sin() + z.sum(0), -1) * (k + 1)
     y = torch.relu(z @ w) @ w
     return y * 2 + x, (z.t() * 3) @ w
+
+
+@case(whole(4, 5, below=200, dtype=torch.uint8), whole(4, 5, below=100, dtype=torch.int8))
+def numbers_that_do_not_fit(a: Any, b: Any) -> Any:
+    """Constants that few bits do not hold are ATen's to wrap around."""
+    return (
+        (a > -1, a == -1, a.clamp(-100, 250), a % -3, a // -2, ~a, a - 200, a.masked_fill(a > 3, 255)),
+        (b > 200, b + 300, torch.where(b > 3, b, 7), b * 127),
+    )
