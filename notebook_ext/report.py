@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import io
 import os
 import pathlib
 import sys
@@ -87,9 +88,11 @@ def is_dead(output: Any) -> bool:
 def explorer(file: pathlib.Path) -> str:
     """The explorer of a saved session as a page of its own."""
     from engine.records.session import Session
-    from notebook_ext.widgets.page import standalone_html
+    from notebook_ext.widgets.packed import write_page
 
-    return standalone_html(Session.load(file))
+    page = io.BytesIO()
+    write_page(Session.load(file), page, "Compilation explorer", view="linked")
+    return page.getvalue().decode()
 
 
 def without_marks(notebook: Any) -> Any:

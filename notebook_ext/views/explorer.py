@@ -115,11 +115,16 @@ _WHOLE = {
 
 def keys(session: Session) -> Iterator[str]:
     """Every key that a page without a kernel needs, texts left out: those follow from the parts."""
-    yield from _WHOLE
-    yield "facts|"
+    yield from whole_keys()
     for compilation in session.compilations:
         yield from entry_keys(compilation)
     yield from text_keys(session)
+
+
+def whole_keys() -> Iterator[str]:
+    """The keys of the parts that are about the session as a whole."""
+    yield from _WHOLE
+    yield "facts|"
 
 
 def entry_keys(compilation: CompilationRecord) -> Iterator[str]:

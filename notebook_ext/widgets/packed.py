@@ -8,11 +8,13 @@ import os
 import tempfile
 import zlib
 from collections.abc import Callable, Iterable, Iterator
+from html import escape
 from typing import BinaryIO
 
 from engine.records.session import Session
 from notebook_ext.views.contents import text_keys
-from notebook_ext.views.explorer import entry_keys, overview, parts
+from notebook_ext.views.explorer import entry_keys, overview, parts, whole_keys
+from notebook_ext.views.private import private_note
 from notebook_ext.widgets.page import head_html, module_html, script_safe
 
 LEVEL = 1
@@ -43,12 +45,17 @@ Progress = Callable[[int, int], None]
 """Told how many compilations are written, and how many there are."""
 
 
-def write_page(session: Session, stream: BinaryIO, title: str, progress: Progress | None = None) -> None:
-    """Write the page that shows ``session``; it opens from disk, offline, in light or dark, and holds every part of every view."""
+def write_page(
+    session: Session, stream: BinaryIO, title: str, progress: Progress | None = None, view: str = "contents"
+) -> None:
+    """Write the page that shows ``session``; it opens from disk, offline, in light or dark, and holds every part of every view.
+
+    ``view`` is open at first.
+    """
     stream.write(head_html(title).encode())
-    stream.write(
-        f'<script type="application/json" id="data">{script_safe({"overview": overview(session), "view": "contents"})}</script>\n'.encode()
-    )
+    stream.write(f'<p class="private">{escape(private_note(session))}</p>\n'.encode())
+    data = script_safe({"overview": overview(session), "view": view})
+    stream.write(f'<script type="application/json" id="data">{data}</script>\n'.encode())
     places: dict[str, int] = {}
     for key, packed in _packed(session, progress):
         stream.write(b'<script type="text/plain" id="p%d">%s</script>\n' % (len(places), packed))
@@ -92,7 +99,7 @@ def _groups(session: Session) -> list[list[str]]:
     texts: dict[str, list[str]] = {}
     for key in text_keys(session):
         texts.setdefault(key.split("|")[1], []).append(key)
-    whole = ["contents", "recompiles", "timings", "breaks", "kernels", "backward", "facts|", *texts.get("", ())]
+    whole = [*whole_keys(), *texts.get("", ())]
     return [whole, *([*entry_keys(c), *texts.get(c.id, ())] for c in session.compilations)]
 
 
