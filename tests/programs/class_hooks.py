@@ -2,7 +2,7 @@
 
 import abc
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, NamedTuple, TypedDict
 
 import torch
 
@@ -140,6 +140,45 @@ def abstract_made_inside(x: torch.Tensor) -> tuple[Any, ...]:
     except TypeError as error:
         told = str(error)
     return Square().area(), told, issubclass(Square, Shape)
+
+
+@program(lambda: (torch.ones(2),))
+def named_tuple_made_inside(x: torch.Tensor) -> tuple[Any, ...]:
+    """``typing.NamedTuple`` as a base, with a default and a method."""
+
+    class Point(NamedTuple):
+        a: int
+        b: float = 1.5
+
+        def total(self) -> float:
+            return self.a + self.b
+
+    point, other = Point(3), Point(1, b=2)
+    return (
+        x * point.total(),
+        point._replace(a=4).total(),
+        tuple(other),
+        Point._fields,
+        point == (3, 1.5),
+        Point.__name__,
+    )
+
+
+class Options(TypedDict):
+    """From outside."""
+
+    scale: float
+
+
+@program(lambda: (torch.ones(2),))
+def typed_dicts(x: torch.Tensor) -> tuple[Any, ...]:
+    """What a ``TypedDict`` makes is a plain dict."""
+
+    class Inner(TypedDict):
+        shift: int
+
+    options, inner = Options(scale=2.0), Inner(shift=1)
+    return x * options["scale"] + inner["shift"], options, inner, type(options) is dict, type(inner) is dict
 
 
 @program(lambda: (torch.ones(2), Holder()), lambda: (torch.ones(2), holder()))

@@ -6,6 +6,7 @@ import builtins
 import enum
 import sys
 import types
+import typing
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -313,6 +314,8 @@ def construct(
         return made
     if issubclass(cls, enum.Enum):
         return fold_call(tx, cls, args, kwargs, f"{cls.__name__}()")
+    if typing.is_typeddict(cls):
+        return tx.fixed(dict).call(tx, args, kwargs)
     if issubclass(cls, tuple) and hasattr(cls, "_fields") and hasattr(cls, "_make"):
         return named_tuple(tx, cls, args, kwargs)
     if issubclass(cls, torch.nn.Module):
@@ -474,8 +477,6 @@ def _class(tx: Tracer, real: type, origin: Origin) -> Value:
 
 
 def _is_alias(real: Any) -> bool:
-    import typing
-
     return isinstance(real, (types.GenericAlias, types.UnionType)) or (
         type(real).__module__ == "typing" and not isinstance(real, typing.Generic)
     )

@@ -409,6 +409,10 @@ def _recipe(function: Any, name: str, bases: list[Value], entries: dict[str, Val
     return CallOf(function, [Const(name), TupleValue(list(bases)), listed], dict(words))
 
 
+_STANDS_FOR_A_CLASS = (typing.NamedTuple, typing.TypedDict)
+"""Functions that are named as bases."""
+
+
 @special(builtins.__build_class__)
 def _build_class(tx: Tracer, args: Args, kwargs: Words) -> Value:
     from engine.trace.inline import run_class_body
@@ -418,10 +422,11 @@ def _build_class(tx: Tracer, args: Args, kwargs: Words) -> Value:
         raise Unsupported("unknown-call", "a class is made from a function that came from outside")
     bases = [force(tx, b) for b in args[2:]]
     for base in (*bases, *(force(tx, v) for v in kwargs.values())):
-        if not isinstance(base, (ClassValue, BuiltinValue)) and not tx.is_constant(base):
+        is_class = isinstance(base, (ClassValue, BuiltinValue)) or base.real() in _STANDS_FOR_A_CLASS
+        if not is_class and not tx.is_constant(base):
             raise Unsupported("unknown-call", f"a class is made with {base.describe()}")
     for base in bases:
-        if not isinstance(base, (ClassValue, BuiltinValue)):
+        if not isinstance(base, (ClassValue, BuiltinValue)) and base.real() not in _STANDS_FOR_A_CLASS:
             raise Unsupported("unknown-call", f"a class is made with the base {base.describe()}")
     entries = run_class_body(tx, body)
     return make_class(tx, str(name), bases, entries, kwargs)
