@@ -28,12 +28,14 @@ class InstructionOffset(int):
 class Point:
     """Where a resume function goes on: instruction ``index`` of ``code``, with this stack (bottom first) and locals.
 
-    A place on the stack is ``VALUE``, ``NULL``, ``HANDLED``, or an int: the offset of the instruction of that index.
+    A place on the stack is ``VALUE``, ``NULL``, ``HANDLED``, or an int: the offset of the instruction of that index. ``first`` names the
+    parameter that must come before all others, because ``super()`` looks there; it is none of ``locals``.
     """
 
     index: int
     stack: tuple[str | int, ...]
     locals: tuple[str, ...]
+    first: str = ""
 
 
 @dataclass(frozen=True, eq=False)
@@ -59,10 +61,16 @@ def stack_names(point: Point) -> tuple[str, ...]:
     return tuple(f"__stack_{n}" for n, kind in enumerate(point.stack) if kind in (VALUE, HANDLED))
 
 
+def first_local(code: CodeType) -> str:
+    """The parameter that ``super()`` in this code looks at; empty where it is not called so, or there is none."""
+    calls = "super" in code.co_names and "__class__" in (*code.co_freevars, *code.co_cellvars) and code.co_argcount
+    return code.co_varnames[0] if calls else ""
+
+
 def resume_code(code: CodeType, point: Point) -> CodeType:
     """The code of the resume function; one object per point as long as anything holds it, so that compiles of one frame share its cache.
 
-    Its parameters are the stack's values, then ``point.locals``. Cells and free variables of ``code`` are its free variables, in the
+    Its parameters are ``point.first``, the stack's values, then ``point.locals``. Cells and free variables of ``code`` are its free variables, in the
     order ``co_cellvars + co_freevars``.
     """
     made = _made(code)
@@ -91,7 +99,7 @@ def _build(code: CodeType, point: Point) -> CodeType:
     prefix = _prefix(point, label, free, _location(base, index))
     body, indices = _body(base, index, label)
     result = Bytecode([*prefix, *body])
-    result.argnames = [*stack_names(point), *point.locals]
+    result.argnames = [*((point.first,) if point.first else ()), *stack_names(point), *point.locals]
     result.argcount = len(result.argnames)
     result.name = base.co_name
     result.qualname = base.co_qualname

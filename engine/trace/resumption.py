@@ -14,7 +14,16 @@ from engine.bytecode.apart import take_apart
 from engine.bytecode.decode import Decoded, Op
 from engine.bytecode.liveness import live_before
 from engine.bytecode.opcodes import VERSION, after_loop
-from engine.bytecode.resume import HANDLED, VALUE, InstructionOffset, Point, free_names, resume_code, resumed
+from engine.bytecode.resume import (
+    HANDLED,
+    VALUE,
+    InstructionOffset,
+    Point,
+    first_local,
+    free_names,
+    resume_code,
+    resumed,
+)
 from engine.bytecode.resume import NULL as NULL_KIND
 from engine.bytecode.spans import span_of
 from engine.ir.frame import CALLEE, ResumeSlot, Slot
@@ -121,7 +130,8 @@ class Resumption:
         self.stack = stack
         self.code: CodeType = frame.code
         self.decoded: Decoded = frame.decoded
-        self.live = live_before(frame.decoded)
+        first = first_local(self.code)
+        self.live = tuple(live | {first} if first else live for live in live_before(frame.decoded))
         self.slots: list[ResumeSlot] = []
         self.handler = frame.decoded.handlers[op.index]
         self.caught = Label()
@@ -396,13 +406,14 @@ class Resumption:
     def _resume(self, outcome: Outcome) -> None:
         """Return what the rest of the function returns."""
         out = self.cg.out
-        names = tuple(sorted(n for n in self.live[outcome.index] if n in self.frame.locals))
+        first, holder = self._first()
+        names = tuple(sorted(n for n in self.live[outcome.index] if n in self.frame.locals and n != first))
         if any(not n.isidentifier() for n in names):
             raise Unsupported("side-effect", "the rest of a comprehension")
         if any(isinstance(v, CellValue) for v in outcome.stack):
             raise Unsupported("side-effect", "a comprehension whose variable a function closes over")
         kinds = tuple(self._kind(v) for v in outcome.stack)
-        point = Point(outcome.index, kinds, names)
+        point = Point(outcome.index, kinds, names, first)
         code = resume_code(self.code, point)
         slot = Slot("resume")
         is_resume = resumed(self.code) is not None
@@ -414,6 +425,8 @@ class Resumption:
         out.callable(lambda: self.cg.const(TailCall) if is_resume else self._function(slot, code, free))
         if is_resume:
             self._function(slot, code, free)
+        if holder is not None:
+            self.cg.load(holder)
         for value, kind in zip(outcome.stack, kinds, strict=True):
             if isinstance(value, str):
                 out.load(value)
@@ -421,10 +434,20 @@ class Resumption:
                 self.cg.load(value)
         self.cg.load_all(self.frame.locals[n] for n in names)
         self.cg.flush()
-        out.call(sum(k in (VALUE, HANDLED) for k in kinds) + len(names) + (1 if is_resume else 0))
+        out.call(sum(k in (VALUE, HANDLED) for k in kinds) + len(names) + bool(first) + is_resume)
         if not is_resume:
             out.call(1)
         out.returns()
+
+    def _first(self) -> tuple[str, Value | None]:
+        """The parameter that ``super()`` will look at, and its value; one that is a cell here comes as a parameter of its own beside the cell."""
+        name = first_local(self.code)
+        if name in self.frame.locals:
+            return name, self.frame.locals[name]
+        cell = self.frame.cells.get(name)
+        if cell is None or cell.content is None:
+            return "", None
+        return "__first", cell.content
 
     def _kind(self, value: Value | str) -> str | int:
         """How a resume function gets a value of the stack."""

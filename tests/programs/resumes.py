@@ -611,3 +611,44 @@ def long_values(x):
     y = torch.stack([*x, x[0]])
     text = f"{y.shape[0]}:{x.sum().item() * 0:.1f}:{y.dim()}"
     return y, text.replace("-", "")
+
+
+class Scaled:
+    """What the classes below inherit."""
+
+    def scale(self, x, by):
+        """A plain step."""
+        return x * by + len(type(self).__name__)
+
+
+class BreaksBeforeSuper(Scaled):
+    """``super()`` after a break: it looks at whatever comes first among the arguments."""
+
+    def scale(self, x, by):
+        """The names before ``self`` in the alphabet matter."""
+        amount = by * 2
+        print("scaling")
+        above = super().scale(x, amount)
+        print("scaled")
+        return super().scale(above, by)
+
+
+class KeepsItself(Scaled):
+    """The same where ``self`` lives in a cell."""
+
+    def scale(self, x, by):
+        """An inner function holds ``self``."""
+
+        def name():
+            return type(self).__name__
+
+        print("scaling", name())
+        above = super().scale(x, by)
+        print("scaled", name())
+        return super().scale(above, by + len(name()))
+
+
+@program(lambda: (torch.randn(3),), breaks=4)
+def super_after_breaks(x):
+    """Resume functions find the object that ``super()`` is about."""
+    return BreaksBeforeSuper().scale(x, 3), KeepsItself().scale(x, 2)
