@@ -17,6 +17,7 @@ if TYPE_CHECKING:
         mark_dynamic,
         mark_static,
         measure_guards,
+        measure_kernels,
         record,
         register_backend,
         reset,
@@ -43,7 +44,7 @@ if TYPE_CHECKING:
 
 _HOMES = {
     "engine.api": (
-        "compile", "compiled_autograd", "expect", "explain", "explain_call", "guards_of", "list_backends", "mark_dynamic", "mark_static", "measure_guards", "record",
+        "compile", "compiled_autograd", "expect", "explain", "explain_call", "guards_of", "list_backends", "mark_dynamic", "mark_static", "measure_guards", "measure_kernels", "record",
         "register_backend", "reset", "try_fixes", "verify", "wait",
     ),
     "engine.errors": (
@@ -84,6 +85,7 @@ __all__ = [
     "mark_dynamic",
     "mark_static",
     "measure_guards",
+    "measure_kernels",
     "observe_torch",
     "record",
     "register_backend",

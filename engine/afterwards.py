@@ -10,9 +10,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+import torch
+
+from engine.errors import BadArgument
 from engine.ir.aot import AotGraph
 from engine.ir.kernel import KernelSource, Program
-from engine.records.kernels import KernelRecord, TargetRecord, VerifyRecord
+from engine.records.kernels import KernelRecord, MeasureRecord, TargetRecord, VerifyRecord
 from engine.records.session import CompilationRecord, Session
 from engine.runtime.worker import Job, submit
 
@@ -131,6 +134,40 @@ def verify(session: Session) -> dict[str, VerifyRecord]:
         results.update({f"{compilation.id} {k}": v for k, v in found.items()})
     session.set_stage("")
     return results
+
+
+def measure(session: Session) -> int:
+    """Time every kernel of a live session on the GPU that its inputs are on; returns how many were. The records then have what was measured.
+
+    Raises:
+        BadArgument: nothing of the session can be run here.
+    """
+    from engine.runtime.measured import measure as measure_program
+
+    count = 0
+    problem = "the session was loaded, or has no kernels" if not any(lowered_of(session).values()) else ""
+    for compilation, graphs in lowered_of(session).items():
+        for lowered in graphs:
+            if not any(isinstance(x, torch.Tensor) and x.is_cuda for x in lowered.inputs):
+                problem = problem or "its tensors are on no GPU"
+                continue
+            session.set_stage(f"measure {compilation}")
+            try:
+                found = measure_program(lowered.program, lowered.inputs)
+            except Exception as error:
+                problem = problem or f"{type(error).__name__}: {error}"
+                continue
+            count += len(found)
+            session.amend(compilation, functools.partial(_with_measures, found=found))
+    session.set_stage("")
+    if not count:
+        raise BadArgument(f"Nothing could be measured: {problem or 'no kernel was launched'}.")
+    return count
+
+
+def _with_measures(compilation: CompilationRecord, found: dict[str, MeasureRecord]) -> CompilationRecord:
+    kernels = tuple(replace(k, measured=found.get(k.id, k.measured)) for k in compilation.kernels)
+    return replace(compilation, kernels=kernels)
 
 
 def _with_verify(compilation: CompilationRecord, found: dict[str, VerifyRecord]) -> CompilationRecord:

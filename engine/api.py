@@ -47,6 +47,7 @@ __all__ = [
     "mark_dynamic",
     "mark_static",
     "measure_guards",
+    "measure_kernels",
     "record",
     "register_backend",
     "reset",
@@ -502,6 +503,17 @@ def what_if_inputs(session: Session, frame: str) -> dict[str, dict[str, str]]:
         BadArgument: the session is not live.
     """
     return {i.path: dict(i.fields) for i in ask.inputs_of(session, frame)}
+
+
+def measure_kernels(session: Session) -> int:
+    """Time the kernels of a live session on the GPU that it ran on; what each takes, and what the card copies, is then in its ``measured``.
+
+    Returns how many kernels were measured. Each graph runs once more, on copies of the inputs that it was compiled for.
+
+    Raises:
+        BadArgument: nothing of the session can be run here.
+    """
+    return afterwards.measure(session)
 
 
 def verify(session: Session) -> dict[str, Any]:

@@ -76,6 +76,20 @@ class VerifyRecord(Record):
 
 
 @dataclass(frozen=True, slots=True)
+class MeasureRecord(Record):
+    """One kernel was timed on ``device``: the median ``seconds`` of a launch that finds nothing in the card's cache.
+
+    ``copy_rate`` is what the same card copies, in bytes a second (read and written both counted).
+    """
+
+    device: str
+    seconds: float
+    copy_rate: float | None = None
+    launches: int = 1
+    """How many launches of one call the median is over; they may be of different sizes."""
+
+
+@dataclass(frozen=True, slots=True)
 class LaunchRecord(Record):
     """One launch of a kernel: the program's buffers by parameter name, and the ids of the ATen nodes that it computes."""
 
@@ -108,3 +122,4 @@ class KernelRecord(Record):
     """What ``text`` is written in: "triton", or "cpp" where Inductor was observed on a CPU."""
     launches: tuple[LaunchRecord, ...] = ()
     """Where it is launched, in order: kernels with equal loops are one. ``fused_nodes`` and the ops' origins are those of all launches."""
+    measured: MeasureRecord | None = None

@@ -184,7 +184,7 @@ export class Frame {
 
   /** @param {string} action */
   act(action) {
-    const words = { verify: "Checking: the same kernels run in Triton's interpreter, in a process of their own, and are compared with ATen …", try: "Trying: the calls at issue run again, with each fix, in a process of their own …", measure: "Measuring each guard by itself …", cancel: "Stopping: kernels that are finished stay." };
+    const words = { verify: "Checking: the same kernels run in Triton's interpreter, in a process of their own, and are compared with ATen …", try: "Trying: the calls at issue run again, with each fix, in a process of their own …", measure: "Measuring each guard by itself …", "measure-kernels": "Timing each kernel on the GPU …", cancel: "Stopping: kernels that are finished stay." };
     this.say(words[/** @type {keyof typeof words} */ (action)] || action);
     this.model.send({ type: action });
   }

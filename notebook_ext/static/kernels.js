@@ -18,6 +18,17 @@ const text = (v) => (v == null || v === "" ? "–" : String(v));
 /** A large number with a metric prefix. @param {number} v */
 const metric = (v) => { const k = Math.max(0, Math.min(4, Math.floor(Math.log10(Math.max(v, 1)) / 3))); return Number((v / 1000 ** k).toPrecision(3)) + " " + ["", "k", "M", "G", "T"][k]; };
 
+/** Gigabytes a second. @param {number | null} rate */
+const perSecond = (rate) => (rate ? Math.round(rate / 1e9).toLocaleString("en") : "");
+
+/** What was measured, and how far the estimate was off. @param {any} m @param {any} e */
+function measured(m, e) {
+  if (!m) return "";
+  const share = m.share ? ` (${Math.round(m.share * 100)} % of what it copies)` : "";
+  const off = e ? ` ${(m.seconds / e.seconds).toFixed(2)} of the estimate.` : "";
+  return `Measured ${ms(m.seconds)} on ${m.device}${m.rate ? `: ${perSecond(m.rate)} GB/s${share}` : ""}.${off} `;
+}
+
 export class KernelsView {
   /** @param {Frame} frame */
   constructor(frame) {
@@ -113,6 +124,7 @@ export class KernelsView {
       part.targets.length > 1 ? choice("Target", part.targets.map((/** @type {string} */ t) => [t, t]), this.target, (v) => { this.target = v; this.frame.focus(); this.draw(); }) : h("span", { class: "nw" }, `target ${this.target || "unknown"}`),
       part.is_run ? null : h("span", { class: "mut" }, h("b", {}, "Estimated, not measured"), ": no GPU here. Registers, spills and shared memory are exact, from the compiled binary."),
       h("span", { class: "sp" }),
+      part.is_run && part.rows.length && !part.rows.some((/** @type {any} */ r) => r.measured) ? button("Measure", "", () => this.frame.act("measure-kernels"), { title: "Time each kernel on the GPU at hand" }) : null,
       waiting ? [h("span", { class: "new" }, `${waiting} still to be compiled`), button("Cancel", "", () => this.frame.act("cancel"), { title: "Stop compiling kernels; what is finished stays" })] : null,
       part.rows.length && part.further.length ? choice("Compile for another target", [["", "another target …"], ...part.further.map((/** @type {string} */ t) => /** @type {[string, string]} */ ([t, t]))], "", (v) => v && this.further(v)) : null,
       part.rows.length ? button("Compare", "d", () => this.compare()) : null,
@@ -142,6 +154,7 @@ export class KernelsView {
     const told = !made ? "not compiled yet" : made.error ? made.error : made.registers == null ? "compiled" : `${plural(made.registers, "register")}, ${plural(made.spills || 0, "spill")}`;
     this.frame.say(
       h("b", {}, `${r.kernel} `), h("code", {}, r.name), ` of ${r.frame} entry ${r.compilation.split("/").pop()}: ${plural(r.nodes.length, "ATen node")} fused; ${told}. `,
+      measured(r.measured, e),
       e ? `Estimated ${ms(e.seconds)} = ${ms(Math.max(e.memory, e.arithmetic))} of ${e.memory >= e.arithmetic ? "memory traffic" : "arithmetic"} + ${ms(e.launch)} assumed for the launch: ${BOUND[/** @type {keyof typeof BOUND} */ (e.bound)]}. ` : r.bytes ? "" : "Its sizes are symbols, so nothing is estimated. ",
       made && made.fill ? made.fill + " " : "",
       h("span", { class: "mut" }, r.check === "not checked" ? "Not checked against ATen." : `Checked: ${r.check}. ${r.check_note}`),
@@ -150,13 +163,13 @@ export class KernelsView {
 
   /** @param {any} r @param {number} i */
   #row(r, i) {
-    const good = ["equal", "close"].includes(r.check), made = r.targets[this.target] || {}, e = r.estimates[this.target];
+    const good = ["equal", "close"].includes(r.check), made = r.targets[this.target] || {}, e = r.estimates[this.target], m = r.measured;
     return h(
       "tr",
       { class: i === this.at ? "sel" : "", "aria-selected": String(i === this.at), onclick: () => { this.go(i); this.frame.focus(); }, ondblclick: () => this.link() },
       h("td", { title: r.name }, h("b", {}, `${r.compilation} ${r.kernel}`), " ", h("code", {}, r.name), r.launches > 1 ? h("span", { class: "mut" }, ` ×${r.launches}`) : null),
       h("td", { title: r.nodes.join(", ") }, r.ordinals.map((/** @type {number} */ o) => [badge(o), " "]), r.nodes.slice(0, 5).join(", "), r.nodes.length > 5 ? ` and ${r.nodes.length - 5} more` : null, made.error ? h("div", { class: "bad" }, made.error) : null),
-      [r.grid ? `${r.grid.replace(/^\((.*)\)$/, "$1")} × ${r.warps || "?"}` : "", e ? "≈ " + ms(e.seconds) : "", r.bytes, e ? "≈ " + Math.round(e.rate / 1e9).toLocaleString("en") : "", made.registers, made.spills, made.shared, made.occupancy == null ? "" : Math.round(made.occupancy * 100) + " %"].map((v) => h("td", { class: "num" }, text(v))),
+      [r.grid ? `${r.grid.replace(/^\((.*)\)$/, "$1")} × ${r.warps || "?"}` : "", m ? ms(m.seconds) : e ? "≈ " + ms(e.seconds) : "", r.bytes, m ? perSecond(m.rate) : e ? "≈ " + perSecond(e.rate) : "", made.registers, made.spills, made.shared, made.occupancy == null ? "" : Math.round(made.occupancy * 100) + " %"].map((v) => h("td", { class: "num" }, text(v))),
       h("td", { class: "nw " + (good ? "ok" : r.check === "different" ? "bad" : "mut"), title: r.check_note }, (good ? "✓ " : r.check === "different" ? "✗ " : "") + r.check),
     );
   }

@@ -82,6 +82,7 @@ def _row(
         "estimates": {
             t: roofline.estimate(t, kernel.bytes_moved, kernel.flops) for t in _targets(session, compilation)
         },
+        "measured": _measured(kernel),
         "check": one_line(verify.outcome, 40) if verify else "not checked",
         "check_note": one_line(
             verify.note or (f"largest difference {verify.max_error:.2g}" if verify.max_error is not None else ""), 200
@@ -89,6 +90,16 @@ def _row(
         if verify
         else "",
     }
+
+
+def _measured(kernel: KernelRecord) -> dict[str, Any] | None:
+    """What a kernel took on the card at hand; ``rate`` in bytes a second, ``share`` of what the card copies."""
+    found = kernel.measured
+    if found is None:
+        return None
+    rate = kernel.bytes_moved / found.seconds if kernel.bytes_moved else None
+    share = rate / found.copy_rate if rate and found.copy_rate else None
+    return {"device": one_line(found.device, 60), "seconds": found.seconds, "rate": rate, "share": share}
 
 
 def _targets(session: Session, compilation: CompilationRecord) -> list[str]:

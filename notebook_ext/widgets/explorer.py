@@ -85,6 +85,8 @@ class Explorer(anywidget.AnyWidget):
             self._what_if(str(content.get("entry")), content.get("edits"))
         elif content.get("type") == "measure":
             self._measure()
+        elif content.get("type") == "measure-kernels":
+            self._measure_kernels()
         elif content.get("type") == "try":
             self._try()
         elif content.get("type") == "target":
@@ -195,6 +197,15 @@ class Explorer(anywidget.AnyWidget):
         from engine import api
 
         api.cancel(self.session)
+
+    def _measure_kernels(self) -> None:
+        from engine import api
+        from engine.errors import EngineError
+
+        try:
+            self._say(f"Measured {plural(api.measure_kernels(self.session), 'kernel')} on the GPU.")
+        except EngineError as error:
+            self._say(str(error))
 
     def _try(self) -> None:
         from engine import api

@@ -11,6 +11,7 @@ from torch import nn
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.nn import functional
 
+import engine
 from engine.ir.aot import AotGraph
 from engine.kernels.targets import default_target
 from engine.kernels.triton import emit
@@ -154,3 +155,19 @@ def test_two_blocks_of_a_gpt_agree_with_eager() -> None:
     assert len(program.kernels) >= 6
     with torch.no_grad():
         torch.testing.assert_close(executable(program)(*inputs)[0], model(*inputs), rtol=1e-3, atol=1e-4)
+
+
+def test_kernels_are_measured() -> None:
+    """Each kernel's time is recorded, within reason of what moving its bytes takes, and the user's tensors stay as they are."""
+    x = torch.randn(4096, 4096, device="cuda")
+    kept = x.clone()
+    with engine.record() as session:
+        engine.compile(lambda x: (x * 2).softmax(-1))(x)
+    assert engine.measure_kernels(session) >= 1
+    (kernel,) = session.compilations[0].kernels
+    assert kernel.measured is not None
+    assert kernel.measured.copy_rate
+    assert kernel.bytes_moved
+    share = kernel.bytes_moved / kernel.measured.seconds / kernel.measured.copy_rate
+    assert 0.2 < share < 1.5, kernel.measured
+    assert torch.equal(x, kept)

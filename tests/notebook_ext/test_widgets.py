@@ -201,6 +201,8 @@ def test_questions_that_only_a_live_session_answers() -> None:
     assert widget.out[-1]["data"]["problem"]
     widget.receive({"type": "measure"})
     assert widget.out[-1]["text"].startswith("Nothing could be measured")
+    widget.receive({"type": "measure-kernels"})
+    assert widget.out[-1]["text"].startswith("Nothing could be measured: the session was loaded")
     widget.receive({"type": "try"})
     assert widget.out[-1]["text"].startswith("No fix could be verified")
 
