@@ -1,7 +1,7 @@
 // Graphs: nested in the calls that made them, which open and close; long edges cut into paired pins; only what is in view is drawn.
 
 import { sourceLine } from "./guards.js";
-import { LONG, NODE, boxOf, closedAtFirst, drawnEdges, hiddenIn, nesting, places, rewrites } from "./layered.js";
+import { LONG, NODE, boxOf, closedAtFirst, drawnEdges, framed, hiddenIn, nesting, places, rewrites } from "./layered.js";
 import { Minimap, dotText, save, svgText } from "./picture.js";
 import { badge, button, choice, h, hue, plural, put } from "./shared/dom.js";
 import { key } from "./shared/keys.js";
@@ -56,6 +56,10 @@ export class GraphView {
     this.at = -1;
     this.zoom = 1;
     this.isTable = false;
+    /** Whether Graphviz's places are wanted where there are some. */
+    this.isByGraphviz = true;
+    /** Its paths of edges, by both ends; empty while our own layout is on screen. @type {Map<string, string>} */
+    this.routes = new Map();
     /** The rewrite in hand; -1 when none is played. */
     this.step = -1;
     this.timer = 0;
@@ -102,6 +106,7 @@ export class GraphView {
       key("O C", "open or close all calls", (k) => this.all(k === "O")),
       key("r", "play what the stage before became, one rewrite at a time; again to stop", () => this.toggleRewrites()),
       key("j k", "next or previous rewrite", (k) => this.rewrite(this.step + (k === "j" ? 1 : -1))),
+      key("v", "lay the graph out by Graphviz, or in our own way", () => this.toggleGraphviz()),
       key("t", "nodes as a table, or as a picture", () => this.toggleTable()),
       key("+ -", "closer or further", (k) => this.scale(k === "+" ? 1.25 : 0.8)),
       key("w", "fit the width", () => this.fit()),
@@ -130,11 +135,12 @@ export class GraphView {
     put(
       this.context,
       choice("Function and cache entry", this.frame.overview.entries.map((/** @type {any} */ e) => [e.id, `${e.name} entry ${e.entry}`]), this.entry, (v) => { this.entry = v; this.frame.focus(); this.draw(); }),
-      part.stages.length > 1 ? choice("Stage", part.stages.map((/** @type {string} */ s) => [s, s]), part.stage, (v) => { this.stage = v; this.frame.focus(); this.draw(); }) : null,
+      part.stages.length > 1 ? choice("Stage", part.stages.map((/** @type {string} */ s) => [s, s]), part.stage, (v) => { this.stage = v === part.stages[0] ? "" : v; this.frame.focus(); this.draw(); }) : null,
       h("span", { class: "mut" }, this.counted()),
       h("span", { class: "sp" }),
       this.groups.length ? [button("Open all", "O", () => this.all(true)), button("Close all", "C", () => this.all(false))] : null,
       part.before ? button("Rewrites", "r", () => this.toggleRewrites(), { "aria-pressed": String(this.step >= 0) }) : null,
+      part.is_small ? button("Graphviz", "v", () => this.toggleGraphviz(), { "aria-pressed": String(this.isByGraphviz && Boolean(this.placed())) }) : null,
       button("Table", "t", () => this.toggleTable(), { "aria-pressed": String(this.isTable) }),
       button("SVG", "", () => this.export("svg"), { title: "Save the picture as it stands" }), button("DOT", "", () => this.export("dot"), { title: "Save the graph for Graphviz" }),
       this.search, button("−", "-", () => this.scale(0.8), { "aria-label": "Further" }), button("Fit", "w", () => this.fit()), button("+", "+", () => this.scale(1.25), { "aria-label": "Closer" }),
@@ -174,8 +180,10 @@ export class GraphView {
   arrange() {
     const { part } = this;
     this.hidden = hiddenIn(this.groups, this.groupOf, this.closed);
-    this.picture = places(this.nodes, part.edges, this.groups, this.groupOf, this.closed);
-    this.drawn = drawnEdges(this.picture, part.edges, this.hidden);
+    const placed = this.isByGraphviz ? this.placed() : null;
+    this.picture = placed ? framed(placed, this.groups, this.groupOf) : places(this.nodes, part.edges, this.groups, this.groupOf, this.closed);
+    this.drawn = placed ? { edges: placed.edges.map((/** @type {any} */ e) => [e[0], e[1]]), pins: [] } : drawnEdges(this.picture, part.edges, this.hidden);
+    this.routes = new Map(placed ? placed.edges.map((/** @type {any} */ e) => [`${e[0]} ${e[1]}`, e[2]]) : []);
     this.order = [...new Set(this.nodes.map((_, i) => this.shownAs(i)))];
     if (this.at >= 0 && !boxOf(this.picture, this.at)) this.at = this.at < this.nodes.length ? this.shownAs(this.at) : this.shownAs(this.groups[this.at - this.nodes.length].nodes[0]);
     this.table.reset(this.nodes.length);
@@ -183,6 +191,33 @@ export class GraphView {
     this.paint();
     this.show();
     this.tell();
+  }
+
+  /** Graphviz's places, where they are there and every call is open; null else. */
+  placed() {
+    const told = this.part.is_small && !this.closed.size ? this.askPlaces() : null;
+    return told && !told.problem ? told : null;
+  }
+
+  /** What Graphviz made of this graph; null while it is on its way. */
+  askPlaces() {
+    return this.frame.part(`places|${this.entry}|${this.part.stage === this.part.stages[0] ? "" : this.part.stage}`);
+  }
+
+  toggleGraphviz() {
+    if (!this.part) return;
+    if (!this.part.is_small) return this.frame.say(`Graphviz lays out small graphs; this one of ${plural(this.part.count, "node")} has our own layout, which takes linear time.`);
+    if (this.closed.size) return this.frame.say("Graphviz's layout shows every call open: press O first.");
+    const told = this.askPlaces();
+    if (!told || told.problem) return this.frame.say(told ? told.problem : "Graphviz is at work …");
+    this.isByGraphviz = !this.isByGraphviz;
+    this.draw();
+    this.frame.say(this.isByGraphviz ? "Laid out by Graphviz." : "Laid out in our own way: ranks by depth, long edges as pins.");
+  }
+
+  /** The path of an edge between two boxes. @param {[number, number]} edge */
+  route([a, b]) {
+    return this.routes.get(`${a} ${b}`) ?? edgePath(boxOf(this.picture, a), boxOf(this.picture, b));
   }
 
   /** The box that stands for a node. @param {number} i */
@@ -282,7 +317,7 @@ export class GraphView {
     put(
       this.svg,
       this.groups.map((g, i) => (picture.groups[i] && !this.closed.has(i) && inView(picture.groups[i]) ? this.#group(g, i) : null)),
-      this.drawn.edges.map((e) => (crosses(at(e[0]), at(e[1])) ? h("path", { class: "edge" + hot(e) + this.#fate(e[1]), d: edgePath(at(e[0]), at(e[1])) }) : null)),
+      this.drawn.edges.map((e) => (crosses(at(e[0]), at(e[1])) ? h("path", { class: "edge" + hot(e) + this.#fate(e[1]), d: this.route(e) }) : null)),
       this.order.map((id) => (inView(at(id)) ? this.#box(id) : null)),
       this.drawn.pins.flatMap((e, i) => [inView(at(e[0])) ? this.#pin(e[0], e[1], i, true) : null, inView(at(e[1])) ? this.#pin(e[1], e[0], i, false) : null]),
     );
@@ -455,7 +490,7 @@ export class GraphView {
   export(kind) {
     if (!this.part || !this.nodes.length) return;
     const name = `graph-${this.entry.replace("/", "-")}-${this.part.stage.replace(/\W+/g, "-")}.${kind}`;
-    const text = kind === "svg" ? svgText(this.picture, this.nodes, this.groups, this.closed, this.drawn, edgePath) : dotText(this.nodes, this.part.edges, this.groups, this.groupOf);
+    const text = kind === "svg" ? svgText(this.picture, this.nodes, this.groups, this.closed, this.drawn, (e) => this.route(e)) : dotText(this.nodes, this.part.edges, this.groups, this.groupOf);
     save(name, text, kind === "svg" ? "image/svg+xml" : "text/vnd.graphviz");
     this.frame.say(`Saved ${name}. It holds names from your model.`);
   }

@@ -266,6 +266,26 @@ export function drawnEdges(picture, edges, hidden) {
   return { edges: short, pins };
 }
 
+/**
+ * The picture that another program laid out, every call open: a frame around what each call holds.
+ * @param {{nodes: [number, number][], width: number, height: number}} placed @param {Group[]} groups @param {Int32Array} groupOf
+ * @returns {Picture}
+ */
+export function framed(placed, groups, groupOf) {
+  const nodes = placed.nodes.map(([x, y]) => ({ x, y, ...NODE }));
+  /** @type {Box[][]} */
+  const inside = groups.map(() => []);
+  groupOf.forEach((g, i) => { if (g >= 0) inside[g].push(nodes[i]); });
+  /** @type {Box[]} */
+  const frames = new Array(groups.length);
+  for (let g = groups.length - 1; g >= 0; g--) { // an inner call comes after the one around it
+    const x = Math.min(...inside[g].map((b) => b.x)) - PAD.x, y = Math.min(...inside[g].map((b) => b.y)) - PAD.top;
+    frames[g] = { x, y, width: Math.max(...inside[g].map((b) => b.x + b.width)) + PAD.x - x, height: Math.max(...inside[g].map((b) => b.y + b.height)) + PAD.bottom - y };
+    if (groups[g].parent >= 0) inside[groups[g].parent].push(frames[g]);
+  }
+  return { nodes, groups: frames, width: placed.width, height: placed.height };
+}
+
 /** The place of a box by its number. @param {Picture} picture @param {number} id */
 export function boxOf(picture, id) {
   return id < picture.nodes.length ? picture.nodes[id] : picture.groups[id - picture.nodes.length];

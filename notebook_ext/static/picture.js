@@ -58,7 +58,7 @@ const quoted = (text) => `"${text.replace(/\\/g, "\\\\").replace(/"/g, '\\"').re
 /**
  * The picture as it stands, for any program that draws SVG: on a white ground, all text as text.
  * @param {Picture} picture @param {any[]} nodes @param {Group[]} groups @param {Set<number>} closed
- * @param {{edges: [number, number][], pins: [number, number][]}} drawn @param {(a: any, b: any) => string} path of an edge
+ * @param {{edges: [number, number][], pins: [number, number][]}} drawn @param {(edge: [number, number]) => string} path of an edge
  */
 export function svgText(picture, nodes, groups, closed, drawn, path) {
   const width = Math.ceil(picture.width) + 24, height = Math.ceil(picture.height) + 24;
@@ -69,7 +69,7 @@ export function svgText(picture, nodes, groups, closed, drawn, path) {
     const b = picture.groups[i];
     if (b) out.push(rect(b, closed.has(i) ? "#e8eef5" : "#f7f7f7"), text(b.x + 8, b.y + 15, g.label, ' font-weight="bold"'), closed.has(i) ? text(b.x + 8, b.y + 28, `${g.nodes.length} nodes`, ' font-size="10"') : "");
   });
-  for (const [a, b] of drawn.edges) out.push(`<path d="${path(boxOf(picture, a), boxOf(picture, b))}" fill="none" stroke="#757575"/>`);
+  for (const edge of drawn.edges) out.push(`<path d="${path(edge)}" fill="none" stroke="#757575"/>`);
   nodes.forEach((n, i) => {
     const b = picture.nodes[i];
     if (b) out.push(rect(b, n.isInput ? "#f3f3f3" : "#ffffff"), text(b.x + 7, b.y + 14, n.name, ' font-weight="bold"'), text(b.x + 7, b.y + 28, n.type, ' font-family="monospace" font-size="10"'));

@@ -11,6 +11,7 @@ from notebook_ext.views.backward import backward
 from notebook_ext.views.breaks import breaks
 from notebook_ext.views.contents import contents, facts, file, text_keys
 from notebook_ext.views.difference import brief, difference
+from notebook_ext.views.dot import places, unplaced
 from notebook_ext.views.graph import graph
 from notebook_ext.views.guards import guards, is_entry
 from notebook_ext.views.kernels import kernels
@@ -25,6 +26,9 @@ from notebook_ext.views.tracer import tracer
 Others = Mapping[str, Session]
 """Sessions that can be set beside the one shown, by the names that a person knows them by."""
 HERE = "this session"
+PLACED = 8
+"""Compilations whose small graphs Graphviz lays out for a page: a log holds hundreds."""
+NOT_PLACED = f"This page holds Graphviz's layout for its first {PLACED} compilations only; the others keep our own."
 
 
 def overview(session: Session, others: Others | None = None, name: str = HERE) -> dict[str, Any]:
@@ -60,7 +64,7 @@ def part(session: Session, key: str, others: Others | None = None, name: str = H
     """One part by its key: a view's name, then its arguments, parted by ``|``.
 
     ``linked|ENTRY|TARGET``, ``text|ENTRY|TARGET|PANE``, ``guards|ENTRY``, ``tracer|ENTRY``, ``onion|ENTRY``,
-    ``graph|ENTRY|STAGE``, ``facts|ENTRY``, ``file|ENTRY|NUMBER``, ``brief|ENTRY``, ``recompiles``, ``timings``, ``breaks``, ``kernels``, ``contents``,
+    ``graph|ENTRY|STAGE``, ``places|ENTRY|STAGE``, ``facts|ENTRY``, ``file|ENTRY|NUMBER``, ``brief|ENTRY``, ``recompiles``, ``timings``, ``breaks``, ``kernels``, ``contents``,
     ``backward``.
     ``other|NUMBER|KEY`` is a part of another session, ``difference|FIRST|SECOND`` what changed between two (by number; empty: the one shown).
 
@@ -97,6 +101,7 @@ def _session(session: Session, others: Others | None, number: str, name: str = H
 _BY_ENTRY: dict[str, Callable[..., dict[str, Any]]] = {
     "guards": guards,
     "graph": graph,
+    "places": places,
     "tracer": tracer,
     "onion": onion,
     "facts": facts,
@@ -139,7 +144,8 @@ def entry_keys(compilation: CompilationRecord) -> Iterator[str]:
 
 
 def parts(session: Session, wanted: Iterable[str]) -> Iterator[tuple[str, Any]]:
-    """Parts by key, each followed by the longer texts of its panes."""
+    """Parts by key, each followed by the longer texts of its panes, or by Graphviz's places for its nodes."""
+    first = {c.id for c in session.compilations[:PLACED]}
     for key in wanted:
         value = part(session, key)
         yield key, value
@@ -148,6 +154,9 @@ def parts(session: Session, wanted: Iterable[str]) -> Iterator[tuple[str, Any]]:
             missing = [p["id"] for p in value["panes"] if p["id"] not in value["texts"]]
             for text in (f"text|{entry}|{target}|{pane}" for pane in missing):
                 yield text, part(session, text)
+        elif key.startswith("graph|") and value["is_small"]:
+            where = key.replace("graph", "places", 1)
+            yield where, part(session, where) if value["compilation"] in first else unplaced(NOT_PLACED)
 
 
 def all_parts(session: Session, others: Others | None = None, name: str = HERE) -> dict[str, Any]:

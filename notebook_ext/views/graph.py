@@ -17,6 +17,8 @@ LONG_EDGE = 4
 """An edge that spans at least this many ranks is drawn as two pins with one name."""
 MAX_PER_RANK = 8
 """Wider ranks (hundreds of parameters) wrap into several rows."""
+SMALL = 150
+"""Graphs of up to this many nodes are laid out by Graphviz; for larger ones only a linear layout is fast enough."""
 HUES = ("#666", "#0b63a5", "#b04500", "#00705a", "#8f3f78", "#735700", "#4b5966")
 
 
@@ -75,7 +77,7 @@ def _wanted(node: NodeRecord, columns: dict[str, float]) -> float:
 def graph(session: Session, compilation: str, stage: str = "") -> dict[str, Any]:
     """One graph of a compilation; ``stages`` names those there are. The front end lays it out, because calls in it open and close.
 
-    ``nodes`` are columns, with texts that repeat as numbers into ``strings``; ``edges`` are pairs of node numbers. ``before`` is the graph that
+    ``is_small``: Graphviz can lay it out (``places``). ``nodes`` are columns, with texts that repeat as numbers into ``strings``; ``edges`` are pairs of node numbers. ``before`` is the graph that
     this one was made from, by name and text, and ``origins`` each node's nodes in it.
 
     Raises:
@@ -91,12 +93,22 @@ def graph(session: Session, compilation: str, stage: str = "") -> dict[str, Any]
             if chosen is not None and chosen.text
             else "This compilation made no graph."
         )
-        return told | {"nodes": {}, "count": 0, "edges": [], "strings": [], "before": None, "origins": [], "empty": why}
+        return told | {
+            "nodes": {},
+            "count": 0,
+            "is_small": False,
+            "edges": [],
+            "strings": [],
+            "before": None,
+            "origins": [],
+            "empty": why,
+        }
     index = {n.id: i for i, n in enumerate(chosen.nodes)}
     before, origins = _origins(record, chosen)
     return told | {
         **_columns(session, record, chosen),
         "count": len(chosen.nodes),
+        "is_small": len(chosen.nodes) <= SMALL,
         "edges": [[index[i], to] for to, n in enumerate(chosen.nodes) for i in dict.fromkeys(n.inputs) if i in index],
         "before": None
         if before is None
@@ -156,7 +168,7 @@ def _columns(session: Session, record: CompilationRecord, chosen: GraphRecord) -
             "target": one_line(node.target, 80),
             "type": tensor_type(node.dtype, node.shape),
             "bytes": size(node.bytes),
-            "path": ".".join(_path(node)),
+            "path": ".".join(path_of(node)),
             "kernel": kernel_of.get(node.id, ""),
             "source": clean(places.source_line(session, span)),
             "note": one_line(node.note, 120),
@@ -173,7 +185,7 @@ INPUTS = ("placeholder", "get_attr")
 NODE_COLUMNS = ("name", "text", "op", "target", "type", "bytes", "path", "kernel", "source", "note", "line", "ordinal")
 
 
-def _path(node: NodeRecord) -> list[str]:
+def path_of(node: NodeRecord) -> list[str]:
     """The calls that a node stands in: modules; without one, the outermost line of a call that was inlined."""
     if node.module:
         return [one_line(part, 40) for part in node.module.split(".")]

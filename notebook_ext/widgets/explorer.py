@@ -106,7 +106,7 @@ class Explorer(anywidget.AnyWidget):
                 if key.startswith(("other|", "difference|")):
                     continue  # sessions of earlier runs are over
                 if (
-                    not key.startswith(("linked|", "text|", "graph|", "tracer|", "onion|", "brief|"))
+                    not key.startswith(("linked|", "text|", "graph|", "places|", "tracer|", "onion|", "brief|"))
                     or key.split("|")[1] in changed
                 ):
                     self._send_part(key, only_changed=True)

@@ -86,6 +86,25 @@ def test_calls_open_and_close_by_keys(explorer: Show) -> None:
     assert page.locator(".lm .graph .pin").count() > 1
 
 
+def test_graphviz_lays_out_small_graphs_and_v_goes_back_to_our_own(explorer: Show) -> None:
+    """A small graph has Graphviz's places at once; v changes to ours and back; a closed call, or a large graph, says why it has ours."""
+    page = explorer(head_session())
+    open_view(page, "graph")
+    button = page.locator('.lm .graph button:has-text("Graphviz")')
+    assert button.get_attribute("aria-pressed") == "true"
+    edges = page.locator(".lm .graph .edge")
+    routed = edges.evaluate_all("(all) => all.map((e) => e.getAttribute('d'))")
+    assert press(page, "v").startswith("Laid out in our own way")
+    assert edges.evaluate_all("(all) => all.map((e) => e.getAttribute('d'))") != routed
+    assert press(page, "v") == "Laid out by Graphviz."
+    assert edges.evaluate_all("(all) => all.map((e) => e.getAttribute('d'))") == routed
+    assert "press O first" in press(page, "C v")
+    page = explorer(with_graph(GraphRecord("g", "fx", "", blocks(8, 20))))
+    open_view(page, "graph")
+    assert "has our own layout" in press(page, "v")
+    assert page.locator('.lm .graph button:has-text("Graphviz")').count() == 0
+
+
 def test_search_opens_the_calls_around_what_it_finds(explorer: Show) -> None:
     """A node inside closed calls is found, shown and in hand."""
     page = explorer(with_graph(GraphRecord("g", "fx", "", blocks(8, 20))))

@@ -13,7 +13,7 @@ from engine.records.guards import CallExplanation, Fix
 from engine.records.runtime import CallRecord, Timing
 from engine.records.session import Session
 from engine.records.trace import Assumption, SymbolRecord, TraceRecord
-from notebook_ext.views import roofline
+from notebook_ext.views import dot, roofline
 from notebook_ext.views.breaks import breaks
 from notebook_ext.views.explorer import all_parts, first_parts, overview, part
 from notebook_ext.views.graph import MAX_PER_RANK, layout
@@ -151,6 +151,34 @@ def test_a_layout_puts_every_node_below_its_inputs_and_none_on_another() -> None
         assert all(places[i][1] < places[node.id][1] for i in node.inputs if i in places)
     wide = layout(GraphRecord("g", "fx", "", tuple(nodes[:30])))
     assert max(b.x for b in wide) < MAX_PER_RANK * 250
+
+
+def test_graphviz_puts_every_node_and_edge_of_a_small_graph() -> None:
+    """No two nodes overlap, every edge has a path, and each node stands below what it reads."""
+    session = head_session()
+    graph = session.compilations[0].graphs[-1]
+    placed = dot.places(session, "0/0", graph.stage)
+    assert placed["problem"] == ""
+    assert len(placed["nodes"]) == len(graph.nodes)
+    rows = [(y, x) for x, y in placed["nodes"]]
+    assert all(abs(a[0] - b[0]) >= 34 or abs(a[1] - b[1]) >= 168 for i, a in enumerate(rows) for b in rows[:i])
+    index = {n.id: i for i, n in enumerate(graph.nodes)}
+    wanted = {(index[i], to) for to, n in enumerate(graph.nodes) for i in n.inputs}
+    assert {(a, b) for a, b, _ in placed["edges"]} == wanted
+    assert all(rows[a][0] < rows[b][0] for a, b in wanted if a != b)
+
+
+def test_names_in_a_graph_for_graphviz_are_text(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A call whose name looks like the language, or like HTML, is a label; without Graphviz one sentence says how to get it."""
+    session = head_session()
+    graph = session.compilations[0].graphs[0]
+    hostile = replace(graph.nodes[-2], module='<b>"];\\N{|}.a\\')
+    session.put(replace(session.compilations[0], graphs=(replace(graph, nodes=(*graph.nodes[:-2], hostile)),)))
+    assert dot.places(session, "0/0")["problem"] == ""
+    monkeypatch.setattr(dot, "PROGRAMS", ("no-such-program",))
+    told = dot.places(session, "0/0")
+    assert told["problem"] == dot.MISSING
+    assert told["nodes"] == []
 
 
 def test_ten_thousand_nodes_are_laid_out_in_a_second() -> None:
