@@ -49,20 +49,30 @@ def resources(target: str, kernel: Any) -> Resources:
     metadata = kernel.metadata
     registers, spills = _amd_use(kernel.asm["amdgcn"]) if "amdgcn" in kernel.asm else _cuda_use(kernel.asm["cubin"])
     shared, warps = int(metadata.shared), int(metadata.num_warps)
-    return Resources(registers, spills, shared, warps, occupancy(target, registers, shared, warps))
+    return Resources(registers, spills, shared, warps, *occupancy(target, registers, shared, warps))
 
 
-def occupancy(target: str, registers: int | None, shared: int, warps: int) -> float | None:
-    """Warps that fit on one multiprocessor as a fraction of the most it holds; None where the target or the registers are unknown."""
+def occupancy(target: str, registers: int | None, shared: int, warps: int) -> tuple[float | None, str]:
+    """Warps that fit on one multiprocessor as a fraction of the most it holds, and what stands in the way of more ("" where it is full).
+
+    None where the target or the registers are unknown.
+    """
     facts = FACTS.get(target)
     if facts is None or registers is None:
-        return None
+        return None, ""
     per_warp = _up(max(registers, 1) * facts.warp_size, facts.register_unit)
     by_registers = facts.pools * (facts.registers // facts.pools // per_warp)
     per_block = _up(shared + facts.shared_reserved, facts.shared_unit)
     by_shared = facts.shared // per_block if per_block else facts.blocks
-    blocks = min(facts.blocks, facts.warps // warps, by_registers // warps, by_shared)
-    return blocks * warps / facts.warps
+    room = {
+        "registers": by_registers // warps,
+        "shared memory": by_shared,
+        "blocks": facts.blocks,
+        "warps": facts.warps // warps,
+    }
+    blocks = min(room.values())
+    limits = [name for name, count in room.items() if count == blocks]
+    return blocks * warps / facts.warps, "" if blocks * warps == facts.warps else " and ".join(limits)
 
 
 def _up(value: int, unit: int) -> int:

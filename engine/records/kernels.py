@@ -41,13 +41,17 @@ class Listing(Record):
 
 @dataclass(frozen=True, slots=True)
 class Resources(Record):
-    """Per-kernel use of the target's resources. ``occupancy`` is a fraction of the target's warps; None where unknown."""
+    """Per-kernel use of the target's resources. ``occupancy`` is a fraction of the target's warps; None where unknown.
+
+    ``limit`` says what keeps it below one: "registers", "shared memory", "blocks" or "warps" (a multiprocessor holds only so many of them).
+    """
 
     registers: int | None = None
     spills: int | None = None
     shared_bytes: int | None = None
     warps: int | None = None
     occupancy: float | None = None
+    limit: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -156,6 +156,7 @@ export class KernelsView {
       h("b", {}, `${r.kernel} `), h("code", {}, r.name), ` of ${r.frame} entry ${r.compilation.split("/").pop()}: ${plural(r.nodes.length, "ATen node")} fused; ${told}. `,
       measured(r.measured, e),
       e ? `Estimated ${ms(e.seconds)} = ${ms(Math.max(e.memory, e.arithmetic))} of ${e.memory >= e.arithmetic ? "memory traffic" : "arithmetic"} + ${ms(e.launch)} assumed for the launch: ${BOUND[/** @type {keyof typeof BOUND} */ (e.bound)]}. ` : r.bytes ? "" : "Its sizes are symbols, so nothing is estimated. ",
+      made && made.limit ? `Occupancy ${Math.round(made.occupancy * 100)} %: no more fits, for want of ${made.limit}. ` : "",
       made && made.fill ? made.fill + " " : "",
       h("span", { class: "mut" }, r.check === "not checked" ? "Not checked against ATen." : `Checked: ${r.check}. ${r.check_note}`),
     );
@@ -169,7 +170,8 @@ export class KernelsView {
       { class: i === this.at ? "sel" : "", "aria-selected": String(i === this.at), onclick: () => { this.go(i); this.frame.focus(); }, ondblclick: () => this.link() },
       h("td", { title: r.name }, h("b", {}, `${r.compilation} ${r.kernel}`), " ", h("code", {}, r.name), r.launches > 1 ? h("span", { class: "mut" }, ` ×${r.launches}`) : null),
       h("td", { title: r.nodes.join(", ") }, r.ordinals.map((/** @type {number} */ o) => [badge(o), " "]), r.nodes.slice(0, 5).join(", "), r.nodes.length > 5 ? ` and ${r.nodes.length - 5} more` : null, made.error ? h("div", { class: "bad" }, made.error) : null),
-      [r.grid ? `${r.grid.replace(/^\((.*)\)$/, "$1")} × ${r.warps || "?"}` : "", m ? ms(m.seconds) : e ? "≈ " + ms(e.seconds) : "", r.bytes, m ? perSecond(m.rate) : e ? "≈ " + perSecond(e.rate) : "", made.registers, made.spills, made.shared, made.occupancy == null ? "" : Math.round(made.occupancy * 100) + " %"].map((v) => h("td", { class: "num" }, text(v))),
+      [r.grid ? `${r.grid.replace(/^\((.*)\)$/, "$1")} × ${r.warps || "?"}` : "", m ? ms(m.seconds) : e ? "≈ " + ms(e.seconds) : "", r.bytes, m ? perSecond(m.rate) : e ? "≈ " + perSecond(e.rate) : "", made.registers, made.spills, made.shared].map((v) => h("td", { class: "num" }, text(v))),
+      h("td", { class: "num", title: made.limit ? `limited by ${made.limit}` : null }, made.occupancy == null ? "" : Math.round(made.occupancy * 100) + " %"),
       h("td", { class: "nw " + (good ? "ok" : r.check === "different" ? "bad" : "mut"), title: r.check_note }, (good ? "✓ " : r.check === "different" ? "✗ " : "") + r.check),
     );
   }
@@ -208,13 +210,13 @@ export class KernelsView {
       h("span", { class: "bar", role: "img", "aria-label": s.parts.map((/** @type {number[]} */ p) => `${p[0] > 0 ? "line " + p[0] : "generated"}: ${p[1]}`).join(", ") }, s.parts.map((/** @type {number[]} */ p) => h("i", { class: hue(p[0]), style: `width:${(p[1] / longest) * 100}%`, title: `${p[0] > 0 ? "source line " + p[0] : "generated"}: ${plural(p[1], "row")}` }))),
       h("span", { class: "num" }, s.count));
     const missing = LADDER.filter(([id]) => part && part.panes.some((/** @type {any} */ p) => p.id === id) && !steps.some((s) => s.pane === id)).map(([, title]) => title);
-    const facts = Object.entries(r.targets).map(([t, m]) => [t, m.registers, m.spills, m.shared, m.occupancy == null ? "" : Math.round(m.occupancy * 100) + " %", ms(m.seconds)]);
+    const facts = Object.entries(r.targets).map(([t, m]) => [t, m.registers, m.spills, m.shared, m.occupancy == null ? "" : Math.round(m.occupancy * 100) + " %", m.limit, ms(m.seconds)]);
     return h(
       "section", { tabindex: "0" },
       h("h4", {}, `IR ladder of ${r.kernel}, rows`, h("span", { class: "mut" }, `  ${this.target}`)),
       part ? steps.map(step) : h("p", { class: "mut" }, "Loading …"),
       missing.length ? h("p", { class: "mut" }, `No ${missing.join(", ")}: ${made ? made.error || "not made for this target" : "not compiled yet"}.`) : h("p", { class: "mut" }, "Colour: source line. Grey: generated."),
-      facts.length > 1 ? h("table", { class: "t" }, h("thead", {}, h("tr", {}, ["Target", "Regs", "Spills", "Shared", "Occup.", "Made in"].map((t) => h("th", { class: t === "Target" ? "" : "num" }, t)))), h("tbody", {}, facts.map((f) => h("tr", { class: f[0] === this.target ? "sel" : "" }, f.map((v, i) => h("td", { class: i ? "num" : "" }, text(v))))))) : null,
+      facts.length > 1 ? h("table", { class: "t" }, h("thead", {}, h("tr", {}, ["Target", "Regs", "Spills", "Shared", "Occup.", "Limited by", "Made in"].map((t) => h("th", { class: t === "Target" ? "" : "num" }, t)))), h("tbody", {}, facts.map((f) => h("tr", { class: f[0] === this.target ? "sel" : "" }, f.map((v, i) => h("td", { class: i ? "num" : "" }, text(v))))))) : null,
       h("p", { class: "mut" }, h("b", {}, "Launch "), Object.entries(r.launch).filter(([k]) => !k.endsWith("_ptr")).map(([k, v]) => `${k} ${v}`).join(", ")),
     );
   }

@@ -69,6 +69,7 @@ def source(record: GraphRecord) -> str:
     size = {"width": f"{WIDTH / DOTS_PER_INCH:.4f}", "height": f"{HEIGHT / DOTS_PER_INCH:.4f}"}
     whole = graphviz.Digraph(
         graph_attr={"ranksep": "0.4", "nodesep": "0.3"},
+        edge_attr={"arrowhead": "none"},
         node_attr={"shape": "box", "fixedsize": "true", "label": "", **size},
     )
     parents, labels, inside = _calls(nodes, edges)

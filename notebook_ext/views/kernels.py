@@ -115,6 +115,7 @@ def _target(target: TargetRecord, kernel: KernelRecord) -> dict[str, Any]:
         "spills": resources.spills if resources else None,
         "shared": size(resources.shared_bytes) if resources else "",
         "occupancy": resources.occupancy if resources else None,
+        "limit": one_line(resources.limit, 60) if resources else "",
         "seconds": target.seconds,
         "instructions": {x.stage: x.instructions for x in target.listings},
         "fill": roofline.fill(target.target, kernel.grid),

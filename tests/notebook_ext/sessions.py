@@ -202,7 +202,7 @@ def head_kernel(compilation: str, *, compiled: bool = True) -> KernelRecord:
         TargetRecord(
             "cuda:90",
             tuple(listing(s) for s in ("ttir", "ttgir", "llir", "ptx", "sass")),
-            Resources(registers=28, spills=0, shared_bytes=0, warps=1, occupancy=0.5),
+            Resources(registers=28, spills=0, shared_bytes=0, warps=1, occupancy=0.5, limit="blocks"),
             0.31,
         ),
     )

@@ -12,30 +12,30 @@ from tests.engine.kernels import written
 
 
 @pytest.mark.parametrize(
-    ("target", "registers", "shared", "warps", "expected"),
+    ("target", "registers", "shared", "warps", "expected", "limit"),
     [
-        ("cuda:90", 32, 0, 4, 1.0),  # 64 warps x 32 x 32 registers fill the file exactly
-        ("cuda:90", 33, 0, 4, 48 / 64),  # 40 registers a thread after rounding: 12 warps a scheduler
-        ("cuda:90", 255, 0, 8, 8 / 64),  # two warps a scheduler: one block of 8
-        ("cuda:90", 16, 100 * 1024, 4, 8 / 64),  # two blocks' shared memory
-        ("cuda:90", 16, 0, 1, 32 / 64),  # 32 blocks at most
-        ("cuda:89", 32, 0, 4, 1.0),
-        ("cuda:89", 16, 0, 1, 24 / 48),
-        ("hip:gfx942", 64, 0, 4, 1.0),
-        ("hip:gfx942", 128, 0, 4, 0.5),
+        ("cuda:90", 32, 0, 4, 1.0, ""),  # 64 warps x 32 x 32 registers fill the file exactly
+        ("cuda:90", 33, 0, 4, 48 / 64, "registers"),  # 40 registers a thread after rounding: 12 warps a scheduler
+        ("cuda:90", 255, 0, 8, 8 / 64, "registers"),  # two warps a scheduler: one block of 8
+        ("cuda:90", 16, 100 * 1024, 4, 8 / 64, "shared memory"),  # two blocks' shared memory
+        ("cuda:90", 16, 0, 1, 32 / 64, "blocks"),  # 32 blocks at most
+        ("cuda:89", 32, 0, 4, 1.0, ""),
+        ("cuda:89", 16, 0, 1, 24 / 48, "blocks"),
+        ("hip:gfx942", 64, 0, 4, 1.0, ""),
+        ("hip:gfx942", 128, 0, 4, 0.5, "registers"),
     ],
 )
 def test_occupancy_is_bound_by_the_scarcest_resource(
-    target: str, registers: int, shared: int, warps: int, expected: float
+    target: str, registers: int, shared: int, warps: int, expected: float, limit: str
 ) -> None:
-    """Registers, shared memory, blocks and warps each can be what there is too little of."""
-    assert occupancy(target, registers, shared, warps) == pytest.approx(expected)
+    """Registers, shared memory, blocks and warps each can be what there is too little of, and is named."""
+    assert occupancy(target, registers, shared, warps) == (pytest.approx(expected), limit)
 
 
 def test_occupancy_of_an_unknown_target_is_unknown() -> None:
     """No guess where there are no facts."""
-    assert occupancy("cuda:75", 32, 0, 4) is None
-    assert occupancy("cuda:90", None, 0, 4) is None
+    assert occupancy("cuda:75", 32, 0, 4) == (None, "")
+    assert occupancy("cuda:90", None, 0, 4) == (None, "")
 
 
 @pytest.mark.skipif(importlib.util.find_spec("triton") is None, reason="no Triton here")
