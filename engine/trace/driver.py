@@ -49,6 +49,7 @@ for _family in (
     "values.autograd_functions",
     "values.builtin_functions",
     "values.caches",
+    "values.collectives",
     "values.constants",
     "values.container_objects",
     "values.contexts",

@@ -57,7 +57,11 @@ def special_of(fn: Any) -> Special | None:
     if type(fn) is types.BuiltinFunctionType and isinstance(fn.__self__, type):
         # Class methods from C are bound anew at each access.
         return BY_NAME.get((fn.__self__.__name__, fn.__name__))
-    if type(fn) is types.FunctionType and fn.__module__ and fn.__module__.startswith("torch._dynamo"):
+    if (
+        type(fn) is types.FunctionType
+        and fn.__module__
+        and fn.__module__.startswith(("torch._dynamo", "torch.distributed"))
+    ):
         return BY_NAME.get((fn.__module__, fn.__name__))
     return None
 

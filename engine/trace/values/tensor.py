@@ -411,6 +411,8 @@ def _tensor(tx: Tracer, real: torch.Tensor, origin: Origin) -> Value:
         raise Unsupported("unsupported-operation", f"a tensor of layout {real.layout}")
     if torch._C._functorch.is_functorch_wrapped_tensor(real):
         raise Unsupported("unsupported-operation", "a tensor inside a functorch transformation")
+    if is_wrapper:
+        _check_parts(real)
     with torch._C.DisableTorchFunctionSubclass():
         fake = fake_of(tx, real if plain else _without_class(real), origin)
     tx.tensors_seen = True
@@ -437,6 +439,15 @@ def _is_wrapper(real: Any) -> bool:
     own = type(real).__torch_function__
     plain: Any = torch.Tensor.__torch_function__
     return own is torch._C._disabled_torch_function_impl or getattr(own, "__func__", None) is plain.__func__
+
+
+def _check_parts(real: Any) -> None:
+    other = [
+        type(p).__name__ for n in real.__tensor_flatten__()[0] if not isinstance(p := getattr(real, n), torch.Tensor)
+    ]
+    if other:
+        text = f"a {type(real).__name__}: beside tensors it is made of a {other[0]}"
+        raise Unsupported("unsupported-operation", text)
 
 
 def _guard(tx: Tracer, real: torch.Tensor, fake: torch.Tensor, origin: Origin) -> None:

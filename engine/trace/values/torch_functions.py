@@ -116,7 +116,13 @@ _LEFT_IN_TORCH = tuple(
 )
 """Parts of torch that work on more than tensors: the program, its processes, files, devices, other compilers."""
 _LEFT_DOTTED = tuple(f"{name}." for name in _LEFT_IN_TORCH)
-_INLINE_ANYWAY = ("torch.autograd.grad_mode", "torch._higher_order_ops", "torch._dynamo.mutation_guard", "torch.optim")
+_INLINE_ANYWAY = (
+    "torch.autograd.grad_mode",
+    "torch._higher_order_ops",
+    "torch._dynamo.mutation_guard",
+    "torch.optim",
+    "torch.distributed._functional_collectives",
+)
 _LEFT_TO_PYTHON = frozenset(
     "logging warnings importlib threading asyncio subprocess socket os io pdb numpy scipy pandas matplotlib tqdm IPython time "
     "gc sys traceback multiprocessing concurrent shutil pathlib json pickle tempfile linecache".split()

@@ -8,7 +8,12 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.overrides
-from torch.fx.experimental.symbolic_shapes import _advise_is_size
+from torch.fx.experimental.symbolic_shapes import (
+    _advise_is_size,
+    guard_or_false,
+    guard_or_true,
+    has_free_unbacked_symbols,
+)
 
 from engine.ir.origin import Attr, Item
 from engine.ir.unbacked import is_unbacked
@@ -99,6 +104,24 @@ def _check(tx: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
             check_deferred(tx)
             return NONE
     raise Unsupported("unknown-call", "torch._check or torch._assert of what is not known while tracing")
+
+
+@special(guard_or_false, guard_or_true)
+def _guard_or(tx: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    condition = force(tx, args[0] if args else kwargs["a"])
+    if isinstance(condition, SymValue) and is_unbacked(condition.sym):
+        raise Unsupported("data-dependent", "a condition on a size that is not known while tracing")
+    return Const(condition.truth(tx))
+
+
+@special(has_free_unbacked_symbols)
+def _has_unknown(tx: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    found = force(tx, args[0])
+    if isinstance(found, TensorValue):
+        return Const(any(is_unbacked(s) for s in found.fake.shape))
+    if isinstance(found, SymValue):
+        return Const(is_unbacked(found.sym))
+    raise Unsupported("unknown-call", "has_free_unbacked_symbols of something else than a tensor or a number")
 
 
 @special(_advise_is_size)
