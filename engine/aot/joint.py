@@ -15,6 +15,7 @@ import torch.fx
 from torch._prims_common import is_non_overlapping_and_dense_or_false
 from torch._subclasses.functional_tensor import FunctionalTensor, FunctionalTensorMode
 from torch.fx.experimental.proxy_tensor import disable_proxy_modes_tracing, get_proxy_mode, track_tensor_tree
+from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
 from engine.aot.analyse import is_mutating, is_reshaped, output_args
 from engine.aot.functionalize import Interpreter, Tracing, fake_mode_of, labelled, symbols, trace, unwrap
@@ -199,7 +200,15 @@ class _Differentiating(Tracing):
             marks.mark(None)
             for hook in hooks:
                 hook.remove()
-        return [None if g is None else unwrap(g) if isinstance(g, FunctionalTensor) else g for g in found]
+        return [self._gradient(n, g) for n, g in zip(self.needing, found, strict=True)]
+
+    def _gradient(self, position: int, gradient: Any) -> Any:
+        if isinstance(gradient, FunctionalTensor):
+            return unwrap(gradient)
+        if is_traceable_wrapper_subclass(gradient):
+            name = self._inputs[position].name
+            raise NotFunctional(f"the gradient of {name}, a plain tensor, would be a {type(gradient).__name__}")
+        return gradient
 
     def _tangent(self, number: int, result: torch.Tensor) -> torch.Tensor:
         """A new input of the graph, laid out as the result is."""

@@ -113,8 +113,8 @@ def run_again(graph: torch.fx.GraphModule, joint: Joint) -> Again:
         tuple(whole.get(k) for k in joint.differentiable),
         joint.needing,
         written,
-        _devices(joint) if any(map(is_random, joint.module.graph.nodes)) else (),
-        tuple((d, torch.is_autocast_enabled(d), torch.get_autocast_dtype(d)) for d in ("cpu", "cuda")),
+        devices_of(joint.inputs) if any(map(is_random, joint.module.graph.nodes)) else (),
+        autocast_now(),
         "" if counted is None else f"what {counted} held before the call wrote to it is gone",
     )
 
@@ -152,6 +152,12 @@ def _are_statistics(node: torch.fx.Node, first: int, reached: set[torch.fx.Node]
     return all(n not in reached or k in (first, first + 1) for k, n in enumerate(node.args))
 
 
-def _devices(joint: Joint) -> tuple[str, ...]:
-    found = {str(v.device) for v in joint.inputs if isinstance(v, torch.Tensor)}
+def devices_of(inputs: Sequence[Any]) -> tuple[str, ...]:
+    """The devices that a call with these inputs may draw random numbers on."""
+    found = {str(v.device) for v in inputs if isinstance(v, torch.Tensor)}
     return tuple(sorted({"cpu", *(d for d in found if d.startswith("cuda"))}))
+
+
+def autocast_now() -> tuple[Autocast, ...]:
+    """What autocast is set to."""
+    return tuple((d, torch.is_autocast_enabled(d), torch.get_autocast_dtype(d)) for d in ("cpu", "cuda"))

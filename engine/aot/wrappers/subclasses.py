@@ -1,11 +1,13 @@
 """Takes tensor subclasses apart before the graph and puts them together after it: the functional graph sees plain tensors only.
 
-The protocol is torch's for traceable wrapper subclasses (``__tensor_flatten__``, ``__tensor_unflatten__``).
+Gradients go the same way: autograd nodes around the compiled graph take those of outputs apart, and put those of inputs together.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import functools
+import operator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,9 +15,11 @@ import torch
 import torch.fx
 from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
-from engine.aot.analyse import is_reshaped, output_args
+from engine.aot.analyse import is_reshaped, needs_gradients, output_args
 from engine.aot.views import NotFunctional, storage_of, writes_to
+from engine.aot.wrappers.again import Again, autocast_now, devices_of
 from engine.aot.wrappers.aliases import set_version
+from engine.aot.wrappers.parts import Born, Gradient, Parts, taken_apart
 from engine.aot.wrappers.rewrite import rewritten
 from engine.aot.wrappers.wrapper import Call, Change, Run
 from engine.ir.frame import GraphInput
@@ -28,51 +32,13 @@ NAME = "tensor subclasses"
 
 
 @dataclass(frozen=True)
-class Parts:
-    """How a subclass is put together; parts that are subclasses themselves are nested."""
-
-    type: Any
-    names: tuple[str, ...]
-    context: Any
-    size: tuple[int, ...]
-    stride: tuple[int, ...]
-    inside: tuple[Parts | None, ...]
-    """Per name: the parts of the part, None for a plain tensor."""
-
-    def take(self, whole: Any) -> Iterator[Any]:
-        """The plain tensors inside, in order."""
-        for name, inside in zip(self.names, self.inside, strict=True):
-            part = getattr(whole, name)
-            if inside is None:
-                yield part
-            else:
-                yield from inside.take(part)
-
-    def paths(self) -> Iterator[tuple[str, ...]]:
-        """How each plain tensor is reached."""
-        for name, inside in zip(self.names, self.inside, strict=True):
-            for rest in ((),) if inside is None else inside.paths():
-                yield (name, *rest)
-
-    def build(self, *plain: Any) -> Any:
-        """The subclass around plain tensors."""
-        return self._build(iter(plain))
-
-    def _build(self, plain: Iterator[Any]) -> Any:
-        parts = {
-            name: next(plain) if inside is None else inside._build(plain)
-            for name, inside in zip(self.names, self.inside, strict=True)
-        }
-        return self.type.__tensor_unflatten__(parts, self.context, self.size, self.stride)
-
-
-@dataclass(frozen=True)
 class Output:
     """One output of the call as it was: an input itself, or made from results ``first`` and following."""
 
     first: int
     parts: Parts | None = None
     given: int | None = None
+    needs_gradient: bool = False
 
 
 @dataclass(frozen=True)
@@ -82,31 +48,43 @@ class Subclasses:
     inputs: tuple[Parts | None, ...]
     writes: tuple[int, ...]
     outputs: tuple[Output, ...]
+    gradients: tuple[Gradient | None, ...]
+    """Per input how its gradient is put together, where it is a subclass that needs one."""
+    again: Again
+    """For gradients of outputs that are of another kind than the outputs."""
 
 
 def pre_compile(call: Call) -> Change | None:
     """Let the graph take the tensors inside of subclasses; None where there is no subclass.
 
     Raises:
-        NotFunctional: gradients are needed through one, its sizes vary, or an output is a view of one.
+        NotFunctional: one that is written to needs gradients, its sizes vary, or an output is a view of one.
     """
-    given = tuple(_parts(i.name, i.fake) if is_traceable_wrapper_subclass(i.fake) else None for i in call.inputs)
+    given = tuple(Parts.of(i.name, i.fake) if is_traceable_wrapper_subclass(i.fake) else None for i in call.inputs)
     outputs = output_args(call.graph.graph)
     if not any(given) and not any(_is_wrapper(_fake(o)) for o in outputs):
         return None
+    trains = needs_gradients(call.graph, call.inputs)
     for i, parts in zip(call.inputs, given, strict=True):
         if parts is not None:
-            _check(i)
-    inputs = tuple(plain for i, parts in zip(call.inputs, given, strict=True) for plain in _plain(i, parts))
-    planned = _outputs(call, outputs)
-    graph = _rewritten(call, given, planned)
+            _check(i, trains=trains)
+    gradients = tuple(
+        Gradient(i.name, p) if trains and p is not None and i.real.requires_grad else None
+        for i, p in zip(call.inputs, given, strict=True)
+    )
+    inputs = tuple(
+        plain for i, p, g in zip(call.inputs, given, gradients, strict=True) for plain in _plain(i, p, g is not None)
+    )
+    planned = _outputs(call, outputs, trains=trains)
+    if any(gradients):
+        _check_apart(call, gradients, outputs)
+    graph = _rewritten(call, given, gradients, planned)
     writes = tuple(
         0 if p is None or i.fake.is_inference() else writes_to(i.fake) - i.version
         for i, p in zip(call.inputs, given, strict=True)
     )
-    return Change(
-        Call(graph, inputs), _actions(call, given, planned), Subclasses(given, writes, planned), _guards(inputs)
-    )
+    plan = Subclasses(given, writes, planned, gradients, _again(call, planned))
+    return Change(Call(graph, inputs), _actions(call, given, gradients, planned), plan, _guards(inputs))
 
 
 def _fake(node: Any) -> Any:
@@ -117,24 +95,32 @@ def _is_wrapper(value: Any) -> bool:
     return is_traceable_wrapper_subclass(value)
 
 
-def _check(i: GraphInput) -> None:
-    if torch.is_grad_enabled() and (i.fake.requires_grad or i.real.requires_grad):
-        raise NotFunctional(f"gradients are needed through {i.name}, a {type(i.fake).__name__}")
+def _check(i: GraphInput, *, trains: bool) -> None:
+    kind = type(i.fake).__name__
     if is_reshaped(i.fake, i.real):
-        raise NotFunctional(f"the shape or layout of {i.name}, a {type(i.fake).__name__}, is changed in place")
+        raise NotFunctional(f"the shape or layout of {i.name}, a {kind}, is changed in place")
+    if trains and (i.fake.is_inference() or writes_to(i.fake) != i.version):
+        raise NotFunctional(f"{i.name}, a {kind}, is written to, and gradients are needed")
 
 
-def _parts(name: str, fake: Any) -> Parts:
-    if fake._has_symbolic_sizes_strides:
-        raise NotFunctional(f"{name} is a {type(fake).__name__} whose sizes vary")
-    names, context = fake.__tensor_flatten__()
-    inside = tuple(
-        _parts(name, getattr(fake, n)) if is_traceable_wrapper_subclass(getattr(fake, n)) else None for n in names
-    )
-    return Parts(type(fake), tuple(names), context, tuple(fake.shape), tuple(fake.stride()), inside)
+def _check_apart(call: Call, gradients: Sequence[Gradient | None], outputs: Sequence[Any]) -> None:
+    """What gradients flow through must be floating-point tensors of their own, which no output shows."""
+    taken: list[int] = []
+    for i, gradient in zip(call.inputs, gradients, strict=True):
+        if gradient is None:
+            continue
+        kind, plain = type(i.fake).__name__, list(_insides(i.fake))
+        if not all(p.is_floating_point() or p.is_complex() for p in plain):
+            raise NotFunctional(f"gradients are needed through {i.name}, a {kind} that holds tensors without any")
+        taken += map(storage_of, plain)
+    shown = [
+        f for o in outputs if isinstance(f := _fake(o), torch.Tensor) and all(f is not i.fake for i in call.inputs)
+    ]
+    if len(set(taken)) < len(taken) or any(storage_of(p) in taken for f in shown for p in _insides(f)):
+        raise NotFunctional("gradients are needed through a tensor subclass over memory that others see")
 
 
-def _plain(i: GraphInput, parts: Parts | None) -> Iterator[GraphInput]:
+def _plain(i: GraphInput, parts: Parts | None, needs_gradient: bool = False) -> Iterator[GraphInput]:
     if parts is None:
         yield i
         return
@@ -144,10 +130,11 @@ def _plain(i: GraphInput, parts: Parts | None) -> Iterator[GraphInput]:
             origin = Attr(origin, name)
         # Inside a subclass torch counts no writes: those to the whole say whether a part may have changed.
         version = 0 if i.fake.is_inference() or writes_to(i.fake) == i.version else -1
-        yield GraphInput("_".join((i.name, *path)), origin, fake, real, version)
+        given = real.detach().requires_grad_() if needs_gradient else real
+        yield GraphInput("_".join((i.name, *path)), origin, fake, given, version)
 
 
-def _outputs(call: Call, outputs: Sequence[Any]) -> tuple[Output, ...]:
+def _outputs(call: Call, outputs: Sequence[Any], *, trains: bool) -> tuple[Output, ...]:
     shared = [storage_of(f) for i in call.inputs if isinstance(i.fake, torch.Tensor) for f in _insides(i.fake)]
     found: list[Output] = []
     first = 0
@@ -157,13 +144,16 @@ def _outputs(call: Call, outputs: Sequence[Any]) -> tuple[Output, ...]:
         if given is not None:
             found.append(Output(first, given=given))
             continue
-        parts = _parts(str(node), fake) if _is_wrapper(fake) else None
+        parts = Parts.of(str(node), fake) if _is_wrapper(fake) else None
         if parts is not None:
             inside = [storage_of(f) for f in parts.take(fake)]
             if fake._is_view() or any(s in shared for s in inside) or len(set(inside)) < len(inside):
                 raise NotFunctional(f"{node} is a {type(fake).__name__} over memory that others see")
             shared += inside
-        found.append(Output(first, parts))
+        needs_gradient = trains and parts is not None and fake.requires_grad
+        if needs_gradient and fake.is_leaf:
+            raise NotFunctional(f"{node} is a {type(fake).__name__} made inside that requires grad itself")
+        found.append(Output(first, parts, needs_gradient=needs_gradient))
         first += 1 if parts is None else len(list(parts.paths()))
     return tuple(found)
 
@@ -176,34 +166,44 @@ def _insides(fake: Any) -> Iterator[Any]:
         yield from _insides(getattr(fake, name))
 
 
-def _rewritten(call: Call, given: Sequence[Parts | None], outputs: Sequence[Output]) -> torch.fx.GraphModule:
+def _rewritten(
+    call: Call, given: Sequence[Parts | None], gradients: Sequence[Gradient | None], outputs: Sequence[Output]
+) -> torch.fx.GraphModule:
     def place(copy: torch.fx.Graph, n: int, node: torch.fx.Node, known: dict[torch.fx.Node, Any]) -> torch.fx.Node:
         parts = given[n]
         if parts is None:
             return copy.node_copy(node)
-        return _put_together(copy, call.inputs[n], parts, node)
+        gradient = gradients[n]
+        build = parts.build if gradient is None else gradient.put_together
+        return _put_together(copy, call.inputs[n], parts, build, node)
 
     def returned(copy: torch.fx.Graph, values: Sequence[Any]) -> list[Any]:
         found: list[Any] = []
         for output, value, old in zip(outputs, values, output_args(call.graph.graph), strict=True):
             if output.given is None:
-                found += [value] if output.parts is None else _taken_apart(copy, value, _fake(old), output.parts)
+                found += [value] if output.parts is None else _taken_apart(copy, value, _fake(old), output)
         return found
 
     return rewritten(call.graph, place, returned=returned)
 
 
-def _put_together(copy: torch.fx.Graph, i: GraphInput, parts: Parts, node: torch.fx.Node) -> torch.fx.Node:
+def _put_together(
+    copy: torch.fx.Graph, i: GraphInput, parts: Parts, build: Callable[..., Any], node: torch.fx.Node
+) -> torch.fx.Node:
     plain = []
     for given in _plain(i, parts):
         plain.append(copy.placeholder(given.name))
         plain[-1].meta["example_value"] = given.fake
-    made = copy.create_node("call_function", InGraph("put_together", parts.build), tuple(plain), name=node.name)
+    made = copy.create_node("call_function", InGraph("put_together", build), tuple(plain), name=node.name)
     made.meta.update(node.meta)
     return made
 
 
-def _taken_apart(copy: torch.fx.Graph, node: torch.fx.Node, fake: Any, parts: Parts) -> list[torch.fx.Node]:
+def _taken_apart(copy: torch.fx.Graph, node: torch.fx.Node, fake: Any, output: Output) -> list[torch.fx.Node]:
+    parts = output.parts
+    assert parts is not None
+    if output.needs_gradient:
+        return _taken_apart_with_gradients(copy, node, fake, parts)
     found = []
     for path in parts.paths():
         part, value = node, fake
@@ -214,6 +214,19 @@ def _taken_apart(copy: torch.fx.Graph, node: torch.fx.Node, fake: Any, parts: Pa
     return found
 
 
+def _taken_apart_with_gradients(
+    copy: torch.fx.Graph, node: torch.fx.Node, fake: Any, parts: Parts
+) -> list[torch.fx.Node]:
+    values = tuple(p.detach().requires_grad_() for p in parts.take(fake))
+    taken = copy.call_function(InGraph("take_apart", functools.partial(taken_apart, parts)), (node,))
+    taken.meta.update(node.meta, example_value=values)
+    found = []
+    for n, value in enumerate(values):
+        found.append(copy.call_function(operator.getitem, (taken, n)))
+        found[-1].meta.update(node.meta, example_value=value)
+    return found
+
+
 def _get_part(whole: Any, name: str) -> Any:
     return getattr(whole, name)
 
@@ -221,7 +234,9 @@ def _get_part(whole: Any, name: str) -> Any:
 _part = InGraph("part", _get_part)
 
 
-def _actions(call: Call, given: Sequence[Parts | None], outputs: Sequence[Output]) -> tuple[WrapperAction, ...]:
+def _actions(
+    call: Call, given: Sequence[Parts | None], gradients: Sequence[Gradient | None], outputs: Sequence[Output]
+) -> tuple[WrapperAction, ...]:
     why = "the functional graph computes with plain tensors"
     taken = [
         WrapperAction(i.name, f"passed as its {' and '.join('.'.join(path) for path in p.paths())}", why)
@@ -233,7 +248,12 @@ def _actions(call: Call, given: Sequence[Parts | None], outputs: Sequence[Output
         for n, o in enumerate(outputs)
         if o.parts is not None
     ]
-    return (*taken, *made)
+    joined = [
+        WrapperAction(i.name, "its gradient is put together", "eager gives the subclass a gradient of its own type")
+        for i, g in zip(call.inputs, gradients, strict=True)
+        if g is not None
+    ]
+    return (*taken, *made, *joined)
 
 
 def _guards(inputs: Sequence[GraphInput]) -> tuple[NoOverlap, ...]:
@@ -249,28 +269,52 @@ def _guards(inputs: Sequence[GraphInput]) -> tuple[NoOverlap, ...]:
     return tuple(found)
 
 
+def _again(call: Call, outputs: Sequence[Output]) -> Again:
+    """How gradients are found otherwise: each output that is a subclass is one that they may come back through."""
+    nodes = output_args(call.graph.graph)
+    needing = tuple(n for n, i in enumerate(call.inputs) if isinstance(i.real, torch.Tensor) and i.real.requires_grad)
+    names = tuple(str(node) if o.needs_gradient else None for node, o in zip(nodes, outputs, strict=True))
+    given = [i.real for i in call.inputs if isinstance(i.real, torch.Tensor)]
+    written = _written(call)
+    reason = f"{call.inputs[min(written)].name} was written to" if written else ""
+    return Again(call.graph, names, needing, written, devices_of(given), autocast_now(), reason)
+
+
+def _written(call: Call) -> frozenset[int]:
+    tensors = [(n, i) for n, i in enumerate(call.inputs) if isinstance(i.fake, torch.Tensor)]
+    return frozenset(n for n, i in tensors if i.fake.is_inference() or writes_to(i.fake) != i.version)
+
+
 def post_compile(change: Change, run: Run) -> Run:
     """Takes apart, runs, counts the writes to whole tensors, and puts together."""
     plan: Subclasses = change.plan
     counted = [(n, w) for n, w in enumerate(plan.writes) if w]
+    trains = any(o.needs_gradient for o in plan.outputs)
 
     def call(*inputs: Any) -> tuple[Any, ...]:
         plain: list[Any] = []
-        for value, parts in zip(inputs, plan.inputs, strict=True):
-            plain += [value] if parts is None else parts.take(value)
+        for value, parts, gradient in zip(inputs, plan.inputs, plan.gradients, strict=True):
+            if parts is None:
+                plain.append(value)
+            else:
+                plain += parts.take(value) if gradient is None else gradient.take_apart(value)
         versions = [(inputs[n], inputs[n]._version + w) for n, w in counted]
+        born = Born.of(plan.again, inputs) if trains else None
         results = run(*plain)
         for whole, version in versions:
             set_version((whole,), (version,))
-        return tuple(_output(o, inputs, results) for o in plan.outputs)
+        return tuple(_output(n, o, inputs, results, born) for n, o in enumerate(plan.outputs))
 
     return call
 
 
-def _output(output: Output, inputs: Sequence[Any], results: Sequence[Any]) -> Any:
+def _output(number: int, output: Output, inputs: Sequence[Any], results: Sequence[Any], born: Born | None) -> Any:
     if output.given is not None:
         return inputs[output.given]
     if output.parts is None:
         return results[output.first]
     count = len(list(output.parts.paths()))
-    return output.parts.build(*results[output.first : output.first + count])
+    plain = results[output.first : output.first + count]
+    if born is None or not output.needs_gradient:
+        return output.parts.build(*plain)
+    return born.put_together(number, output.parts, plain)

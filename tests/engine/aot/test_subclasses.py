@@ -114,16 +114,6 @@ def test_a_part_that_comes_to_be_shared_is_compiled_again() -> None:
     assert same(ours, theirs)
 
 
-def test_gradients_through_a_subclass_are_eagers() -> None:
-    """Where gradients are needed the graph runs as traced, and the record says why."""
-    x = TwoTensor(torch.randn(3), torch.randn(3)).requires_grad_()
-    with engine.record() as session:
-        engine.compile(lambda x: (x * 3).sum(), backend="aot_eager")(x).backward()
-    assert torch.equal(x.grad.a, torch.full((3,), 3.0))
-    assert session.compilations[0].aot is not None
-    assert session.compilations[0].aot.mode != "inference"
-
-
 def test_a_subclass_of_another_context_is_compiled_again() -> None:
     """What a subclass holds beside its tensors is guarded."""
 

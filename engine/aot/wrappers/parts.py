@@ -1,0 +1,227 @@
+"""How a tensor subclass is taken apart into plain tensors and put together again, also where autograd looks on.
+
+The protocol is torch's for traceable wrapper subclasses (``__tensor_flatten__``, ``__tensor_unflatten__``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch.utils._python_dispatch import is_traceable_wrapper_subclass
+
+from engine.aot.randomness import drawn_from
+from engine.aot.views import NotFunctional
+from engine.aot.wrappers.again import Again, NotAgain
+
+UNEXPECTED = (
+    "The gradient of an output of this compiled graph came back as a {}, which is not what the output is; the call cannot be run again "
+    "to follow it: {}. Compile with backend='eager', or leave this part uncompiled (engine.disable)."
+)
+
+
+@dataclass(frozen=True)
+class Parts:
+    """How a subclass is put together; parts that are subclasses themselves are nested."""
+
+    type: Any
+    names: tuple[str, ...]
+    context: Any
+    size: tuple[int, ...]
+    stride: tuple[int, ...]
+    inside: tuple[Parts | None, ...]
+    """Per name: the parts of the part, None for a plain tensor."""
+
+    @classmethod
+    def of(cls, name: str, whole: Any) -> Parts:
+        """How ``whole`` is put together.
+
+        Raises:
+            NotFunctional: its sizes vary.
+        """
+        if whole._has_symbolic_sizes_strides:
+            raise NotFunctional(f"{name} is a {type(whole).__name__} whose sizes vary")
+        names, context = whole.__tensor_flatten__()
+        values = [getattr(whole, n) for n in names]
+        inside = tuple(cls.of(name, v) if is_traceable_wrapper_subclass(v) else None for v in values)
+        return cls(type(whole), tuple(names), context, tuple(whole.shape), tuple(whole.stride()), inside)
+
+    def take(self, whole: Any) -> Iterator[Any]:
+        """The plain tensors inside, in order."""
+        for name, inside in zip(self.names, self.inside, strict=True):
+            part = getattr(whole, name)
+            if inside is None:
+                yield part
+            else:
+                yield from inside.take(part)
+
+    def paths(self) -> Iterator[tuple[str, ...]]:
+        """How each plain tensor is reached."""
+        for name, inside in zip(self.names, self.inside, strict=True):
+            for rest in ((),) if inside is None else inside.paths():
+                yield (name, *rest)
+
+    def build(self, *plain: Any) -> Any:
+        """The subclass around plain tensors."""
+        return self._build(iter(plain))
+
+    def _build(self, plain: Iterator[Any]) -> Any:
+        parts = {
+            name: next(plain) if inside is None else inside._build(plain)
+            for name, inside in zip(self.names, self.inside, strict=True)
+        }
+        return self.type.__tensor_unflatten__(parts, self.context, self.size, self.stride)
+
+    def is_of(self, value: Any) -> bool:
+        """Whether ``value`` is put together in this way, whatever its strides are."""
+        if type(value) is not self.type:
+            return False
+        names, context = value.__tensor_flatten__()
+        if tuple(names) != self.names or context != self.context or tuple(value.shape) != self.size:
+            return False
+        pairs = zip(self.names, self.inside, strict=True)
+        return all(
+            not is_traceable_wrapper_subclass(getattr(value, n)) if i is None else i.is_of(getattr(value, n))
+            for n, i in pairs
+        )
+
+
+@dataclass
+class Gradient:
+    """How the gradient of an input that is a subclass is put together: known once the backward is traced."""
+
+    name: str
+    given: Parts
+    found: Parts | None = None
+
+    def put_together(self, *plain: Any) -> Any:
+        """In the traced graph: the input around its parts, from which gradients flow back into the parts."""
+        return _Put.apply(self.given, self._note, *plain)  # type: ignore[no-untyped-call]
+
+    def _note(self, gradient: Any) -> Parts:
+        if not self.given.is_of(gradient):
+            kind = type(gradient).__name__
+            other = f"{kind} of other parts" if type(gradient) is self.given.type else kind
+            raise NotFunctional(f"the gradient of {self.name}, a {self.given.type.__name__}, would be a {other}")
+        if self.found is None:  # later ones are of calls that are run again
+            self.found = Parts.of(self.name, gradient)
+        return self.found
+
+    def take_apart(self, whole: Any) -> tuple[Any, ...]:
+        """Around the compiled graph: the parts of the input, whose gradients become one of the whole."""
+        taken: tuple[Any, ...] = _Taken.apply(self.given, self.found or self.given, whole)  # type: ignore[no-untyped-call]
+        return taken
+
+
+def taken_apart(parts: Parts, whole: Any) -> tuple[Any, ...]:
+    """The parts of what is put together inside a graph, whose gradients become one of the whole."""
+    taken: tuple[Any, ...] = _Taken.apply(parts, parts, whole)  # type: ignore[no-untyped-call]
+    return taken
+
+
+def _parts_of_gradient(gradient: Any) -> Parts:
+    return Parts.of("a gradient", gradient)
+
+
+class _Taken(torch.autograd.Function):
+    """A subclass to its parts; back, gradients of parts to one of the subclass."""
+
+    @staticmethod
+    def forward(ctx: Any, parts: Parts, gradient: Parts, whole: Any) -> tuple[Any, ...]:
+        ctx.set_materialize_grads(False)
+        plain = tuple(p.detach() for p in parts.take(whole))
+        ctx.gradient, ctx.like = gradient, tuple((p.shape, p.dtype, p.device) for p in plain)
+        ctx.whole, ctx.version = whole, whole._version
+        return plain
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Any) -> Any:
+        if all(g is None for g in grads):
+            return None, None, None
+        _check_version(ctx.whole, ctx.version)
+        pairs = zip(grads, ctx.like, strict=True)
+        filled = [torch.zeros(size, dtype=d, device=on) if g is None else g for g, (size, d, on) in pairs]
+        return None, None, _Put.apply(ctx.gradient, _parts_of_gradient, *filled)  # type: ignore[no-untyped-call]
+
+
+def _check_version(tensor: torch.Tensor, version: int) -> None:
+    if tensor._version != version:
+        raise RuntimeError(
+            "one of the variables needed for gradient computation has been modified by an inplace operation: "
+            f"[{type(tensor).__name__} {list(tensor.shape)}] is at version {tensor._version}; expected version {version} instead."
+        )
+
+
+class _Put(torch.autograd.Function):
+    """Parts to the subclass around them; back, a gradient of the subclass to those of its parts."""
+
+    @staticmethod
+    def forward(ctx: Any, parts: Parts, note: Any, *plain: Any) -> Any:
+        ctx.set_materialize_grads(False)
+        ctx.note, ctx.count = note, len(plain)
+        return parts.build(*(p.detach() for p in plain))
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Any) -> Any:
+        if gradient is None:
+            return (None, None) + (None,) * ctx.count
+        return None, None, *taken_apart(ctx.note(gradient), gradient)
+
+
+@dataclass(frozen=True)
+class Born:
+    """One call as it was, for gradients that come back as another kind of tensor than the compiled backward knows."""
+
+    again: Again
+    inputs: tuple[Any, ...]
+    versions: tuple[int, ...]
+    random: tuple[torch.Tensor, ...]
+
+    @classmethod
+    def of(cls, again: Again, inputs: tuple[Any, ...]) -> Born:
+        """The call that is about to be made."""
+        tensors = [isinstance(i, torch.Tensor) and not i.is_inference() for i in inputs]
+        versions = tuple(i._version if t else 0 for i, t in zip(inputs, tensors, strict=True))
+        return cls(again, inputs, versions, drawn_from(again.devices))
+
+    def put_together(self, number: int, parts: Parts, plain: Sequence[Any]) -> Any:
+        """Output ``number`` of the call."""
+        needing = [self.inputs[n] for n in self.again.needing]
+        return _Output.apply(self, number, parts, len(plain), *plain, *needing)  # type: ignore[no-untyped-call]
+
+    def gradients(self, number: int, tangent: Any) -> Sequence[Any]:
+        """Gradients of the inputs that need one, for a gradient of output ``number``."""
+        for n, (given, version) in enumerate(zip(self.inputs, self.versions, strict=True)):
+            if n not in self.again.written and isinstance(given, torch.Tensor) and not given.is_inference():
+                _check_version(given, version)
+        tangents = [tangent if n == number else None for n in range(len(self.again.nodes))]
+        try:
+            with torch.enable_grad():
+                found = self.again.gradients(self.inputs, self.versions, self.random, tangents)
+        except NotAgain as error:
+            raise RuntimeError(UNEXPECTED.format(type(tangent).__name__, error)) from None
+        if torch.is_grad_enabled():
+            return found
+        return [None if g is None else g.detach() for g in found]
+
+
+class _Output(torch.autograd.Function):
+    """Parts to an output; back, its gradient to those of the parts, or straight to the inputs where it is of another kind."""
+
+    @staticmethod
+    def forward(ctx: Any, born: Born, number: int, parts: Parts, count: int, *given: Any) -> Any:
+        ctx.set_materialize_grads(False)
+        ctx.born, ctx.number, ctx.parts, ctx.count = born, number, parts, count
+        return parts.build(*(p.detach() for p in given[:count]))
+
+    @staticmethod
+    def backward(ctx: Any, tangent: Any) -> Any:
+        inputs = len(ctx.born.again.needing)
+        none = (None,) * 4
+        if tangent is None:
+            return none + (None,) * (ctx.count + inputs)
+        if ctx.parts.is_of(tangent):
+            return *none, *taken_apart(ctx.parts, tangent), *((None,) * inputs)
+        return *none, *((None,) * ctx.count), *ctx.born.gradients(ctx.number, tangent)
