@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
+import torch
 from torch._guards import GuardSource, Source
 
 STACK = "__stack_"
@@ -471,6 +472,35 @@ class Referent(Origin):
     def read(self, base: Any) -> Any:
         return base()
 
+
+@dataclass(frozen=True)
+class Drawn(Origin):
+    """The ``index``-th number that a call draws from a ``random.Random``, as a tensor. Reading it draws: only compiled code does."""
+
+    base: Origin
+    index: int
+    method: str
+    args: tuple[Any, ...]
+    kwargs: tuple[tuple[str, Any], ...] = ()
+
+    @property
+    def expr(self) -> str:
+        return f"{self.base.expr}.{self.method}#{self.index}"
+
+    def code(self, base: str, const: ConstName) -> str:
+        return f"{const(self.read, 'draw')}({base})"
+
+    def read(self, base: Any) -> Any:
+        return torch.tensor(getattr(base, self.method)(*self.args, **dict(self.kwargs)), device="cpu", dtype=self.dtype)
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """That of the tensor."""
+        return torch.int64 if self.method in WHOLE_DRAWS else torch.float64
+
+
+WHOLE_DRAWS = frozenset(("randint", "randrange", "getrandbits"))
+"""The methods of ``random.Random`` that draw whole numbers."""
 
 _PLAIN: dict[type, Callable[[Any], Any]] = {
     int: int.__int__,

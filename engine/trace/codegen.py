@@ -7,6 +7,7 @@ import operator
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
+from functools import partial
 from types import BuiltinFunctionType, CodeType, FunctionType
 from typing import TYPE_CHECKING, Any
 
@@ -25,6 +26,7 @@ from engine.ir.origin import (
     Attr,
     CellOf,
     Closure,
+    Drawn,
     EntryAt,
     Fixed,
     Global,
@@ -42,7 +44,7 @@ from engine.ir.origin import (
     tensor_of_array,
 )
 from engine.trace.signals import Unsupported
-from engine.trace.support import call_restoring, check_truth
+from engine.trace.support import call_restoring, check_truth, rewinding
 from engine.trace.values.base import Const, Lazy, Value
 from engine.trace.values.functions import CellValue
 
@@ -88,6 +90,7 @@ class Codegen:
         self._pending: list[Any] = []
         self._cyclic: set[int] = set()
         self._shared: set[int] = set()
+        self._rewinds: list[str] = []
         self._count = 0
         self._cells = frozenset(code.co_cellvars)
         self._free = frozenset(code.co_freevars)
@@ -359,6 +362,14 @@ class Codegen:
         self.head.const(None)
         self.head.store(name)
 
+    def _keep_random_states(self, inputs: list[Origin]) -> None:
+        """Where Python may have to run the function's own code after all, it draws the numbers that the graph was given."""
+        for owner in dict.fromkeys(o.base for o in inputs if isinstance(o, Drawn)):
+            self._head_load(owner)
+            self._head_call(rewinding)
+            self._rewinds.append(self.temp("rewind"))
+            self.head.store(self._rewinds[-1])
+
     def _run_again(self) -> None:
         """An exception in the graph that the user's code may handle: nothing has happened yet, so Python runs the function's own code."""
         out = self.tail
@@ -370,6 +381,10 @@ class Codegen:
         out.jump_if_false(interrupted)
         out.emit("POP_TOP")
         out.emit("POP_EXCEPT")
+        for rewind in self._rewinds:
+            out.callable(partial(out.load, rewind))
+            out.call(0)
+            out.emit("POP_TOP")
         start = first_real(self.source)
         for item, n in take_apart(self.source):
             if n >= start or not isinstance(item, Instr):
@@ -395,6 +410,8 @@ class Codegen:
         self._uses = uses
         # A module's attribute is slow to read, because its class answers for what is missing: a table is read once for all its members.
         self._table_uses = Counter((o.base, o.table) for o in uses if isinstance(o, Member))
+        if self.tx.is_caught:
+            self._keep_random_states(graph_inputs)
         for origin, name in self._origins.items():
             self._head_load(origin)
             self.head.store(name)
@@ -467,7 +484,7 @@ class Codegen:
                 self._head_call(tensor_of_array)
             case Referent():
                 self._head_call(operator.call)
-            case Plain():
+            case Plain() | Drawn():
                 self._head_call(origin.read)
             case Stored(_, key):
                 self._head_call(stored_item, key)

@@ -114,6 +114,11 @@ class GraphBuilder:
         self.graph.erase_node(node)
         self.operations -= 1
 
+    def forget_input(self, origin: Origin) -> None:
+        """Take back the input made last, which no node reads."""
+        self.graph.erase_node(self._placeholders.pop(origin))
+        self.inputs.pop()
+
     def finish(self, outputs: list[torch.fx.Node]) -> GraphSlot | None:
         """The graph with these outputs as a module, None when it does nothing.
 

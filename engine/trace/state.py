@@ -202,6 +202,8 @@ class Tracer:
         self.executed = 0
         self.changes = 0
         """Counts mutations of any kind; equal counts mean that nothing changed."""
+        self.drawn = 0
+        """How many random numbers the graph takes as inputs."""
         self.outside_changes = 0
         """Those of what existed before the call."""
         self.memos: dict[int, dict[Any, Value]] = {}

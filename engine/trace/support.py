@@ -5,6 +5,7 @@ from __future__ import annotations
 import abc
 import functools
 import pathlib
+import random
 import sys
 import threading
 import types
@@ -76,6 +77,11 @@ def check_truth(tensor: torch.Tensor, truth: bool) -> None:
     """Raise unless a tensor has this truth."""
     if bool(tensor) is not truth:
         raise OtherwiseError
+
+
+def rewinding(generator: random.Random) -> Callable[[], None]:
+    """What puts a generator of random numbers back into the state that it has now."""
+    return functools.partial(generator.setstate, generator.getstate())
 
 
 def grad_context(cls: Any, mode: bool, before: bool | None) -> Any:

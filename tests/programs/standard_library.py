@@ -71,15 +71,53 @@ def seeded_random(x):
     )
 
 
-@program(lambda: (torch.randn(3),), breaks=3, steady=False)
+@program(lambda: (torch.randn(3),), breaks=1, steady=False)
 def unseeded_random(x):
-    """Numbers from the shared generator are drawn by Python, once each and in order."""
+    """Numbers from the shared generator are inputs of the graph; a list is shuffled by Python; all in order."""
     y = x + 1
     scale = random.uniform(1.0, 2.0)
     y = y * scale
     order = [1, 2, 3]
     random.shuffle(order)
     return y * order[0], random.randint(1, 10), order
+
+
+@program(lambda: (torch.randn(4),), lambda: (torch.randn(4),))
+def numbers_drawn_anew(x):
+    """Each call draws its own numbers, those that nobody uses too, and leaves the generator as plain Python does."""
+    random.random()
+    drawn = [random.gauss(0, 1), random.triangular(0, 1), random.randrange(0, 10, 2), random.getrandbits(5)]
+    for _ in range(3):
+        x = x * random.uniform(0.5, b=1.5)
+    return x * drawn[0] + drawn[2] // 2 - drawn[3] * random.random(), drawn[1]
+
+
+@program(lambda: (torch.randn(4),), lambda: (torch.randn(4),))
+def drawn_and_then_seeded(x):
+    """What was drawn before a seed is set is an input; what is drawn afterwards is known."""
+    before = random.random()
+    random.seed(4)
+    return x * before + random.random()
+
+
+@program(lambda: (torch.randn(4),), lambda: (torch.randn(4),))
+def drawn_where_the_graph_fails(x):
+    """Where the graph raises what the code handles, Python draws the same numbers once more."""
+    y = x * random.random()
+    try:
+        z = x.reshape(random.randint(7, 9), -1)
+    except RuntimeError:
+        z = x * random.random()
+    return y + z.sum()
+
+
+@program(lambda: (torch.randn(4),), lambda: (torch.randn(4),), breaks=1)
+def drawn_to_decide(x):
+    """A coin that is tossed between two ways is drawn by Python."""
+    y = x * 2
+    if random.random() < 0.5:
+        return y.sin()
+    return y.cos()
 
 
 @program(lambda: (torch.randn(3),))

@@ -79,3 +79,13 @@ def slice_arguments(x, window, index):
 def integer_argument_varies(x, n):
     """An integer argument that changes at every call."""
     return x * n + n, n * 2
+
+
+@program(lambda: (torch.randn(3), 0.5), lambda: (torch.randn(3), 0.625), lambda: (torch.randn(3), 0.75))
+def number_that_varies_in_text(x, scale):
+    """A float that changes at every call, as the user wants it written; a list takes no format."""
+    try:
+        text = f"{[scale]:.2f}"
+    except TypeError as error:
+        text = str(error)
+    return x * scale, f"{scale:.3f}", f"{scale!r:>8}", format(scale, "+.1f"), text

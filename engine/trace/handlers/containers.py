@@ -168,7 +168,9 @@ def formatted(tx: Tracer, value: Value, conversion: int, spec: str) -> Value:
         return value.call_special(tx, "__format__", [Const(spec)])
     if conversion or not isinstance(value, Const):
         fn = (str, str, repr, ascii)[conversion]
-        if not tx.is_constant(value) and (spec and not conversion):
+        if spec and not conversion and tx.is_constant(value):
+            return tx.fold(format, value.python(tx), spec)
+        if spec and not conversion:
             raise Unsupported("unsupported-operation", f"formatting a {value.describe()}")
         rule = special_of(fn)
         value = force(tx, rule(tx, [value], {}) if rule is not None else tx.fold(fn, value.python(tx)))

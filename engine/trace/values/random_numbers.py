@@ -1,4 +1,4 @@
-"""Python's random numbers: a generator whose state is known while tracing is run at once; any other is left to Python."""
+"""Python's random numbers: a generator whose state is known while tracing is run at once; what another draws are inputs of the graph."""
 
 from __future__ import annotations
 
@@ -6,11 +6,15 @@ import random
 from types import FunctionType
 from typing import TYPE_CHECKING, Any
 
-from engine.ir.origin import Fixed, Origin
+import torch
+
+from engine.ir.origin import Drawn, Fixed, Origin
+from engine.trace.graph_builder import emit, evaluate
 from engine.trace.signals import Unsupported
-from engine.trace.values.base import NONE, Value, force
+from engine.trace.values.base import NONE, Const, Value, force
 from engine.trace.values.functions import MethodOf, special
 from engine.trace.values.sequences import ListValue, sequence_items
+from engine.trace.values.tensor import TensorValue
 from engine.trace.values.wrap import wraps
 
 if TYPE_CHECKING:
@@ -24,6 +28,8 @@ _OF_NUMBERS = frozenset(
     "random uniform triangular randint randrange getrandbits randbytes gauss normalvariate lognormvariate expovariate vonmisesvariate "
     "gammavariate betavariate paretovariate weibullvariate".split()
 )
+_INPUTS = _OF_NUMBERS - {"randbytes"}
+"""What can be drawn for a graph: numbers."""
 _OF_ITEMS = frozenset(("choice", "choices", "sample"))
 
 
@@ -54,7 +60,7 @@ class RandomValue(Value):
         if name == "seed":
             return self._seed(tx, args, kwargs)
         if self.state is None:
-            raise Unsupported("unknown-call", f"random numbers are drawn ({name})")
+            return self._draw(tx, name, args, kwargs)
         if name == "shuffle":
             return self._shuffle(tx, args[0])
         if name in _OF_ITEMS:
@@ -65,6 +71,32 @@ class RandomValue(Value):
         words = dict(zip(kwargs, tx.constants(kwargs.values()), strict=True))
         tx.mutating(self)
         return tx.fold(getattr(self.state, name), *values, **words)
+
+    def _draw(self, tx: Tracer, name: str, args: Args, kwargs: Words) -> Value:
+        """A number drawn at each call anew, before the graph, which takes it as an input: what is drawn here and now tells nothing."""
+        refused = Unsupported("unknown-call", f"random numbers are drawn ({name})")
+        if self.origin is None or name not in _INPUTS or tx.is_nested():
+            raise refused
+        given = tuple(v.python(tx) for v in (force(tx, a) for a in args) if _is_number(v))
+        words = tuple((k, v.python(tx)) for k, v in ((k, force(tx, a)) for k, a in kwargs.items()) if _is_number(v))
+        if len(given) < len(args) or len(words) < len(kwargs):
+            raise refused
+        origin = Drawn(self.origin, tx.drawn, name, given, words)
+        try:
+            tried = getattr(random.Random(0), name)(*given, **dict(words))  # noqa: S311 - only to see that it can be drawn
+        except (TypeError, ValueError, ZeroDivisionError, OverflowError) as error:
+            raise refused from error
+        if origin.dtype is torch.int64 and not _fits(name, (*given, *dict(words).values())):
+            raise refused
+        fake = evaluate(tx, "call_function", lambda: torch.empty((), dtype=origin.dtype, device="cpu"), [], {})
+        node = tx.graph.placeholder(origin, fake, torch.tensor(tried, dtype=origin.dtype))
+        try:
+            number = emit(tx, "call_method", "item", [TensorValue(node, fake)])
+        except Unsupported:  # this backend takes no numbers that only the running graph knows
+            tx.graph.forget_input(origin)
+            raise refused from None
+        tx.drawn += 1
+        return number
 
     def _seed(self, tx: Tracer, args: Args, kwargs: Words) -> Value:
         values = tx.constants([*args, *kwargs.values()])
@@ -111,6 +143,15 @@ class RandomValue(Value):
         cg.const(self.state.getstate())
         cg.out.call(2)
         cg.out.emit("POP_TOP")
+
+
+def _is_number(value: Value) -> bool:
+    return isinstance(value, Const) and type(value.value) in (int, float)
+
+
+def _fits(name: str, args: tuple[Any, ...]) -> bool:
+    """Whether what is drawn is a whole number that a tensor holds."""
+    return args[0] < 63 if name == "getrandbits" else all(type(a) is int and abs(a) < 2**62 for a in args)
 
 
 def random_from(state: Any) -> random.Random:
