@@ -40,6 +40,7 @@ class Coming {
 
 /** After this long without an answer a person is told that the kernel may be gone. */
 const PATIENCE_MS = 8000;
+const STAYS = "What is on screen stays; the static copy above needs no kernel.";
 let frames = 0;
 
 export class Frame {
@@ -86,7 +87,7 @@ export class Frame {
   viewOf(id) {
     const View = VIEWS.get(id), made = this.made.get(id);
     if (made && !(made instanceof Coming && View)) return made;
-    if (!View) this.model.send({ type: "code", view: id });
+    if (!View) this.ask({ type: "code", view: id }, () => !VIEWS.has(id));
     const view = View ? new View(this) : new Coming(id);
     this.made.set(id, view);
     return view;
@@ -110,10 +111,26 @@ export class Frame {
     if (this.parts.has(key)) return this.parts.get(key);
     if (!this.asked.has(key)) {
       this.asked.add(key);
-      this.model.send({ type: "part", key });
-      setTimeout(() => this.asked.has(key) && this.say("The kernel has not answered yet: it is busy, or was restarted or stopped. What is on screen stays; the static copy above needs no kernel."), PATIENCE_MS);
+      this.ask({ type: "part", key }, () => this.asked.has(key));
     }
     return this.parts.get(key) ?? null;
+  }
+
+  /** Send a message, and tell when no answer comes. @param {any} message @param {() => boolean} isWaiting */
+  ask(message, isWaiting) {
+    if (this.send(message)) setTimeout(() => isWaiting() && this.say(`The kernel has not answered yet: it is busy, or was restarted or stopped. ${STAYS}`), PATIENCE_MS);
+  }
+
+  /** Send a message; false where the kernel that made this widget is gone, which is said. @param {any} message */
+  send(message) {
+    try {
+      this.model.send(message);
+      return true;
+    } catch {
+      // Once what asked has said what it has to say.
+      setTimeout(() => this.say(`The kernel was restarted or stopped: run the cell again for more. ${STAYS}`));
+      return false;
+    }
   }
 
   /** @param {any} message */
@@ -186,7 +203,7 @@ export class Frame {
   act(action) {
     const words = { verify: "Checking: the same kernels run in Triton's interpreter, in a process of their own, and are compared with ATen …", try: "Trying: the calls at issue run again, with each fix, in a process of their own …", measure: "Measuring each guard by itself …", "measure-kernels": "Timing each kernel on the GPU …", cancel: "Stopping: kernels that are finished stay." };
     this.say(words[/** @type {keyof typeof words} */ (action)] || action);
-    this.model.send({ type: action });
+    this.send({ type: action });
   }
 
   /** @param {boolean} [isShown] */

@@ -83,7 +83,7 @@ class WhatIf {
   }
 
   ask() {
-    this.frame.model.send({ type: "what-if", entry: this.entry(), edits: this.edits });
+    this.frame.send({ type: "what-if", entry: this.entry(), edits: this.edits });
   }
 
   /** @param {any} data */

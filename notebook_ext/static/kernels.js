@@ -100,7 +100,7 @@ export class KernelsView {
   /** @param {string} target */
   further(target) {
     this.frame.say(`Compiling all kernels for ${target}, in the background: they appear here as they come …`);
-    this.frame.model.send({ type: "target", target });
+    this.frame.send({ type: "target", target });
   }
 
   draw() {

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from tests.browser.lab import ROOT, Lab, errors_in, open_notebook, run_all, run_cell, set_theme
+from tests.browser.lab import ROOT, Lab, errors_in, open_notebook, run_all, run_cell, set_theme, wait_until_ready
 from tests.browser.test_explorer import CONTRAST, click_line, keep, lit, said
 from tests.engine.observe.traces import traced
 
@@ -38,6 +38,24 @@ time.sleep(20)
 ]
 
 
+BUSY = [
+    """
+%load_ext notebook_ext
+import time, torch, engine
+def slow(graph, inputs):
+    time.sleep(6)
+    return graph.forward
+engine.register_backend("slow", slow)
+""",
+    """
+%%compile --backend slow
+def scaled(x):
+    return x * 0.5
+scaled(torch.ones(2, 4)).sum()
+""",
+]
+
+
 def write_notebook(path: pathlib.Path, cells: list[str]) -> None:
     """A notebook with these code cells."""
     made = [
@@ -59,11 +77,13 @@ def write_notebook(path: pathlib.Path, cells: list[str]) -> None:
 
 @pytest.fixture(scope="module")
 def lab(chromium: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lab]:
-    """A server with two notebooks."""
+    """A server with a few notebooks."""
     folder = tmp_path_factory.mktemp("notebooks")
     if TOUR.exists():
         shutil.copy(TOUR, folder)
     write_notebook(folder / "made.ipynb", CELLS)
+    write_notebook(folder / "restarted.ipynb", CELLS[:1])
+    write_notebook(folder / "busy.ipynb", BUSY)
     (folder / "trace.log").write_bytes(traced()[1])
     write_notebook(folder / "log.ipynb", ["%load_ext notebook_ext", "%explore trace.log"])
     started = Lab(folder)
@@ -138,6 +158,45 @@ def test_kernels_fill_their_panes_while_the_kernel_is_busy(lab: Lab, tab: Callab
     page.wait_for_selector('.lm section[data-pane="ptx"] .r.hit', timeout=8_000)
     assert "Line 12" in said(page)
     assert page.evaluate("window.jupyterapp.shell.currentWidget.context.sessionContext.session.kernel.status") == "busy"
+
+
+def test_a_widget_outlives_its_kernel(lab: Lab, tab: Callable[..., Any]) -> None:
+    """The kernel is restarted under an open explorer: what is on screen still links, what is asked for says what happened, and the cell runs anew."""
+    page = tab(1400).page
+    open_notebook(page, lab, "restarted.ipynb")
+    run_cell(page, 0)
+    page.wait_for_selector(".lm .say", timeout=60_000)
+    page.evaluate("() => window.jupyterapp.shell.currentWidget.context.sessionContext.session.kernel.restart()")
+    wait_until_ready(page, 60)
+    click_line(page, "source", 11)
+    assert len(lit(page, "ptx")) == 42
+    page.locator('.lm .tabs [data-view="recompiles"]').click()
+    page.wait_for_function(
+        "document.querySelector('.lm .say').textContent.includes('was restarted or stopped')", timeout=15_000
+    )
+    run_cell(page, 0)
+    page.wait_for_function("document.querySelectorAll('.lm .say').length === 1", timeout=60_000)
+    page.wait_for_function("!document.querySelector('.lm .say').textContent.includes('restarted')", timeout=30_000)
+    page.locator('.lm .tabs [data-view="recompiles"]').click()
+    page.wait_for_selector(".lm .panel .recompiles", timeout=20_000)
+    assert errors_in(page) == []
+
+
+def test_outputs_cleared_while_compiling_do_no_harm(lab: Lab, tab: Callable[..., Any]) -> None:
+    """The line of progress is cleared away with all outputs while a compile runs: the cell still ends with its result, summary and explorer."""
+    page = tab(1400).page
+    open_notebook(page, lab, "busy.ipynb")
+    run_cell(page, 0)
+    wait_until_ready(page, 60)
+    run_cell(page, 1)
+    page.wait_for_function("document.body.innerText.includes('Compiling scaled')", timeout=30_000)
+    page.evaluate("() => window.jupyterapp.commands.execute('notebook:clear-all-cell-outputs')")
+    page.wait_for_selector(".lm .say", timeout=60_000)
+    wait_until_ready(page, 60)
+    assert "tensor(4.)" in page.locator(".jp-OutputArea").nth(1).inner_text()
+    assert "scaled" in page.locator(".lm .sum").inner_text()
+    assert page.locator("text=Compiling scaled").count() == 0
+    assert errors_in(page) == []
 
 
 def test_the_tour_runs_and_links_source_to_ptx(lab: Lab, tab: Callable[..., Any]) -> None:
