@@ -134,11 +134,12 @@ class CompileMagics(Magics):
         """Save as a page that needs nothing, or as JSON; the file is told of, with what it holds of the user's own."""
         try:
             if path.suffix.lower() in (".html", ".htm"):
-                from notebook_ext.widgets.page import standalone_html
+                from notebook_ext.widgets.packed import write_page
 
                 if not api.wait(session, SAVE_SECONDS):
                     session.add_note("The saved page lacks kernels that were still being compiled.")
-                path.write_text(standalone_html(session, path.stem, others, name="this run"), encoding="utf-8")
+                with path.open("wb") as stream:
+                    write_page(session, stream, path.stem, view="linked", others=others, name="this run")
             else:
                 session.save(path)
         except OSError as error:

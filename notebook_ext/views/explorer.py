@@ -161,14 +161,18 @@ def parts(session: Session, wanted: Iterable[str]) -> Iterator[tuple[str, Any]]:
 
 def all_parts(session: Session, others: Others | None = None, name: str = HERE) -> dict[str, Any]:
     """All parts by key, for a page without a kernel: of the other sessions, those that comparing needs."""
-    found = dict(parts(session, keys(session)))
+    return dict(parts(session, keys(session))) | dict(beside(session, others, name))
+
+
+def beside(session: Session, others: Others | None, name: str = HERE) -> Iterator[tuple[str, Any]]:
+    """By key, what comparing with the other sessions needs."""
     numbers = [""]
     for number, other in enumerate((others or {}).values()):
         wanted = [k for c in other.compilations for k in entry_keys(c) if k.startswith(("linked|", "brief|"))]
-        found |= {f"other|{number}|{key}": value for key, value in parts(other, wanted)}
+        yield from ((f"other|{number}|{key}", value) for key, value in parts(other, wanted))
         numbers.append(str(number))
-    pairs = [f"difference|{a}|{b}" for a in numbers for b in numbers if a != b]
-    return found | {key: part(session, key, others, name) for key in pairs}
+    for key in (f"difference|{a}|{b}" for a in numbers for b in numbers if a != b):
+        yield key, part(session, key, others, name)
 
 
 def _entry(session: Session, compilation: CompilationRecord) -> dict[str, Any]:

@@ -1,19 +1,20 @@
-"""The explorer of a large session as one HTML file: its parts compressed, written one by one, unpacked by the browser when looked at."""
+"""The explorer as one HTML file for any size of session: its parts compressed, written one by one, unpacked by the browser when looked at."""
 
 from __future__ import annotations
 
 import base64
+import itertools
 import json
 import os
 import tempfile
 import zlib
 from collections.abc import Callable, Iterable, Iterator
 from html import escape
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
 from engine.records.session import Session
 from notebook_ext.views.contents import text_keys
-from notebook_ext.views.explorer import entry_keys, overview, parts, whole_keys
+from notebook_ext.views.explorer import HERE, Others, beside, entry_keys, overview, parts, whole_keys
 from notebook_ext.views.private import private_note
 from notebook_ext.widgets.page import head_html, module_html, script_safe
 
@@ -46,18 +47,24 @@ Progress = Callable[[int, int], None]
 
 
 def write_page(
-    session: Session, stream: BinaryIO, title: str, progress: Progress | None = None, view: str = "contents"
+    session: Session,
+    stream: BinaryIO,
+    title: str,
+    progress: Progress | None = None,
+    view: str = "contents",
+    others: Others | None = None,
+    name: str = HERE,
 ) -> None:
     """Write the page that shows ``session``; it opens from disk, offline, in light or dark, and holds every part of every view.
 
-    ``view`` is open at first.
+    ``view`` is open at first. ``others`` are sessions to compare it with, by name; beside them it is called ``name``.
     """
     stream.write(head_html(title).encode())
     stream.write(f'<p class="private">{escape(private_note(session))}</p>\n'.encode())
-    data = script_safe({"overview": overview(session), "view": view})
+    data = script_safe({"overview": overview(session, others, name), "view": view})
     stream.write(f'<script type="application/json" id="data">{data}</script>\n'.encode())
     places: dict[str, int] = {}
-    for key, packed in _packed(session, progress):
+    for key, packed in itertools.chain(_packed(session, progress), map(_pressed, beside(session, others, name))):
         stream.write(b'<script type="text/plain" id="p%d">%s</script>\n' % (len(places), packed))
         places[key] = len(places)
     stream.write(f'<script type="application/json" id="index">{script_safe(places)}</script>\n'.encode())
@@ -106,8 +113,12 @@ def _groups(session: Session) -> list[list[str]]:
 def _pack(session: Session, groups: Iterable[list[str]], progress: Progress | None) -> Iterator[tuple[str, bytes]]:
     wanted = list(groups)
     for number, keys in enumerate(wanted, 1):
-        for key, value in parts(session, keys):
-            plain = json.dumps(value, ensure_ascii=True, separators=(",", ":")).encode()
-            yield key, base64.b64encode(zlib.compress(plain, LEVEL))
+        yield from map(_pressed, parts(session, keys))
         if progress is not None:
             progress(number, len(wanted))
+
+
+def _pressed(part: tuple[str, Any]) -> tuple[str, bytes]:
+    key, value = part
+    plain = json.dumps(value, ensure_ascii=True, separators=(",", ":")).encode()
+    return key, base64.b64encode(zlib.compress(plain, LEVEL))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pathlib
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
@@ -9,8 +10,9 @@ from typing import Any
 import pytest
 
 from engine.records.session import Session
+from notebook_ext.widgets.packed import write_page
 from tests.browser.test_explorer import CONTRAST, keep, open_view, press, said
-from tests.notebook_ext.sessions import empty_session, head_session
+from tests.notebook_ext.sessions import empty_session, head_session, verified_session
 
 pytestmark = pytest.mark.browser
 
@@ -89,3 +91,19 @@ def test_contrast_of_what_differs(explorer: Show, theme: str) -> None:
         press(page, keys)
         keep(page, f"compare-{keys or 'summary'}-{theme}")
         assert page.evaluate(CONTRAST) == []
+
+
+def test_a_saved_page_compares_and_opens_every_view(tab: Callable[[int], Any], tmp_path: pathlib.Path) -> None:
+    """The page of --save unpacks its parts when they are looked at: those of the session, and those of what it is compared with."""
+    path = tmp_path / "saved.html"
+    with path.open("wb") as stream:
+        write_page(
+            verified_session(), stream, "saved", view="linked", others={"the run before": head_session()}, name="now"
+        )
+    page = tab(1200).page
+    page.goto(f"{path.as_uri()}#light")
+    page.wait_for_selector('.lm section[data-pane="ptx"] .r')
+    for view, shown in (("graph", "svg .nd"), ("kernels", "tr.sel"), ("compare", "table.facts")):
+        page.locator(f'.lm .tabs [data-view="{view}"]').click()
+        page.wait_for_selector(f".lm .panel {shown}", timeout=10_000)
+    assert "the run before" in page.locator(".lm .panel").inner_text()

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import base64
 import inspect
 import pathlib
 import pickle
 import re
+import zlib
+from collections.abc import Callable
 
 import pytest
 
 from tests.notebook_ext.conftest import Shell
+from tests.notebook_ext.sessions import head_session
 
 SOFTMAX = "def f(x):\n    return torch.softmax(x * 0.5, dim=-1)\n"
 
@@ -188,6 +192,30 @@ def test_the_session_is_bound_and_saved(shell: Shell, tmp_path: pathlib.Path) ->
     assert ran.text.startswith("f: ")
     shell.ns["path"] = path
     assert shell.run("%explore path").text == ran.text
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (lambda text: text[: len(text) // 2], "was cut off"),
+        (lambda text: text.replace('"version": ', '"version": 9', 1), "open it with the version that wrote it"),
+        (lambda text: text.replace('"frames": [', '"frames": [5, ', 1), "frames"),
+        (lambda text: "[" + text, "s.json"),
+        (lambda text: "", "s.json"),
+    ],
+)
+def test_a_damaged_session_is_refused_in_one_line(
+    shell: Shell, tmp_path: pathlib.Path, change: Callable[[str], str], said: str
+) -> None:
+    """%explore of a file that was cut, changed or written by another version says which file and why, and the last session stays."""
+    path = head_session().save(tmp_path / "s.json")
+    path.write_text(change(path.read_text(encoding="utf-8")), encoding="utf-8")
+    ran = shell.run(f"%explore {path}")
+    assert not ran.succeeded
+    assert ran.text.startswith("UsageError: ")
+    assert said in ran.text
+    assert "s.json" in ran.text
+    assert len(ran.text.strip().splitlines()) == 1
 
 
 @pytest.mark.parametrize(
@@ -374,7 +402,9 @@ def test_a_cell_is_saved_as_one_page_that_says_what_it_holds(shell: Shell, tmp_p
     path = tmp_path / "softmax.html"
     shell.run(f"%%compile --save {path}\n{SOFTMAX}f(torch.ones(2, 4));")
     text = path.read_text(encoding="utf-8")
-    assert "torch.softmax" in text
+    parts = re.findall(r'<script type="text/plain" id="p\d+">(.*?)</script>', text)
+    assert any(b"torch.softmax" in zlib.decompress(base64.b64decode(part)) for part in parts)
+    assert len(text) < 400_000
     assert "default-src 'none'" in text
     assert 'class="private">It holds ' in text
     assert "no tensors&#x27; contents" in text
