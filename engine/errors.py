@@ -65,11 +65,15 @@ class BackendError(EngineError):
 
 
 class UnbuiltKernel(EngineError):
-    """A kernel does not compile for the GPU at hand, or needs more shared memory or registers than it has; its graph then runs in ATen."""
+    """A kernel does not compile for the GPU at hand, or needs more shared memory than it has in any configuration; ATen then does its work.
 
-    def __init__(self, kernel: str, reason: BaseException) -> None:
+    ``nodes`` are the ids of the ATen nodes that it computes.
+    """
+
+    def __init__(self, kernel: str, reason: BaseException, nodes: tuple[str, ...] = ()) -> None:
         lines = [line for line in str(reason).splitlines() if line.strip()]
         self.kernel = kernel
+        self.nodes = nodes
         super().__init__(
             f"The kernel {kernel} could not be built: {type(reason).__name__}: {lines[0] if lines else ''}".rstrip(": ")
         )

@@ -10,6 +10,7 @@ import traceback
 import types
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from types import MappingProxyType
 from typing import Any
 
 import torch
@@ -54,6 +55,8 @@ BACKENDS: dict[str, Callable[..., Any] | None] = {"eager": None, "aot_eager": No
 """Backends by name. None: built in; else a callable ``(graph_module, example_inputs) -> callable``."""
 
 
+MOST_UNBUILT = 8
+"""Kernels of one compilation that may fail to be built before its graph is left to ATen as a whole."""
 KEPT = 1 << 27
 """Bytes of saved values and tangents up to which a session keeps those of a first backward."""
 
@@ -315,10 +318,26 @@ class Pipeline:
             program = self._program(graph, work)
             if on_gpu and program is not None:
                 try:
-                    return self._executable(program, graph, work)
+                    program, run = self._built(program, graph, work)
                 except Exception as error:
                     work.fail("kernels", error, "results come from ATen")
+                else:
+                    self._tell_program(program, graph, work)
+                    return run
         return reference(graph)
+
+    def _built(self, program: Program, graph: AotGraph, work: _Work) -> tuple[Program, Run]:
+        """A program with what launches it. What a kernel computes that cannot be built, in no configuration, ATen computes instead."""
+        refused: dict[str, str] = {}
+        while True:
+            try:
+                return program, self._executable(program, graph, work)
+            except errors.UnbuiltKernel as error:
+                if len(work.failures) >= MOST_UNBUILT or refused.keys() >= set(error.nodes):
+                    raise
+                work.fail("kernels", error, "ATen computes what this kernel would have")
+                refused |= dict.fromkeys(error.nodes, str(error))
+            program = self._lowered(graph, refused)
 
     def _executable(self, program: Program, graph: AotGraph, work: _Work) -> Run:
         """What launches a program's kernels on the GPU at hand: one by one, or recorded and replayed as one."""
@@ -340,27 +359,29 @@ class Pipeline:
         if self.options.backend != "triton" or not (on_gpu or work.session is not None):
             return reference(graph)
         try:
-            program = self._lowered(graph)
-            run = self._executable(program, graph, work) if on_gpu else reference(graph)
+            program, run = self._lowered(graph), None
+            if on_gpu:
+                program, run = self._built(program, graph, work)
         except Exception as error:
             work.fail("lowering of the backward", error, "gradients come from ATen")
             if work.session is not None:
                 failures = tuple(work.failures)
                 work.session.amend(work.compilation, lambda c: replace(c, failures=failures))
             return reference(graph)
+        run = reference(graph) if run is None else run
         return run if work.session is None else _telling(run, program, graph, work.session, work.compilation)
 
-    def _lowered(self, graph: AotGraph) -> Program:
+    def _lowered(self, graph: AotGraph, refused: Mapping[str, str] = MappingProxyType({})) -> Program:
         from engine.kernels.targets import default_target
         from engine.kernels.triton import emit
         from engine.lowering.driver import lower
 
         fused_random = bool(self.options.extra.get("fused_random", False))
-        return lower(graph, self.options.target or default_target(), emit, fused_random=fused_random)
+        target = self.options.target or default_target()
+        return lower(graph, target, emit, fused_random=fused_random, refused=refused)
 
     def _program(self, graph: AotGraph, work: _Work) -> Program | None:
         from engine.kernels.targets import default_target
-        from engine.kernels.tell import kernel_records
 
         target = self.options.target or default_target()
         try:
@@ -370,10 +391,17 @@ class Pipeline:
             work.fail("lowering", error, "results come from ATen")
             work.tell(lowering=LoweringRecord(target, error=work.failures[-1].sentence))
             return None
+        self._tell_program(program, graph, work)
+        return program
+
+    def _tell_program(self, program: Program, graph: AotGraph, work: _Work) -> None:
+        from engine.kernels.tell import kernel_records
+
+        if program is work.program:
+            return
         work.program, work.graph = program, graph
         if work.session is not None:
             work.tell(lowering=program.record, kernels=kernel_records(program.kernels))
-        return program
 
 
 def _tell_launching(session: Session | None, compilation: str, stage: str, sentence: str) -> None:

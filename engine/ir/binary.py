@@ -7,7 +7,9 @@ from __future__ import annotations
 
 import functools
 import linecache
-from dataclasses import dataclass
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -17,6 +19,23 @@ ALIGNMENT = 16
 """Bytes, and elements of a size: what Triton's own launcher specialises on. PyTorch's allocators align further."""
 
 Constant = int | float | bool | str | None
+
+COMPILING = threading.RLock()
+"""Held while a kernel is read and compiled: kernels of one name share a file name in ``linecache``, from where Triton reads their text, and
+LLVM is not made for two compilers in one process."""
+
+
+@dataclass(frozen=True)
+class Configuration:
+    """A smaller way to run the same text: other block sizes, warps or stages, and by how much each side of the grid grows."""
+
+    constants: tuple[tuple[str, int], ...]
+    num_warps: int
+    num_stages: int
+    spread: tuple[int, int] = (1, 1)
+
+    def __str__(self) -> str:
+        return ", ".join((*(f"{k}={v}" for k, v in self.constants), f"{self.num_warps} warps, {self.num_stages} stages"))
 
 
 @dataclass(frozen=True)
@@ -33,6 +52,19 @@ class Unit:
     aligned: tuple[str, ...]
     num_warps: int
     num_stages: int
+    smaller: tuple[Configuration, ...] = ()
+    """What to try, in this order, where the target has too little shared memory or too few registers."""
+
+    @property
+    def configuration(self) -> Configuration:
+        """How it runs as it is."""
+        sizes = tuple((k, v) for k, v in self.constants if isinstance(v, int))
+        return Configuration(sizes, self.num_warps, self.num_stages)
+
+    def configured(self, way: Configuration) -> Unit:
+        """The unit that runs this way."""
+        constants = tuple({**dict(self.constants), **dict(way.constants)}.items())
+        return replace(self, constants=constants, num_warps=way.num_warps, num_stages=way.num_stages, smaller=())
 
     @property
     def file(self) -> str:
@@ -56,6 +88,7 @@ def unit_of(source: KernelSource, misaligned: frozenset[str] = frozenset()) -> U
         aligned=aligned,
         num_warps=source.num_warps,
         num_stages=source.num_stages,
+        smaller=source.smaller,
     )
 
 
@@ -80,10 +113,11 @@ def jitted(name: str, text: str) -> Any:
     The text is put in ``linecache`` under the unit's file name, where Triton (and tracebacks) read it.
     """
     file = f"{name}.py"
-    # No modification time: linecache then never looks for such a file on disk.
-    linecache.cache[file] = (len(text), None, text.splitlines(keepends=True), file)
     namespace: dict[str, Any] = {"__name__": f"engine_kernel_{name}", "__file__": file}
-    exec(compile(text, file, "exec"), namespace)
+    with COMPILING:
+        # No modification time: linecache then never looks for such a file on disk.
+        linecache.cache[file] = (len(text), None, text.splitlines(keepends=True), file)
+        exec(compile(text, file, "exec"), namespace)
     return namespace[name]
 
 
@@ -108,4 +142,66 @@ def build(unit: Unit, target: tuple[str, int | str, int] | None = None) -> Any:
     options: dict[str, Any] = {"num_warps": unit.num_warps, "num_stages": unit.num_stages}
     if "tl.device_assert(" in unit.text:  # which Triton leaves out otherwise; what else it would check is left out
         options |= {"debug": True, "sanitize_overflow": False}
-    return triton.compile(source, target=GPUTarget(*target) if target else None, options=options)
+    with COMPILING:
+        return triton.compile(source, target=GPUTarget(*target) if target else None, options=options)
+
+
+class DoesNotFit(Exception):
+    """A compiled kernel needs more of something than its target has."""
+
+    def __init__(self, what: str, needed: int, limit: int) -> None:
+        super().__init__(f"{needed:,} {what} are needed, and there are {limit:,}")
+
+
+MOST_SPILLED = 128
+"""Registers, in 32-bit words a thread, that there may be no room for before a smaller configuration is tried."""
+
+
+@dataclass(frozen=True)
+class Fitted:
+    """What came of fitting a unit: ``made``, the configuration it was made with, and why not as planned (empty if it was)."""
+
+    made: Any
+    way: Configuration
+    reason: str = ""
+
+
+def fitted(unit: Unit, make: Callable[[Unit], Any], spills: Callable[[Any], int | None]) -> Fitted:
+    """``make(unit)``, or the same in the first smaller configuration that fits.
+
+    Where ``spills`` (words a thread) tells that none has room for its registers, the first that fits otherwise is taken: it is slow, and right.
+
+    Raises:
+        Exception: what ``make`` raises for another cause than too few resources, or for want of them in every configuration.
+    """
+    planned, spilling, lack, shortage = unit.configuration, None, "", None
+    for way in (planned, *unit.smaller):
+        try:
+            made = make(unit if way is planned else unit.configured(way))
+        except Exception as error:
+            if not is_shortage(error):
+                raise
+            shortage, lack = shortage or error, lack or _one_line(error)
+            continue
+        spilled = spills(made) or 0
+        found = Fitted(made, way, lack and f"It runs with {way} in place of {planned}: {lack}.")
+        if spilled <= MOST_SPILLED:
+            return found
+        lack = lack or f"{spilled} registers a thread found no room"
+        spilling = spilling or found
+    if spilling is not None:
+        return spilling
+    assert shortage is not None
+    raise shortage
+
+
+def is_shortage(error: BaseException) -> bool:
+    """Whether something smaller may be built where this was raised: by us, by Triton before a launch, or by NVIDIA's assembler."""
+    if isinstance(error, DoesNotFit) or type(error).__name__ == "OutOfResources":
+        return True
+    return any(word in str(error) for word in ("uses too much shared data", "Insufficient register"))
+
+
+def _one_line(error: BaseException) -> str:
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return lines[0].rstrip(".") if lines else type(error).__name__

@@ -10,6 +10,7 @@ import sympy
 import torch
 import torch.fx
 
+from engine.ir.binary import Configuration
 from engine.records.lowering import LoopOp, LoweringRecord
 
 Size = int | sympy.Expr
@@ -72,6 +73,8 @@ class KernelSource:
     num_stages: int = 1
     bytes_moved: int | None = None
     flops: int | None = None
+    smaller: tuple[Configuration, ...] = ()
+    """Other ways to run it, for targets that have too little shared memory or too few registers."""
 
 
 @dataclass(frozen=True)

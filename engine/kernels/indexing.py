@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
 
 import sympy
 
+from engine.ir.binary import Configuration
 from engine.ir.index import Index, Mod, Size, Var, exact_quotient
 from engine.ir.loops import WRITES, LoopKernel, Op, R, X
 from engine.kernels.online import sums_with_largest
@@ -27,6 +29,8 @@ TILE_SIDE = 64
 """Rows and columns of a tile where reading and writing run across each other: whole lines of memory both ways."""
 TILE = 2_048
 """Elements that a program works on at a time when rows are short."""
+LEAST_BLOCK = 64
+"""Elements below which no smaller block is tried where a target has too few resources."""
 
 
 @dataclass(frozen=True)
@@ -77,6 +81,50 @@ def blocking(kernel: LoopKernel) -> Blocking:
         rows = max(1, min(TILE // block, power_of_two(x // MANY_PROGRAMS), 64)) if block < 1024 else 1
         return Blocking(rows, block, False, _warps(rows * block))
     return Blocking(1, LOOP_BLOCK, True, 16)
+
+
+def stages(block: Blocking) -> int:
+    """Turns of a loop under way at once."""
+    return 2 if block.is_looped else 1
+
+
+def smaller(block: Blocking) -> tuple[Configuration, ...]:
+    """What to try where a target has too little shared memory or too few registers: the same text in ever smaller blocks, each half the one before.
+
+    A row that one program holds whole stays whole: then only warps are fewer, and with them the scratch that they exchange values in.
+    """
+    found = [] if not block.is_looped else [_configuration(block, block)]
+    found += [_configuration(cut, block) for cut in _cuts(block)]
+    return tuple(found)
+
+
+def _cuts(block: Blocking) -> Iterator[Blocking]:
+    while (cut := _half(block)) is not None:
+        block = cut
+        yield block
+    while block.num_warps > 1:
+        block = replace(block, num_warps=block.num_warps // 2)
+        yield block
+
+
+def _half(block: Blocking) -> Blocking | None:
+    """Half the elements, at least as many a warp as before; None where blocks are small, or whole rows."""
+    elements = block.x_block * max(block.r_block, 1)
+    if elements <= LEAST_BLOCK:
+        return None
+    warps = max(1, min(block.num_warps, elements // 2 // 128))
+    if block.r_block and (block.is_looped or block.is_tiled) and block.r_block >= block.x_block:
+        return replace(block, r_block=block.r_block // 2, num_warps=warps)
+    return None if block.x_block == 1 else replace(block, x_block=block.x_block // 2, num_warps=warps)
+
+
+def _configuration(cut: Blocking, planned: Blocking) -> Configuration:
+    wider = planned.x_block // cut.x_block
+    higher = planned.r_block // cut.r_block if cut.is_tiled and cut.r_block else 1
+    if cut.r_block == 0:
+        return Configuration((("BLOCK", cut.x_block),), cut.num_warps, 1, (wider, 1))
+    rows = () if planned.is_row else (("ROWS", cut.x_block),)
+    return Configuration((*rows, ("COLS", cut.r_block)), cut.num_warps, 1, (wider, higher))
 
 
 def _columns(x: int, r: int | None) -> Blocking:

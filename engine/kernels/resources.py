@@ -13,6 +13,7 @@ import tempfile
 from dataclasses import dataclass
 from typing import Any
 
+from engine.ir.binary import DoesNotFit
 from engine.records.kernels import Resources
 
 
@@ -30,18 +31,32 @@ class Facts:
     shared: int
     shared_unit: int
     shared_reserved: int
+    block_shared: int
+    """The most that one block may have (AMD: a workgroup)."""
     warp_size: int = 32
     pools: int = 4
     """Warps live in this many schedulers, each with its share of the registers."""
 
 
 FACTS = {
-    "cuda:80": Facts(64, 32, 65536, 256, 164 * 1024, 128, 1024),
-    "cuda:89": Facts(48, 24, 65536, 256, 100 * 1024, 128, 1024),
-    "cuda:90": Facts(64, 32, 65536, 256, 228 * 1024, 128, 1024),
-    "cuda:100": Facts(64, 32, 65536, 256, 228 * 1024, 128, 1024),
-    "hip:gfx942": Facts(32, 32, 4 * 512 * 64, 8 * 64, 64 * 1024, 512, 0, warp_size=64),
+    "cuda:80": Facts(64, 32, 65536, 256, 164 * 1024, 128, 1024, 163 * 1024),
+    "cuda:89": Facts(48, 24, 65536, 256, 100 * 1024, 128, 1024, 99 * 1024),
+    "cuda:90": Facts(64, 32, 65536, 256, 228 * 1024, 128, 1024, 227 * 1024),
+    "cuda:100": Facts(64, 32, 65536, 256, 228 * 1024, 128, 1024, 227 * 1024),
+    "hip:gfx942": Facts(32, 32, 4 * 512 * 64, 8 * 64, 64 * 1024, 512, 0, 64 * 1024, warp_size=64),
 }
+
+
+def check_fit(target: str, kernel: Any) -> Resources:
+    """What ``kernel`` (a Triton ``CompiledKernel``) uses on ``target``.
+
+    Raises:
+        DoesNotFit: a block needs more shared memory than the target gives one.
+    """
+    used, facts = resources(target, kernel), FACTS[target]
+    if used.shared_bytes is not None and used.shared_bytes > facts.block_shared:
+        raise DoesNotFit("bytes of shared memory a block", used.shared_bytes, facts.block_shared)
+    return used
 
 
 def resources(target: str, kernel: Any) -> Resources:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import importlib.util
 import io
 import itertools
@@ -15,11 +16,11 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from engine.errors import UnknownTarget
-from engine.ir.binary import Unit, build, unit_of
+from engine.ir.binary import COMPILING, Unit, build, fitted, unit_of
 from engine.kernels.provenance import listing
-from engine.kernels.resources import resources
+from engine.kernels.resources import check_fit
 from engine.kernels.sass import disassemble
-from engine.records.kernels import TargetRecord
+from engine.records.kernels import Resources, TargetRecord
 
 if TYPE_CHECKING:  # worker processes compile without torch, whose import takes longer than all their work
     from engine.ir.kernel import KernelSource
@@ -109,17 +110,24 @@ def compile_unit(unit: Unit, target: str) -> Compiled:
         return Compiled(TargetRecord(target, error=missing))
     started = time.perf_counter()
     try:
-        # Triton prints the whole PTX when ptxas rejects it.
-        with contextlib.redirect_stdout(io.StringIO()):
-            kernel = _build(unit, wanted)
+        # Triton prints the whole PTX when ptxas rejects it. Standard output is the process's: one thread at a time turns it away.
+        with COMPILING, contextlib.redirect_stdout(io.StringIO()):
+            found = fitted(unit, functools.partial(_within, wanted), lambda made: made[1].spills)
         seconds = time.perf_counter() - started
+        kernel, used = found.made
         listings = tuple(listing(s, shown(kernel.asm[s]), unit) for s in STAGES if s in kernel.asm)
-        record = TargetRecord(target, listings, resources(target, kernel), seconds)
+        record = TargetRecord(target, listings, used, seconds, configuration=found.reason)
     except Exception as error:
         return Compiled(
             TargetRecord(target, seconds=time.perf_counter() - started, error=_sentence(unit, target, error))
         )
     return Compiled(record, kernel.asm.get("cubin", b""))
+
+
+def _within(target: Target, unit: Unit) -> tuple[Any, Resources]:
+    """Triton's kernel, and what it takes of the target, which has that much."""
+    kernel = _build(unit, target)
+    return kernel, check_fit(target.name, kernel)
 
 
 def _build(unit: Unit, target: Target) -> Any:

@@ -22,7 +22,7 @@ from engine.kernels.expressions import (
     needs_libdevice,
     operation_text,
 )
-from engine.kernels.indexing import Blocking, blocking, blocks, is_divisible, is_linear
+from engine.kernels.indexing import Blocking, blocking, blocks, is_divisible, is_linear, smaller, stages
 from engine.kernels.online import squares_with_sum, sums_with_largest
 from engine.kernels.rows import Run
 from engine.kernels.text import Line, Text, identifier, role
@@ -103,9 +103,10 @@ class Printer:
             ops=tuple(LoopOp(f"{kernel.prefix}:{op.number}", op.told(values), tuple(op.origins)) for op in self.live),
             nodes=kernel.nodes,
             num_warps=self.block.num_warps,
-            num_stages=1 if not self.block.is_looped else 2,
+            num_stages=stages(self.block),
             bytes_moved=kernel.bytes_moved,
             flops=kernel.flops,
+            smaller=smaller(self.block),
         )
 
     def _grid(self) -> tuple[Size, ...]:

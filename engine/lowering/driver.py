@@ -43,19 +43,30 @@ class Constant:
         return self.tensor
 
 
-def lower(graph: AotGraph, target: str, emit: Emit, *, fused_random: bool = False) -> Program:
+def lower(
+    graph: AotGraph,
+    target: str,
+    emit: Emit,
+    *,
+    fused_random: bool = False,
+    refused: Mapping[str, str] = MappingProxyType({}),
+) -> Program:
     """Lower a functional graph to kernels for ``target`` ("cuda:90", "hip:gfx942").
 
     Operators without a lowering become ATen calls, each with its reason. ``fused_random``: kernels draw random numbers themselves, which a
-    seed then makes other than in eager.
+    seed then makes other than in eager. ``refused``: nodes, by their ids, that ATen is to compute, and why; views are made all the same.
 
     Raises:
         LoweringError: something in the graph cannot be expressed at all.
     """
     try:
         decomposed = masks_as_numbers(whole(decompose(graph, fused_random=fused_random)))
+        for placeholder in graph.saved:  # which an earlier lowering may have told otherwise
+            if ROWS_APART in placeholder.meta:
+                placeholder.meta = {**placeholder.meta, "val": placeholder.meta[ROWS_APART]}
+                del placeholder.meta[ROWS_APART]
         saved = dict(enumerate(graph.saved, graph.results or 0))
-        walk = Walk(graph.compilation, decomposed, graph.stage, saved)
+        walk = Walk(graph.compilation, decomposed, graph.stage, saved, refused)
         walk.run()
         schedule = fuse(walk.low.defs, walk.low.externs, walk.kept(), walk.low.apart)
         return layout(walk, schedule, target, emit)
@@ -76,7 +87,9 @@ class Walk:
         module: torch.fx.GraphModule,
         stage: str = "aten",
         saved: Mapping[int, torch.fx.Node] = MappingProxyType({}),
+        refused: Mapping[str, str] = MappingProxyType({}),
     ) -> None:
+        self.refused = refused
         self.stage = stage
         self.saved = saved
         self.module = module
@@ -221,6 +234,9 @@ class Walk:
         """Try the table; why it did not work, None if it did."""
         is_complex = _is_complex(node, args, kwargs)
         lowering = (complex_lowering_of if is_complex else lowering_of)(node.target)
+        refused = next((self.refused[o] for o in self.low.origins if o in self.refused), None)
+        if refused is not None and lowering is not None and not _is_view(node.target):
+            return refused
         if lowering is None:
             return reason_for(node.target, is_complex=is_complex)
         mark = len(self.low.defs)
@@ -307,7 +323,7 @@ class Walk:
         told = placeholder.meta["val"]
         with told.fake_mode:
             apart = torch.empty_strided(told.shape, (row, 1), dtype=told.dtype, device=told.device)
-        placeholder.meta = {**placeholder.meta, "val": apart, ROWS_APART: True}
+        placeholder.meta = {**placeholder.meta, "val": apart, ROWS_APART: told}
         return True
 
     def _output_tensor(self, source: Any, value: Tensor) -> Tensor:
@@ -349,6 +365,11 @@ def _is_complex(node: torch.fx.Node, args: Any, kwargs: Any) -> bool:
     return any(isinstance(v, Tensor) and v.is_complex for v in given) or any(
         isinstance(v, torch.Tensor) and v.dtype in REAL for v in made
     )
+
+
+def _is_view(target: Any) -> bool:
+    """Whether an operator's result shares memory with what it is given."""
+    return any(r.alias_info is not None for r in target._schema.returns)
 
 
 def _is_item(node: torch.fx.Node) -> bool:

@@ -63,6 +63,8 @@ class TargetRecord(Record):
     resources: Resources | None = None
     seconds: float = 0.0
     error: str = ""
+    configuration: str = ""
+    """Why and how it was compiled in smaller blocks than its launch values say; empty where they fit."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import functools
-import threading
+import logging
 from collections.abc import Callable
 from typing import Any, Protocol
 
 import torch
 
-from engine.ir.binary import Unit, build, jitted, unit_of
+from engine.ir.binary import Unit, build, fitted, jitted, unit_of
 from engine.ir.kernel import KernelSource
+
+_log = logging.getLogger("engine")
 
 Launcher = Callable[..., None]
 """``launch(grid x, grid y, grid z, stream, *arguments)``: one argument a parameter, constexprs included."""
@@ -24,10 +26,6 @@ class Bind(Protocol):
         ...
 
 
-_compiling = threading.Lock()
-"""LLVM is not made for two compilers in one process; what follows it (loading, and a C compiler in Triton before 3.7) runs beside it."""
-
-
 def on_gpu(source: KernelSource, misaligned: frozenset[str] = frozenset()) -> Launcher:
     """Compile for the current GPU and load there; equal kernels are loaded once.
 
@@ -39,14 +37,31 @@ def on_gpu(source: KernelSource, misaligned: frozenset[str] = frozenset()) -> La
 
 @functools.lru_cache(maxsize=1024)
 def _loaded(unit: Unit, _device: int) -> Launcher:
-    with _compiling:
-        kernel = build(unit)
-    run = kernel.run  # loads the binary: only then is there a function
-    function, metadata = kernel.function, kernel.packed_metadata
+    found = fitted(unit, _on_device, lambda kernel: kernel.n_spills)
+    kernel, (wider, higher) = found.made, found.way.spread
+    run, function, metadata = kernel.run, kernel.function, kernel.packed_metadata
+    if found.reason:
+        _log.warning("%s: %s", unit.name, found.reason)
+        return _spread(run, function, metadata, wider, higher)
 
     def launch(x: int, y: int, z: int, stream: int, *arguments: Any) -> None:
         # The three Nones: launch metadata and the two hooks, which profilers set and nobody else.
         run(x, y, z, stream, function, metadata, None, None, None, *arguments)
+
+    return launch
+
+
+def _on_device(unit: Unit) -> Any:
+    kernel = build(unit)
+    kernel.run  # noqa: B018 - loads the binary: only then is there a function, and known that the device has room for it
+    return kernel
+
+
+def _spread(run: Any, function: Any, metadata: Any, wider: int, higher: int) -> Launcher:
+    """A launcher of smaller blocks than planned, for which the grid is larger. What lies beyond the tensors is masked."""
+
+    def launch(x: int, y: int, z: int, stream: int, *arguments: Any) -> None:
+        run(x * wider, y * higher, z, stream, function, metadata, None, None, None, *arguments)
 
     return launch
 

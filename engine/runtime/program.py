@@ -72,7 +72,7 @@ class Executable:
             try:
                 return self._bind(kernel, odd(kernel))
             except Exception as error:
-                raise UnbuiltKernel(kernel.name, error) from error
+                raise UnbuiltKernel(kernel.name, error, kernel.nodes) from error
 
         units = [unit_of(kernel, odd(kernel)) for kernel in kernels]
         distinct = dict(zip(units, kernels, strict=True))

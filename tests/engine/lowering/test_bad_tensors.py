@@ -117,18 +117,52 @@ def test_a_kernel_that_cannot_be_built_is_named() -> None:
         executable(program, refuse)
 
 
-def test_a_graph_whose_kernel_cannot_be_built_runs_in_aten(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The failure names the kernel, its reason and what happened instead; the result is that of ATen."""
+def lowered_with(monkeypatch: pytest.MonkeyPatch, bind: Any, function: Any, x: torch.Tensor) -> tuple[Any, Any]:
+    """What the pipeline makes of a function for a GPU whose kernels ``bind`` makes, and what it gathered."""
+    monkeypatch.setattr("engine.runtime.program.executable.__defaults__", (bind,))
+    graph = trace(function, (x,))
+    work = pipeline._Work("0/0", None, pipeline._Timings(None, "0/0"), [], CompilationRecord("0/0", "0", "first"))
+    return pipeline.Pipeline(make_options("triton"))._lower(graph, work, on_gpu=True), work
+
+
+def test_only_what_an_unbuilt_kernel_computes_is_left_to_aten(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The other kernels of its graph are built; the ATen call carries the reason, and the failure names the kernel."""
+    built: list[str] = []
+
+    def bind(source: Any, misaligned: frozenset[str] = frozenset()) -> Any:
+        if "softmax" in source.name:
+            raise RuntimeError("out of resource: shared memory")
+        built.append(source.name)
+        return in_aten
+
+    def in_aten(x: int, y: int, z: int, stream: int, *arguments: Any) -> None:
+        given, made = arguments[:2]
+        made.copy_(torch.sin(given) * 2)
+
+    def function(x: torch.Tensor) -> Any:
+        return torch.softmax(x, -1), torch.sin(x.flatten()[:7]) * 2
+
+    x = torch.randn(40, 8)
+    run, work = lowered_with(monkeypatch, bind, function, x)
+    assert len(built) == 1
+    (failure,) = work.failures
+    assert "softmax" in failure.sentence
+    assert failure.fallback == "ATen computes what this kernel would have"
+    calls = {call.op: call.reason for call in work.program.record.externs}
+    assert all("could not be built: RuntimeError: out of resource" in reason for reason in calls.values())
+    assert "aten._softmax.default" in calls
+    assert [kernel.name for kernel in work.program.kernels] == built
+
+
+def test_a_graph_of_which_no_kernel_can_be_built_runs_in_aten(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every failure names its kernel and reason; the result is that of ATen."""
 
     def refuse(source: Any, misaligned: frozenset[str] = frozenset()) -> Any:
         raise RuntimeError("out of resource: registers")
 
-    monkeypatch.setattr("engine.runtime.program.executable.__defaults__", (refuse,))
     x = torch.randn(4, 8)
-    graph = trace(lambda x: torch.softmax(x, -1), (x,))
-    work = pipeline._Work("0/0", None, pipeline._Timings(None, "0/0"), [], CompilationRecord("0/0", "0", "first"))
-    run = pipeline.Pipeline(make_options("triton"))._lower(graph, work, on_gpu=True)
+    run, work = lowered_with(monkeypatch, refuse, lambda x: torch.softmax(x, -1), x)
     assert torch.equal(run(x)[0], torch.softmax(x, -1))
     (failure,) = work.failures
     assert "softmax_kernel could not be built: RuntimeError: out of resource: registers" in failure.sentence
-    assert failure.fallback == "results come from ATen"
+    assert not work.program.kernels

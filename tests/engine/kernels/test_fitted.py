@@ -1,0 +1,167 @@
+"""Kernels for which a target has too little: they run in smaller blocks, and it is told how and why."""
+
+from __future__ import annotations
+
+import importlib.util
+import threading
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+
+from engine.ir.binary import DoesNotFit, build, fitted, jitted, unit_of
+from engine.ir.kernel import KernelSource
+from engine.kernels import resources
+from engine.kernels.targets import compile_kernel
+from engine.kernels.triton import emit
+from engine.lowering.driver import lower
+from engine.runtime.interpreted import Pointer, Trial
+from engine.runtime.pool import Pool
+from tests.engine.kernels import written
+from tests.engine.lowering.tracing import trace
+
+pytestmark = pytest.mark.skipif(importlib.util.find_spec("triton") is None, reason="no Triton here")
+
+KERNELS: dict[str, tuple[Callable[..., torch.Tensor], tuple[torch.Tensor, ...]]] = {
+    "pointwise": (lambda x: torch.sin(x) * 2, (torch.randn(3001),)),
+    "short rows": (lambda x: torch.softmax(x, -1), (torch.randn(600, 40),)),
+    "long rows": (lambda x: x.sum(-1), (torch.randn(256, 32_769),)),
+    "columns": (lambda x: x.sum(0), (torch.randn(300, 100),)),
+    "tile": (lambda x: x.t().contiguous() + 1, (torch.randn(200, 130),)),
+    "scan": (lambda x: x.cumsum(-1), (torch.randn(3, 2500),)),
+    "atomic": (lambda x, at, y: x.index_add(0, at, y), (torch.zeros(99, 7), torch.arange(99), torch.randn(99, 7))),
+}
+
+
+def kernel_of(name: str) -> KernelSource:
+    """The last kernel of a small program."""
+    return lower(trace(*KERNELS[name]), "cuda:90", emit).kernels[-1]
+
+
+@pytest.mark.parametrize("name", KERNELS)
+def test_every_smaller_configuration_computes_the_same(name: str) -> None:
+    """Smaller blocks on a larger grid write what the planned ones do: what lies beyond the tensors is masked, nothing is added twice."""
+    function, given = KERNELS[name]
+    source, wanted = kernel_of(name), function(*given)
+    assert source.smaller
+    values = {f"arg{n}_1": value for n, value in enumerate(given)}
+    start = given[0] if name == "atomic" else None
+    pool = Pool(1, {"TRITON_INTERPRET": "1"})
+    way = source.smaller[:3][-1]
+    sizes = dict(way.constants)
+    arguments = tuple(
+        sizes.get(a.name, a.value) if a.kind != "pointer" else _pointer(a, values.get(a.buffer, start), wanted)
+        for a in source.args
+    )
+    grid = tuple(int(side) * k for side, k in zip((*source.grid, 1)[:2], way.spread, strict=True))
+    trial = Trial(source.name, source.text, arguments, (*grid, 1))  # type: ignore[arg-type]
+    (found,) = pool.call("engine.runtime.interpreted:run_trial", (trial,)).written.values()
+    torch.testing.assert_close(found.view_as(wanted), wanted, rtol=1e-4, atol=1e-3)
+
+
+def _pointer(argument: Any, value: torch.Tensor | None, wanted: torch.Tensor) -> Pointer:
+    like = wanted if value is None else value
+    facts = (like.dtype, tuple(like.shape), like.contiguous().stride())
+    return Pointer(argument.name, argument.buffer, *facts, value, written=argument.written)
+
+
+def test_blocks_are_cut_until_they_fit_and_it_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A target that gives a block less shared memory than a tile takes gets smaller tiles; the record says so."""
+    source = kernel_of("tile")
+    usual = compile_kernel(source, "cuda:90")
+    assert usual.configuration == ""
+    assert usual.resources is not None
+    taken = usual.resources.shared_bytes or 0
+    facts = resources.FACTS["cuda:90"]
+    monkeypatch.setitem(resources.FACTS, "cuda:90", replace(facts, block_shared=taken // 2))
+    record = compile_kernel(source, "cuda:90")
+    assert not record.error
+    assert record.resources is not None
+    assert (record.resources.shared_bytes or 0) <= taken // 2
+    assert {listing.stage for listing in record.listings} >= {"ttgir", "ptx", "sass"}
+    assert record.configuration.startswith("It runs with ROWS=")
+    assert f"{taken:,} bytes of shared memory a block are needed, and there are {taken // 2:,}." in record.configuration
+
+
+def test_a_kernel_that_fits_in_no_configuration_says_what_it_lacks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing smaller is left: the error is the first, of the planned configuration."""
+    monkeypatch.setitem(resources.FACTS, "cuda:90", replace(resources.FACTS["cuda:90"], block_shared=-1))
+    record = compile_kernel(written.softmax(cols=1000), "cuda:90")
+    assert not record.listings
+    assert "bytes of shared memory a block are needed" in record.error
+
+
+def test_other_failures_are_not_tried_again() -> None:
+    """A kernel that Triton cannot read is not read a second time in smaller blocks."""
+    tried: list[Any] = []
+
+    def make(unit: Any) -> Any:
+        tried.append(unit)
+        raise ValueError("no such operation")
+
+    with pytest.raises(ValueError, match="no such operation"):
+        fitted(unit_of(kernel_of("pointwise")), make, lambda _: 0)
+    assert len(tried) == 1
+
+
+def test_what_spills_in_every_configuration_is_built_as_planned() -> None:
+    """Registers that find no room make a kernel slow, not wrong."""
+    unit = unit_of(kernel_of("pointwise"))
+    found = fitted(unit, lambda made: made, lambda _: 1000)
+    assert found.made == unit
+    found = fitted(unit, lambda made: made, lambda made: 1000 if made == unit else 0)
+    assert found.made != unit
+    assert "1000 registers a thread found no room" in found.reason
+
+
+def test_only_a_shortage_leads_to_smaller_blocks() -> None:
+    """The planned block first, then each half as large."""
+    sizes: list[int] = []
+
+    def make(unit: Any) -> Any:
+        sizes.append(dict(unit.constants)["BLOCK"])
+        if sizes[-1] > 256:
+            raise DoesNotFit("bytes", 2, 1)
+        return unit
+
+    assert fitted(unit_of(kernel_of("pointwise")), make, lambda _: None).way.spread == (4, 1)
+    assert sizes == [1024, 512, 256]
+
+
+def test_kernels_of_one_name_are_read_in_two_threads_at_once() -> None:
+    """Triton reads a kernel's text back by its file name, which kernels of one name share: each thread gets its own text."""
+    wrong: list[str] = []
+
+    def read(letter: str) -> None:
+        for number in range(150):
+            text = written.SOFTMAX.replace("value - ", f"value - 0x{number}{letter} - ")
+            if f"0x{number}{letter}" not in jitted("softmax", text).src:
+                wrong.append(f"{letter}{number}")
+
+    threads = [threading.Thread(target=read, args=(letter,)) for letter in "ABC"]
+    _run(threads)
+    assert not wrong
+
+
+def test_kernels_compile_in_two_threads_at_once() -> None:
+    """One process may compile for two targets; both get their binaries, and standard output is as it was."""
+    import sys
+
+    out, found = sys.stdout, {}
+
+    def make(target: str, count: int) -> None:
+        found[target] = [compile_kernel(written.gelu(count + n), target).error for n in range(2)]
+
+    _run([threading.Thread(target=make, args=(t, 771 + k)) for k, t in enumerate(("cuda:80", "hip:gfx942"))])
+    assert found == {"cuda:80": ["", ""], "hip:gfx942": ["", ""]}
+    assert sys.stdout is out
+    assert build(unit_of(written.gelu(771)), ("cuda", 80, 32)).asm["cubin"]
+
+
+def _run(threads: list[threading.Thread]) -> None:
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
