@@ -26,6 +26,11 @@ def file_name(file: str) -> str:
     return os.path.basename(file) or file
 
 
+def is_cell(file: str) -> bool:
+    """Whether a file holds the code of a notebook cell."""
+    return file in cell_names or _CELL.search(file) is not None
+
+
 def source_file(file: str) -> SourceFile:
     """The record of a source file, with its whole text where that can be had."""
     return SourceFile(file, file_name(file), "".join(linecache.getlines(file)))

@@ -13,6 +13,7 @@ import torch.fx
 
 from engine.errors import EngineError
 from engine.ir.aot import AotGraph
+from engine.ir.files import file_name, is_cell
 from engine.ir.graph import ROWS_APART, origin_of
 from engine.ir.index import Size, contiguous_strides, is_same, plain
 from engine.ir.kernel import Program
@@ -346,8 +347,11 @@ class Walk:
 
 
 def _line(span: Span | None) -> str:
-    """A line of the user's as messages of kernels name it, without the folders of this machine."""
-    return "" if span is None else f"{span.file.replace(chr(92), '/').rpartition('/')[2]}:{span.line}"
+    """A line of the user's as messages of kernels name it: "model.py:12", without the folders of this machine, or "cell 3, line 2"."""
+    if span is None:
+        return ""
+    name = file_name(span.file)
+    return f"{name}, line {span.line}" if is_cell(span.file) else f"{name}:{span.line}"
 
 
 def _node_names(module: torch.fx.GraphModule) -> set[str]:

@@ -111,6 +111,7 @@ def _target(target: TargetRecord, kernel: KernelRecord) -> dict[str, Any]:
     resources = target.resources
     return {
         "error": one_line(target.error, 300),
+        "configuration": one_line(target.configuration, 300),
         "registers": resources.registers if resources else None,
         "spills": resources.spills if resources else None,
         "shared": size(resources.shared_bytes) if resources else "",

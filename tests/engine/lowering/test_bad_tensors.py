@@ -143,7 +143,7 @@ def test_only_what_an_unbuilt_kernel_computes_is_left_to_aten(monkeypatch: pytes
         return torch.softmax(x, -1), torch.sin(x.flatten()[:7]) * 2
 
     x = torch.randn(40, 8)
-    run, work = lowered_with(monkeypatch, bind, function, x)
+    _, work = lowered_with(monkeypatch, bind, function, x)
     assert len(built) == 1
     (failure,) = work.failures
     assert "softmax" in failure.sentence

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import importlib.util
 import inspect
+import linecache
 from typing import Any
 
 import pytest
 import torch
 
 import engine
+from engine.ir.files import cell_names
 from engine.kernels.triton import emit
 from engine.lowering.driver import lower
 from engine.runtime.interpreted import Pointer, Trial
@@ -88,6 +90,21 @@ def test_the_message_names_the_line() -> None:
     lines, first = inspect.getsourcelines(look_up)
     number = first + next(n for n, line in enumerate(lines) if "doubled[at]" in line)
     assert f'"test_bounds.py:{number}: index out of bounds"' in kernel.text
+
+
+def test_the_message_names_a_notebook_cell_as_people_do(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not the temporary file that a cell's code is kept in."""
+    file = "/tmp/ipykernel_77/123456.py"
+    monkeypatch.setitem(cell_names, file, "cell 3")
+    namespace: dict[str, Any] = {}
+    text = "def look_up(table, at):\n    return table[at] + 1\n"
+    monkeypatch.setitem(linecache.cache, file, (len(text), None, text.splitlines(keepends=True), file))
+    exec(compile(text, file, "exec"), namespace)
+    engine.reset()
+    with engine.record() as session:
+        engine.compile(namespace["look_up"])(TABLE, GOOD)
+    (kernel,) = (k for c in session.compilations for k in c.kernels)
+    assert '"cell 3, line 2: index out of bounds"' in kernel.text
 
 
 @pytest.mark.parametrize("name", LOOK_UPS)
