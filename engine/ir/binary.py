@@ -35,7 +35,9 @@ class Configuration:
     spread: tuple[int, int] = (1, 1)
 
     def __str__(self) -> str:
-        return ", ".join((*(f"{k}={v}" for k, v in self.constants), f"{self.num_warps} warps, {self.num_stages} stages"))
+        return ", ".join(
+            (*(f"{k}={v}" for k, v in self.constants), f"{self.num_warps} warps, {self.num_stages} stages")
+        )
 
 
 @dataclass(frozen=True)

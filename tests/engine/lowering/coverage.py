@@ -30,7 +30,7 @@ SAMPLES = 4
 """Sample inputs of each operator."""
 DTYPES = (torch.float32, torch.int64, torch.bool)
 """An operator is sampled with the first of these that it takes."""
-Lower = Callable[[AotGraph, str, Any], Program]
+Lower = Callable[..., Program]
 
 
 @dataclass
@@ -144,9 +144,9 @@ def _counting(found: Coverage) -> Iterator[None]:
     """Count whatever the compiler lowers meanwhile."""
     original: Lower = driver.lower
 
-    def counted(graph: AotGraph, target: str, printed: Any) -> Program:
+    def counted(graph: AotGraph, target: str, printed: Any, **options: Any) -> Program:
         try:
-            program = original(graph, target, printed)
+            program = original(graph, target, printed, **options)
         except Exception as error:
             found.fail(graph, error)
             raise
