@@ -106,12 +106,16 @@ def refused_now(prefix: str, resolve: Resolve, known: Callable[[str], GuardsReco
     """While torch tells why it recompiles: for each entry that it asked, our walk over all its guards with the call's own locals.
 
     ``known`` gives the guards of an entry as they were told when it was made: torch has since put those first that failed often.
-    The call's locals and entries are those of torch's own function further up the stack; none where it looks different.
+    The call's locals are those of torch's own function further up the stack; none where it looks different.
     """
     asking = _asking(sys._getframe())
     frame, entries = (asking.f_locals.get(k) for k in ("frame", "cache_entries")) if asking else (None, None)
-    if frame is None or not isinstance(entries, (list, tuple)):
+    if frame is None:
         return {}
+    if not isinstance(
+        entries, (list, tuple)
+    ):  # before torch 2.12 it walks a linked list, and has lost its beginning by now
+        entries = _entries(frame.f_code)
     found: dict[str, Rejection] = {}
     for entry in entries:
         with contextlib.suppress(Exception):

@@ -109,9 +109,18 @@ def _complex_order(x: Any) -> Any:
 def test_what_types_forbid_is_an_error_though_nobody_reads_it(
     fn: Callable[..., Any], dtype: torch.dtype, reason: str
 ) -> None:
-    """Eager's kernels refuse some types that fake tensors let pass."""
-    with pytest.raises(RuntimeError, match=reason):
-        engine.compile(fn, backend="aot_eager")(torch.ones(4, dtype=dtype))
+    """Eager's kernels refuse some types that fake tensors let pass; which ones depends on torch."""
+
+    def said(run: Callable[..., Any]) -> str:
+        try:
+            run(torch.ones(4, dtype=dtype))
+        except RuntimeError as error:
+            return str(error)
+        return ""
+
+    plain = said(fn)
+    assert reason in plain or not plain
+    assert said(engine.compile(fn, backend="aot_eager")) == plain
 
 
 @pytest.mark.parametrize("region", [torch.no_grad(), torch.autocast("cpu")])

@@ -116,7 +116,7 @@ def test_another_process_reads_it(tmp_path: pathlib.Path) -> None:
         "print(s.compilations[0].aot.cache, x.grad.tolist())\n",
         encoding="utf-8",
     )
-    env = os.environ | {"ENGINE_DISK_CACHE": "1"}
+    env = os.environ | {"ENGINE_DISK_CACHE": "1", "PYTHONPATH": str(pathlib.Path(engine.__file__).parents[1])}
     ran = [
         subprocess.run([sys.executable, str(program)], env=env, capture_output=True, text=True, check=True).stdout
         for _ in range(2)
