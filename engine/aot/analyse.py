@@ -249,7 +249,7 @@ def _unfit(node: torch.fx.Node) -> str:
     if node.op == "call_module":
         return "calls a module"
     if isinstance(node.target, InGraph) and node.target.changes_state:
-        return "changes torch's state"
+        return node.target.effect
     name = str(node.target) if node.op == "call_method" else ""
     if node.op == "call_function" and node.target in (getattr, setattr) and len(node.args) > 1:
         name = str(node.args[1])

@@ -10,13 +10,21 @@ class InGraph:
     """A callable with the name that a graph shows: ``fx`` prints nodes by name, and not every callable has one that leads back to it."""
 
     def __init__(
-        self, name: str, run: Callable[..., Any], *, changes_state: bool = False, is_python: bool = False
+        self,
+        name: str,
+        run: Callable[..., Any],
+        *,
+        changes_state: bool = False,
+        is_python: bool = False,
+        effect: str = "changes torch's state",
     ) -> None:
         self.__name__ = name
         self.__qualname__ = name
         self.run = run
         self.changes_state = changes_state
         """Whether it changes, or reads, more than its arguments: torch's own state. Only the graph as traced may run it."""
+        self.effect = effect
+        """What it does beside computing, in words, where only the graph as traced may run it."""
         self.is_python = is_python
         """It runs Python of the user's own, which may read what the user's code changes."""
 

@@ -68,6 +68,7 @@ for _family in (
     "values.torch_functions",
     "values.torch_state",
     "values.transforms",
+    "values.triton_kernels",
 ):
     importlib.import_module(f"engine.trace.{_family}")  # each fills in its part of the tables
 

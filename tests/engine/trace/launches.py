@@ -1,0 +1,82 @@
+"""Functions that launch Triton kernels of their own, each compared with eager; run where Triton's interpreter is on."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+import triton
+import triton.language as tl
+
+import engine
+
+
+@triton.jit
+def add_kernel(x_ptr, y_ptr, out_ptr, n, BLOCK: tl.constexpr):  # type: ignore[no-untyped-def]  # noqa: ANN001, ANN201, D103, N803
+    at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    inside = at < n
+    tl.store(out_ptr + at, tl.load(x_ptr + at, mask=inside) + tl.load(y_ptr + at, mask=inside), mask=inside)
+
+
+@triton.autotune(configs=[triton.Config({"BLOCK": 8})], key=["n"])
+@triton.jit
+def double_kernel(x_ptr, n, BLOCK: tl.constexpr):  # type: ignore[no-untyped-def]  # noqa: ANN001, ANN201, D103, N803
+    at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    tl.store(x_ptr + at, tl.load(x_ptr + at, mask=at < n) * 2, mask=at < n)
+
+
+def adds(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+    """A launch with a grid of numbers."""
+    out = torch.empty_like(x)
+    add_kernel[(triton.cdiv(x.numel(), 16),)](x, y, out, x.numel(), BLOCK=16)
+    return out * 2
+
+
+def adds_by_meta(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+    """A launch whose grid is a function of the arguments."""
+    total = x.sin()
+    out = torch.zeros_like(total)
+    n = x.numel()
+    add_kernel[lambda meta: (triton.cdiv(n, meta["BLOCK"]),)](total, y, out, n, BLOCK=8)
+    return out.cos()
+
+
+def doubles_in_place(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+    """A tuned kernel that writes to an argument and to an intermediate."""
+    n = x.numel()
+    double_kernel[lambda meta: (triton.cdiv(n, meta["BLOCK"]),)](x, n)
+    z = y + 1
+    double_kernel[lambda meta: (triton.cdiv(n, meta["BLOCK"]),)](z, n)
+    return x + z
+
+
+def launches_twice(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+    """Launches in a loop, one reading what the other wrote, through a view."""
+    rows = torch.zeros(2, x.numel())
+    for row in rows:
+        add_kernel[(4,)](x, y, row, x.numel(), BLOCK=16)
+        x = row * 3
+    return rows
+
+
+FUNCTIONS: tuple[Callable[..., Any], ...] = (adds, adds_by_meta, doubles_in_place, launches_twice)
+
+
+def compare(function: Callable[..., Any], backend: str) -> None:
+    """Raise where the compiled function differs from eager in results or in what it wrote, or is more than one graph."""
+    compiled = engine.compile(function, backend=backend)
+    for number, size in enumerate((40, 40, 24)):
+        mine = (torch.arange(float(size)), torch.arange(float(size)).flip(0))
+        other = tuple(t.clone() for t in mine)
+        want = function(*mine)
+        with engine.expect(graphs=None if number else 1, breaks=0):
+            got = compiled(*other)
+        torch.testing.assert_close((got, *other), (want, *mine))
+
+
+if __name__ == "__main__":
+    for function in FUNCTIONS:
+        for backend in ("eager", "triton"):
+            compare(function, backend)
+    print("equal")
