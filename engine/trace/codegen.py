@@ -80,6 +80,8 @@ class Codegen:
         self.constants: dict[Slot, Any] = {}
         self.handed: Handed | None = None
         self.uses_cells = False
+        self.at_break = False
+        """Whether the function goes on after this code."""
         self._slots: dict[int, Slot] = {}
         self._kept: list[Any] = []
         self._temps: dict[int, str] = {}

@@ -339,6 +339,7 @@ class _Attempt:
         ):
             raise self._skip(reason, spans, "before any tensor operation")
         cg = Codegen(self.tx, frame.code, _location(frame))
+        cg.at_break = True
         resumption = Resumption(self.tx, cg, frame, op, stack)
         told: list[str] = []
         try:

@@ -210,3 +210,62 @@ def infinite_recursion(x):
         return forever(x)
     except RecursionError:
         return x + 1
+
+
+class Linked:
+    """Knows what it belongs to by a weak reference."""
+
+    def __init__(self, value, owner=None):
+        self.value = value
+        self.parts = []
+        self.owner = None if owner is None else weakref.ref(owner)
+        if owner is not None:
+            owner.parts.append(self)
+
+
+@program(lambda: (torch.randn(3),))
+def weak_links_of_a_tree(x):
+    """Objects made inside refer to their owners by weak references, whose owners a variable holds."""
+    root = Linked(x.sin())
+    part = Linked(x.cos(), root)
+    leaf = Linked(x + 1, part)
+    return part.value + root.value, leaf.value * len(root.parts), root.parts[0].owner() is root
+
+
+HELD = weakref.WeakValueDictionary(kept=KEPT)
+
+
+@program(lambda: (torch.randn(3),))
+def held_by_a_weak_dictionary(x):
+    """An object from outside is found in a dictionary that holds it weakly."""
+    return x.sin() * len(HELD), HELD["kept"] is LINK(), HELD.get("other")
+
+
+@program(lambda: (torch.randn(3),), breaks=1)
+def dies_with_its_last_name(x):
+    """An object made inside dies with its last name, at once: a function that asks for it runs as Python."""
+    made = Linked(x.sin())
+    link = weakref.ref(made)
+    value = made.value
+    del made
+    return value * (1 if link() is None else 2)
+
+
+@program(lambda: (torch.randn(3),), breaks=1)
+def lives_as_long_as_its_name(x):
+    """A weak dictionary holds an object for as long as a variable does, though nothing reads that variable any more."""
+    found = weakref.WeakValueDictionary()
+    made = Linked(x.sin())
+    found["a"] = made
+    return found["a"].value * len(found)
+
+
+@program(lambda: (torch.randn(3),), breaks=1)
+def dies_after_a_break(x):
+    """A weak reference that outlives a break: the object still dies with its last name."""
+    made = Linked(x.sin())
+    link = weakref.ref(made)
+    print("half-way")
+    value = link().value * 2
+    del made
+    return value, link() is None

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import builtins
 import weakref
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+from engine.bytecode.resume import resumed
 from engine.ir.guard import IsObject
-from engine.ir.origin import Origin, Referent
-from engine.trace.signals import Unsupported
-from engine.trace.values.base import NONE, Value, force
-from engine.trace.values.functions import special
+from engine.ir.origin import Attr, Local, Origin, Referent
+from engine.trace.signals import Skip, Unsupported
+from engine.trace.values.base import NONE, Lazy, Value, force
+from engine.trace.values.functions import BoundMethod, CellValue, special
+from engine.trace.values.objects import ObjectValue
 from engine.trace.values.wrap import wraps
 
 if TYPE_CHECKING:
@@ -18,14 +22,15 @@ if TYPE_CHECKING:
 
 
 class ReferenceValue(Value):
-    """A ``weakref.ref``. ``of`` is what it refers to, None where that is gone."""
+    """A ``weakref.ref``. ``of`` is what it refers to, None where that is gone. One made while tracing has no origin."""
 
-    def __init__(self, of: Value, origin: Origin | None = None) -> None:
+    def __init__(self, of: Value, origin: Origin | None = None, held: Any = None) -> None:
         self.of = of
         self.origin = origin
+        self.held = held
 
-    def type(self) -> type:
-        return weakref.ref
+    def type(self) -> builtins.type:
+        return weakref.ref if self.held is None else type(self.held)
 
     def truth(self, tx: Tracer) -> bool:
         return True
@@ -33,33 +38,72 @@ class ReferenceValue(Value):
     def key(self, tx: Tracer) -> Any:
         return ("weakref", self.of.key(tx))
 
+    def get_attr(self, tx: Tracer, name: str) -> Value:
+        if name == "key" and self.origin is not None and isinstance(self.held, weakref.KeyedRef):
+            return tx.lazy(self.held.key, Attr(self.origin, "key"))
+        return super().get_attr(tx, name)
+
     def call(self, tx: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
+        if self.origin is None and _may_die(tx, self.of) and not _is_named(tx, self.of):
+            raise Skip("unknown-call", f"whether {self.of.describe()} is still alive is asked")
         return self.of
 
     def children(self) -> list[Value]:
         return [self.of]
 
     def reconstruct(self, cg: Codegen) -> None:
+        if cg.at_break and _may_die(cg.tx, self.of):
+            raise Unsupported("side-effect", f"{self.of.describe()} must die at the moment at which nothing names it")
         cg.out.callable(lambda: cg.const(weakref.ref))
         cg.load(self.of)
         cg.out.call(1)
 
 
-@wraps(weakref.ref)
+def _may_die(tx: Tracer, of: Value) -> bool:
+    """Whether the traced code alone holds it: made while tracing, or by the part of the function before a break."""
+    if of.origin is None or of.is_made:
+        return True
+    return resumed(tx.frames[0].code) is not None and isinstance(of.origin.chain()[0], Local)
+
+
+def _is_named(tx: Tracer, of: Value) -> bool:
+    """Whether a variable or a place on the stack of a running function holds it now."""
+    held = (
+        v for frame in tx.frames for v in (*frame.locals.values(), *frame.stack, *map(_content, frame.cells.values()))
+    )
+    return any(v is of or (isinstance(v, Lazy) and v.known is of) for v in held)
+
+
+def _content(cell: Any) -> Any:
+    return cell.content if isinstance(cell, CellValue) else None
+
+
+@wraps(weakref.ref, weakref.KeyedRef)
 def _reference(tx: Tracer, real: Any, origin: Origin) -> Value:
     tx.guard_type(real, origin, "what it refers to was used")
     held = real()
     at = Referent(origin)
     if held is None:
         tx.guard(IsObject(at, None, cause=tx.cause("what it referred to is gone")))
-        return ReferenceValue(NONE, origin)
-    return ReferenceValue(tx.wrap(held, at), origin)
+        return ReferenceValue(NONE, origin, real)
+    return ReferenceValue(tx.wrap(held, at), origin, real)
 
 
-@special(weakref.ref)
-def _made(tx: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
-    of = force(tx, args[0])
-    if len(args) > 1 or of.origin is None:
-        # An object made while tracing dies in Python when its last name goes, which tracing does not follow.
-        raise Unsupported("unknown-call", f"a weak reference to {of.describe()} is made")
-    return ReferenceValue(of)
+def _rule(kind: str) -> Callable[[Tracer, list[Value], dict[str, Value]], Value]:
+    def rule(tx: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
+        of = force(tx, args[0]) if args else NONE
+        if kind == "reference" and len(args) == 1 and not kwargs and (not _may_die(tx, of) or type(of) is ObjectValue):
+            return ReferenceValue(of)
+        what = f"a weak {kind} to {of.describe()} is made"
+        if isinstance(of, BoundMethod) or _may_die(tx, of):
+            # It dies when its last name goes: a function cut in two holds it for longer, or less long.
+            raise Skip("unknown-call", what)
+        raise Unsupported("unknown-call", what)
+
+    return rule
+
+
+special(weakref.ref)(_rule("reference"))
+special(weakref.KeyedRef)(_rule("reference with a key"))
+special(weakref.WeakMethod)(_rule("reference to a method,"))
+special(weakref.proxy)(_rule("proxy"))
