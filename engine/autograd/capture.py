@@ -154,7 +154,7 @@ class Capture:
     def begin(self, inputs: Sequence[torch.Tensor], sizes: Sequence[int], scalars: Sequence[Any]) -> tuple[Any, ...]:
         self._inputs, self._devices = tuple(map(_described, inputs)), tuple(t.device for t in inputs)
         self._count = len(sizes)
-        if sizes:
+        if sizes or scalars:
             self._zeros.__enter__()
             self._is_open = True
         stand_ins = [self._stand_in(Value("inputs", n), like=t) for n, t in enumerate(inputs)]
@@ -249,14 +249,14 @@ class Capture:
 
 
 class _Zeros(TorchDispatchMode):
-    """Notices zeros of symbolic sizes."""
+    """Notices zeros that torch makes where a Python function wants no undefined gradients, also of symbolic sizes."""
 
     def __init__(self, made: Callable[..., torch.Tensor]) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self._made = made
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        if func is torch.ops.aten.zeros.default and any(isinstance(n, torch.SymInt) for n in args[0]):
+        if func is torch.ops.aten.zeros.default:
             return self._made(args[0], kwargs.get("dtype") or torch.get_default_dtype(), kwargs.get("device"))
         return func(*args, **(kwargs or {}))
 

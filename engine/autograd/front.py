@@ -179,7 +179,7 @@ class Front:
         settings = current.get()
         if settings is None:
             return self._plain(tensors, args, kwargs)
-        reason = _why_not()
+        reason = _why_not(tensors)
         if not reason and not _turn.acquire(blocking=False):
             reason = "another thread runs a captured backward"
         if reason:
@@ -233,12 +233,14 @@ class Front:
             _thread.callbacks = outer
 
 
-def _why_not() -> str:
+def _why_not(roots: Sequence[Any]) -> str:
     """Why a backward is not captured that starts here; empty when it is."""
     if _thread.callbacks is not None:
         return "it was started inside of a captured backward, by a hook or a Python function"
     if torch._C._are_functorch_transforms_active():
         return "it runs inside of a functional transform (torch.func)"
+    if any(isinstance(r, torch.Tensor) and torch._C._functorch.is_functorch_wrapped_tensor(r) for r in roots):
+        return "it goes back through a functional transform (torch.func)"
     if torch._C._len_torch_dispatch_stack() > 0:
         return "a dispatch mode of Python is active"
     if torch.is_anomaly_enabled() and torch.is_anomaly_check_nan_enabled():

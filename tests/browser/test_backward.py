@@ -1,0 +1,84 @@
+"""The view of captured backwards on a page: rows that light up by mouse and keys, captures one after another, contrast, narrow windows."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from engine.records.session import Session
+from tests.browser.test_explorer import CONTRAST, Show, open_view, press, said
+from tests.notebook_ext.test_views_backward import recorded
+
+pytestmark = pytest.mark.browser
+
+
+@pytest.fixture(scope="module")
+def session() -> Session:
+    """Two backwards that accumulate, compiled, and one that torch's engine runs."""
+    return recorded("aot_eager")
+
+
+def lit(page: Any, pane: str) -> list[str]:
+    """Texts of the rows of a pane that are lit up."""
+    found: list[str] = page.locator(f'.lm .lines[aria-label="{pane}"] li.lit code').all_inner_texts()
+    return found
+
+
+def test_a_click_lights_what_a_node_became(explorer: Show, session: Session) -> None:
+    """One of autograd's nodes lights its nodes of the captured graph and of the compiled one; a compiled row lights the way back."""
+    page = explorer(session)
+    open_view(page, "backward")
+    page.locator(".lm .lines li", has_text="AddmmBackward0 →").first.click()
+    assert any("autograd.AddmmBackward0(" in text for text in lit(page, "Captured graph"))
+    assert any("aten.mm(" in text for text in lit(page, "Compiled graph"))
+    assert "1 autograd node" in said(page)
+    page.locator('.lm .lines[aria-label="Compiled graph"] li', has_text="aten.mm(").first.click()
+    assert ["AddmmBackward0" in text for text in lit(page, "Autograd's nodes, in eager's order")] == [True]
+
+
+def test_keys_go_through_rows_panes_and_captures(explorer: Show, session: Session) -> None:
+    """Arrows go down a pane and across to the linked row and back; j goes to the next capture, whose cause is told; Enter opens what was compiled."""
+    page = explorer(session)
+    open_view(page, "backward")
+    assert said(page).startswith("0 GraphRoot")
+    first = press(page, "ArrowDown ArrowDown")
+    assert first.startswith("2 AddmmBackward0")
+    assert not press(page, "ArrowRight").startswith("2 AddmmBackward0")
+    assert press(page, "ArrowLeft") == first
+    press(page, "j")
+    assert "have a .grad to add to now" in page.locator(".lm .backward").inner_text()
+    assert said(page).startswith("0 GraphRoot")
+    assert page.locator('.lm .lines [aria-selected="true"]').count() == 1
+    press(page, "Enter")
+    assert page.locator('.lm .tabs [data-view="linked"]').get_attribute("aria-selected") == "true"
+
+
+def test_backwards_that_ran_lead_to_their_captures(explorer: Show, session: Session) -> None:
+    """Each backward is listed with its outcome and, where torch's engine ran it, the reason; a click on a capture's name shows it."""
+    page = explorer(session)
+    open_view(page, "backward")
+    runs = page.locator(".lm .runs li").all_inner_texts()
+    assert [r.split()[1] for r in runs] == ["captured", "captured", "eager"]
+    assert "nomaly" in runs[2]
+    name = session.backwards[1].id
+    page.locator(".lm .runs button", has_text=name).click()
+    assert page.locator(".lm .backward").get_by_label("Capture", exact=True).input_value() == name
+
+
+@pytest.mark.parametrize("theme", ["light", "dark"])
+def test_text_contrast_of_backwards(explorer: Show, session: Session, theme: str) -> None:
+    """All text has a contrast of at least 4.5:1 against what is behind it, rows that are lit up as well."""
+    page = explorer(session, theme)
+    open_view(page, "backward")
+    press(page, "ArrowDown ArrowDown ArrowRight")
+    assert page.evaluate(CONTRAST) == []
+
+
+def test_narrow_windows_show_three_panes(explorer: Show, session: Session) -> None:
+    """At 420 pixels the panes stand below each other, and nothing is wider than the window."""
+    page = explorer(session, width=420)
+    open_view(page, "backward")
+    tops = [box.bounding_box()["y"] for box in page.locator(".lm .three section").all()]
+    assert tops == sorted(set(tops))
+    assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")

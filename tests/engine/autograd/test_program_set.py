@@ -1,0 +1,49 @@
+"""The programs that all stages are tested with, their backwards captured: those that differentiate leave behind what they leave in eager."""
+
+from __future__ import annotations
+
+import pytest
+
+import engine
+from tests.differential import Comparison, observe, prepare
+from tests.programs import names
+
+NAMES = names()
+STEMS = sorted({name.partition(".")[0] for name in NAMES})
+REASONS = (
+    "it runs inside of a functional transform (torch.func)",
+    "it goes back through a functional transform (torch.func)",
+    "it was started inside of a captured backward, by a hook or a Python function",
+)
+"""Why some are left to torch's engine."""
+DIFFERENTIATING = {
+    "gradients_inside": 12,
+    "models": 7,
+    "modules": 20,
+    "optimisers": 4,
+    "training": 9,
+    "whole_models": 12,
+}
+"""How many programs of some files have backwards that are captured, at the least."""
+
+
+def captured(name: str) -> bool:
+    """Whether ``file.program`` has a backward that is captured; what it leaves behind must then be what it leaves without that."""
+    engine.reset()
+    loaded = prepare(name, "captured")
+    with engine.record() as session, engine.compiled_autograd("eager"):
+        found = observe(loaded, loaded.target)
+    assert {c.reason for c in session.backward_calls if c.outcome == "eager"} <= set(REASONS)
+    if all(c.outcome == "eager" for c in session.backward_calls):
+        return False
+    plain = prepare(name, "plain")
+    differences = Comparison().observations(observe(plain, plain.target), found)
+    assert not differences, f"{name}: " + "\n".join(differences)
+    return True
+
+
+@pytest.mark.parametrize("stem", STEMS)
+def test_programs_differentiate_as_ever(stem: str) -> None:
+    """Gradients, effects, text and exceptions are those of torch's own engine, to the bit; what is not captured says why."""
+    count = sum(captured(name) for name in NAMES if name.startswith(f"{stem}."))
+    assert count >= DIFFERENTIATING.get(stem, 0)
