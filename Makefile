@@ -21,7 +21,7 @@ PYTEST := $(BIN)/python -m pytest
 WORKERS ?= 2
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test quick test-all lab bench coverage lint accept notebooks clean
+.PHONY: help demo test quick test-all lab bench coverage lint accept notebooks sessions clean
 
 help: ## Say what can be made
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -59,6 +59,9 @@ accept: $(STAMP) ## Rewrite tests/expected from what the tests now see; review t
 
 notebooks: $(STAMP) ## Run all notebooks and keep their outputs; nothing changes unless what they show did
 	@for n in notebooks/[0-9]*.ipynb; do $(BIN)/python -m notebook_ext.report $$n --write --output report || exit 1; done
+
+sessions: $(STAMP) ## Record the sessions again that notebooks open where there is no Triton
+	$(BIN)/python -m tests.notebooks.record
 
 clean: ## Remove the environment and everything generated
 	rm -rf $(VENV) report build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import contextlib
-import os
 from collections.abc import Iterator
 
 from engine.errors import Expectation
+from engine.ir.files import file_name
 from engine.records.bytecode import Span
 from engine.records.session import CompilationRecord, Session
 
@@ -58,4 +58,4 @@ def _count(number: int, word: str) -> str:
 
 
 def _at(span: Span | None) -> str:
-    return "" if span is None else f" ({os.path.basename(span.file)}, line {span.line})"
+    return "" if span is None else f" ({file_name(span.file)}, line {span.line})"

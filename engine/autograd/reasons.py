@@ -65,7 +65,7 @@ def _difference(new: Shape, old: Shape) -> tuple[str, tuple[str, ...]]:
             f"{_short(new.names[n])} (NodeCall {n}): {_hooks(new.steps[n])}, before {_hooks(old.steps[n])}"
             for n in changed
         )
-        return f"other hooks than {old.id}, at {len(changed)} nodes", details
+        return f"other hooks than {old.id}, at {len(changed)} {'node' if len(changed) == 1 else 'nodes'}", details
     if new.sizes != old.sizes:
         return f"sizes changed since {old.id}: {new.sizes} of them are symbols now, {old.sizes} were before", ()
     extra = len(new.inputs) - len(old.inputs)

@@ -98,6 +98,8 @@ class Explorer(anywidget.AnyWidget):
         """Send what has changed since it was last sent. Safe from any thread."""
         with self._timer_lock:
             self._timer = None
+        if _is_over():
+            return
         with self._lock:
             start = time.perf_counter()
             changed = {c.id for c in self.session.compilations if self._seen.get(c.id) is not c}
@@ -118,7 +120,7 @@ class Explorer(anywidget.AnyWidget):
         with (
             self._timer_lock
         ):  # not the lock of refresh: this runs in the thread that compiles, and must not wait for views
-            if self._timer is None:
+            if self._timer is None and not _is_over():
                 self._timer = threading.Timer(max(QUIET_SECONDS, SHARE * self._cost), self.refresh)
                 self._timer.daemon = True
                 self._timer.start()
@@ -240,6 +242,11 @@ def _follower(widget: Explorer) -> Callable[[str], None]:
             found.changed()
 
     return follow
+
+
+def _is_over() -> bool:
+    """Whether the interpreter is on its way out: workers that are closed then still change the session, but nobody takes messages any more."""
+    return not threading.main_thread().is_alive()
 
 
 def _fingerprint(value: Any) -> int:

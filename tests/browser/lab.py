@@ -41,7 +41,7 @@ class Lab:
         self._log = (self.home / "server.log").open("w")
         self._process = subprocess.Popen(
             [
-                *(sys.executable, "-m", "jupyter", "lab", "--no-browser", "--allow-root", "--ip=127.0.0.1"),
+                *(sys.executable, "-m", "jupyterlab", "--no-browser", "--allow-root", "--ip=127.0.0.1"),
                 *(f"--port={self.port}", "--ServerApp.port_retries=0", f"--IdentityProvider.token={self.token}"),
                 # The page then has window.jupyterapp, the one sure way to know that the kernel is connected.
                 *(f"--ServerApp.root_dir={folder}", "--LabApp.expose_app_in_browser=True"),

@@ -7,6 +7,7 @@ import pathlib
 import re
 import shutil
 import subprocess
+import sys
 import threading
 import time
 import weakref
@@ -274,3 +275,36 @@ def test_an_entry_in_short_names_its_facts_guards_and_kernels() -> None:
     assert facts["Compiled because"] == "first call"
     assert int(facts["Guards"]) == len(told["guards"]) > 0
     assert any("registers" in line for line in told["kernels"]["cuda:90"])
+
+
+AT_THE_END = """
+import atexit, threading, time
+from notebook_ext.widgets import explorer
+from tests.notebook_ext.sessions import head_session, verified_session
+explorer.QUIET_SECONDS = 0.01
+session = head_session()
+widget = explorer.Explorer(session)
+widget.observe(lambda _: print("sent"), "overview")
+
+def change():
+    for compilation in verified_session().compilations:
+        session.put(compilation)
+    time.sleep(0.3)
+
+atexit.register(change)
+if {early}:
+    change()
+"""
+
+
+@pytest.mark.parametrize(("early", "wanted"), [(True, "sent\n"), (False, "")])
+def test_nothing_is_sent_while_the_interpreter_ends(early: bool, wanted: str) -> None:
+    """Workers that are closed at the end still change the session; a message then would meet sockets that are closed already."""
+    ran = subprocess.run(
+        [sys.executable, "-c", AT_THE_END.replace("{early}", str(early))],
+        cwd=pathlib.Path(__file__).parents[2],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert (ran.stdout, ran.stderr) == (wanted, "")

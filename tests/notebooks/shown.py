@@ -53,7 +53,7 @@ SHOWN: Mapping[str, Mapping[str, str | Sequence[str]]] = {
     "10_debug_a_model": {
         "patient": "breaks (line 29: if x.isnan().any():, …)",
         "breaks": ["if x.isnan().any():", "logits.norm().item()", "best.flatten().tolist()"],
-        "recompiles": ["self.attention.calls is 1", "tag"],
+        "recompiles": ["1 × self.attention.calls", "3 × tag"],
         "marked": "Plain.forward: 1 graph, no breaks, 3 kernels",
     },
     "01_bytecode_to_graph": {
@@ -80,13 +80,15 @@ SHOWN: Mapping[str, Mapping[str, str | Sequence[str]]] = {
         "tape": "SumBackward0 → AddmmBackward0 → ReluBackward0",
         "capture": ["captured", "hit"],
         "nodes": "AccumulateGrad",
+        "fused": "b0/0 fused_threshold_backward_sum",
+        "fused-shown": "2 kernels",
         "hooks": "largest gradient: 0.1",
         "hook-nodes": "tensor_pre_hook",
     },
     "09_ptx_and_sass": {
         "setup": "compiled here",
         "ladder": ["cuda:80     sass", "hip:gfx942  amdgcn"],
-        "follow": "max",
+        "follow": ["max.f32", "FMNMX", "v_max_f32"],
         "shuffles": "8 shuffles",
         "resources": "hip:gfx942",
     },
