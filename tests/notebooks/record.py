@@ -23,9 +23,9 @@ SESSIONS = {
     "three_targets": (
         "09_ptx_and_sass",
         "kernel",
-        "for target in ('cuda:90', 'hip:gfx942'):\n"
-        "    engine.wait(targets); engine.api.compile_for(targets, target)\n"
-        "engine.wait(targets); targets.save({path!r})",
+        """for target in ("cuda:90", "hip:gfx942"):
+    engine.wait(targets); engine.api.compile_for(targets, target)
+engine.wait(targets); targets.save({path!r})""",
     ),
 }
 """By file: a notebook, its cell that is recorded, and what is done then."""

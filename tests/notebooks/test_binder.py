@@ -9,6 +9,7 @@ import re
 import subprocess
 import sys
 import tomllib
+from importlib.metadata import distributions
 
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
@@ -53,6 +54,27 @@ def test_the_pins_are_what_the_package_asks_for() -> None:
         declared = Requirement(text)
         (pin,) = pinned[canonicalize_name(declared.name)].specifier
         assert declared.specifier.contains(pin.version, prereleases=True), declared
+
+
+def test_the_pins_agree_with_each_other() -> None:
+    """What an installer would refuse: a pinned package, as installed here, that needs one which is not pinned, or another version of it."""
+    pinned = requirements()
+    here = {canonicalize_name(d.name): d for d in distributions()}
+    compared = [name for name in pinned if name in here]
+    assert len(compared) > len(pinned) // 2
+    for name in compared:
+        for text in here[name].requires or ():
+            needed = Requirement(text)
+            if needed.marker is not None and not needed.marker.evaluate({"extra": ""}):
+                continue
+            found = pinned.get(canonicalize_name(needed.name))
+            if found is None:  # what every environment has
+                assert canonicalize_name(needed.name) in {"setuptools", "pip"}, (
+                    f"{name} needs {needed}, which is not pinned"
+                )
+                continue
+            (pin,) = found.specifier
+            assert needed.specifier.contains(pin.version, prereleases=True), f"{name} needs {needed}; pinned is {found}"
 
 
 def test_the_python_is_one_that_the_package_takes() -> None:
