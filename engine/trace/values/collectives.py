@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import contextlib
 import inspect
 import sys
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import torch
+import torch.distributed
+import torch.nn.parallel
 
 from engine.ir.origin import Attr, Fixed, Origin
 from engine.trace.graph_builder import emit
 from engine.trace.signals import Unsupported
 from engine.trace.values.base import NONE, Const, Value, force, is_none
-from engine.trace.values.functions import BY_NAME, MethodOf
+from engine.trace.values.functions import BY_NAME, MethodOf, special
 from engine.trace.values.objects import OpaqueValue
 from engine.trace.values.sequences import ListValue, sequence_items
 from engine.trace.values.tensor import TensorValue
@@ -144,6 +147,18 @@ def _named_group(tx: Tracer, args: Args, kwargs: Words) -> Value:
 for _name in ("_resolve_group", "_resolve_group_name"):
     BY_NAME[(_FUNCTIONAL, _name)] = _named_group
 BY_NAME[(_FUNCTIONAL, "_are_we_tracing")] = lambda tx, args, kwargs: Const(True)
+
+
+# Modules that are trained by several processes.
+
+
+def _inside_forward(tx: Tracer, args: Args, kwargs: Words) -> Value:
+    """A context that notes which module runs, for torch's own compiler alone."""
+    return tx.fixed(contextlib.nullcontext).call(tx, [], {})
+
+
+if torch.distributed.is_available():
+    special(torch.nn.parallel.DistributedDataParallel._inside_ddp_forward)(_inside_forward)
 
 
 # Collectives that write into their arguments.

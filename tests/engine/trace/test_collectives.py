@@ -137,12 +137,27 @@ def _process(rank: int, folder: str) -> None:
             _compare(function, "triton", rank, 0)
         for function in BROKEN:
             _compare(function, "eager", rank, None)
+        _trains(rank)
         _renewed(rank, folder)
     except BaseException:
         pathlib.Path(folder, f"failure_{rank}").write_text(traceback.format_exc())
         raise
     finally:
         dist.destroy_process_group()
+
+
+def _trains(rank: int) -> None:
+    """A module trained by both processes: its own graph is captured, its gradients are averaged as eager averages them."""
+    torch.manual_seed(0)
+    plain = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(2, 3))
+    torch.manual_seed(0)
+    other = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(2, 3))
+    compiled = engine.compile(other, backend="eager")
+    plain(_argument(rank)).square().sum().backward()
+    with engine.expect(graphs=1):
+        compiled(_argument(rank)).square().sum().backward()
+    for mine, its in zip(plain.parameters(), other.parameters(), strict=True):
+        torch.testing.assert_close(its.grad, mine.grad)
 
 
 def _renewed(rank: int, folder: str) -> None:
