@@ -289,3 +289,48 @@ def annotated_function(x):
         return a
 
     return x + 1, inner.__annotations__, inner.__doc__, inner.__name__
+
+
+@program(ones)
+def data_class_with_slots(x):
+    """A data class with slots is made anew by its decorator; its objects hold no other attribute."""
+
+    @dataclasses.dataclass(slots=True)
+    class Part:
+        value: Any
+        scale: int = 3
+        seen: list = dataclasses.field(default_factory=list)
+
+        def scaled(self):
+            return self.value * self.scale
+
+    @dataclasses.dataclass(slots=True)
+    class Named(Part):
+        name: str = "none"
+
+    part = Named(x.sin(), name="a")
+    part.scale = 5
+    part.seen.append(1)
+    try:
+        part.other = 3
+    except AttributeError as error:
+        text = str(error)
+    return part.scaled(), Named.__slots__, hasattr(part, "__dict__"), text, part.seen, dataclasses.asdict(part)
+
+
+@program(ones)
+def frozen_data_class_with_slots(x):
+    """A frozen data class with slots and an order, one of whose objects is handed out."""
+
+    @dataclasses.dataclass(frozen=True, slots=True, order=True)
+    class Pair:
+        first: int
+        second: int = 3
+
+    low = Pair(1)
+    high = dataclasses.replace(low, second=4)
+    try:
+        low.first = 3
+    except dataclasses.FrozenInstanceError as error:
+        text = str(error)
+    return x.sin() * high.second * (low < high), hash(low) == hash(Pair(1)), text, type(high).__name__

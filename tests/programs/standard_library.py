@@ -1,5 +1,6 @@
 """The standard library in depth: regular expressions, random numbers, itertools, operator, collections, functools."""
 
+import bisect
 import collections
 import functools
 import heapq
@@ -351,3 +352,17 @@ def heaps(x):
         heapq.heappush(beams, (score, x * score))
     best = heapq.heappop(beams)
     return heapq.heappop(heap), heap, best, heapq.nlargest(2, [1, 9, 3]), heapq.nsmallest(1, ["b", "a"])
+
+
+@program(lambda: (torch.randn(4), [1, 3, 3, 5]))
+def sorted_lists_searched(x, known):
+    """bisect on lists and tuples, with bounds and keys, and insertion into a list from outside."""
+    found = bisect.bisect_left(known, 3), bisect.bisect(known, 3), bisect.bisect_right((1, 2), 9, lo=1)
+    bisect.insort(known, 4)
+    rows = [("a", 1), ("b", 4)]
+    bisect.insort_left(rows, ("c", 2), key=lambda row: row[1])
+    try:
+        bisect.bisect(known, "text")
+    except TypeError as error:
+        text = str(error)
+    return x.sin() * found[0], found, rows, text, bisect.bisect_left(rows, 4, key=lambda row: row[1])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import bisect
 import dataclasses
 import functools
 import heapq
@@ -15,7 +16,7 @@ from engine.ir.guard import IsObject, ReducesTo
 from engine.ir.origin import Attr, Fixed, Item, Origin
 from engine.trace import operations
 from engine.trace.signals import Unsupported
-from engine.trace.values.base import Const, Value, force
+from engine.trace.values.base import NONE, Const, Value, force, is_none
 from engine.trace.values.classes import class_origin
 from engine.trace.values.functions import BY_CODE, BoundMethod, PartialValue, RealFunction, special
 from engine.trace.values.objects import ObjectValue
@@ -238,11 +239,11 @@ def _method(tx: Tracer, args: Args, kwargs: Words) -> Value:
     return BoundMethod(args[1], force(tx, args[0]))
 
 
-# heapq: the real algorithms, on items whose comparisons are traced.
+# heapq and bisect: the real algorithms, on items whose comparisons are traced.
 
 
 class _Item:
-    """One item of a heap: compares by running traced code."""
+    """One item of a heap or of a sorted list: compares by running traced code."""
 
     def __init__(self, tx: Tracer, value: Value) -> None:
         self.tx = tx
@@ -272,6 +273,37 @@ def _heap_rule(function: Any) -> Any:
 
 for _function in (heapq.heapify, heapq.heappush, heapq.heappop, heapq.heappushpop, heapq.heapreplace):
     special(_function)(_heap_rule(_function))
+
+
+def _bisection_rule(function: Any, *, inserts: bool) -> Any:
+    def rule(tx: Tracer, args: Args, kwargs: Words) -> Value:
+        if len(args) < 2:
+            raise Unsupported("unknown-call", f"{function.__name__}() with names for what it searches")
+        into = force(tx, args[0])
+        if not isinstance(into, (ListValue, TupleValue)) or into.type() is not (list if inserts else into.type()):
+            raise into.refuse(f"{function.__name__}()")
+        bounds = tx.constants(args[2:])
+        words: dict[str, Any] = {k: force(tx, v).python(tx) for k, v in kwargs.items() if k != "key"}
+        key = force(tx, kwargs.get("key", NONE))
+        if not is_none(key):
+            words["key"] = lambda item: _Item(tx, force(tx, key.call(tx, [item.value], {})))
+        items = [_Item(tx, force(tx, i)) for i in sequence_items(tx, into)]
+        try:
+            found = function(items, _Item(tx, force(tx, args[1])), *bounds, **words)
+        except (TypeError, ValueError) as error:
+            raise tx.user_exception(error) from error
+        if not inserts:
+            return Const(found)
+        assert isinstance(into, ListValue)
+        tx.mutating(into)
+        into.items[:] = [i.value for i in items]
+        return NONE
+
+    return rule
+
+
+for _bisection in (bisect.bisect_left, bisect.bisect_right, bisect.insort_left, bisect.insort_right):
+    special(_bisection)(_bisection_rule(_bisection, inserts=_bisection.__name__.startswith("insort")))
 
 
 def _best_rule(largest: bool) -> Any:

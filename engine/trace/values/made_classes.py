@@ -448,7 +448,7 @@ def make_by_type(tx: Tracer, args: Args, kwargs: Words) -> Value:
 
 
 def decorated(function: Any) -> Callable[[Tracer, Args, Words], Value]:
-    """The rule for a class decorator that changes the class in place and returns it (or takes keywords first)."""
+    """The rule for a class decorator that changes the class in place, or makes one like it (or takes keywords first)."""
 
     def rule(tx: Tracer, args: Args, kwargs: Words) -> Value:
         from engine.trace.values.functions import PartialValue
@@ -457,13 +457,15 @@ def decorated(function: Any) -> Callable[[Tracer, Args, Words], Value]:
         if of is None:
             return PartialValue(tx.fixed(function), [], dict(kwargs))
         words = dict(zip(kwargs, tx.constants(kwargs.values()), strict=True))
-        if not isinstance(of, MadeClass) or words.get("slots") or words.get("weakref_slot"):
+        if not isinstance(of, MadeClass):
             raise Unsupported("unknown-call", f"{function.__name__}() of {of.describe()}")
         tx.mutating(of)
         try:
-            function(of.held, **words)
+            held = function(of.held, **words)
         except (TypeError, ValueError) as error:
             raise tx.user_exception(error) from error
+        if held is not of.held:  # a class with slots is made anew
+            return _register(tx, MadeClass(held, CallOf(functools.partial(function, **words), [of], {}), None))
         of.later.append(("", Const(functools.partial(function, **words)) if words else tx.fixed(function)))
         return of
 
