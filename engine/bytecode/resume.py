@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import weakref
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import CodeType
 
 from bytecode import Bytecode, CompilerFlags, Instr, Label
@@ -72,7 +72,9 @@ def resume_code(code: CodeType, point: Point) -> CodeType:
 
     Its parameters are ``point.first``, the stack's values, then ``point.locals``. Cells and free variables of ``code`` are its free variables, in the
     order ``co_cellvars + co_freevars``.
+    A resume function that breaks goes on in the same code as its base does from there, so that the rounds of a loop share one cache.
     """
+    code, point = _in_base(code, point)
     made = _made(code)
     known = made.get(point)
     found = None if known is None else known()
@@ -80,6 +82,16 @@ def resume_code(code: CodeType, point: Point) -> CodeType:
         found = _build(code, point)
         made[point] = weakref.ref(found)
     return found
+
+
+def _in_base(code: CodeType, point: Point) -> tuple[CodeType, Point]:
+    """The same place in the code that ``code`` was made from, where it shares the same cells."""
+    known = resumed(code)
+    base = None if known is None else known.base()
+    if known is None or base is None or free_names(base) != free_names(code):
+        return code, point
+    stack = tuple(known.indices[kind] if isinstance(kind, int) else kind for kind in point.stack)
+    return base, replace(point, index=known.indices[point.index], stack=stack)
 
 
 def free_names(code: CodeType) -> tuple[str, ...]:

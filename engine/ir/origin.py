@@ -560,6 +560,23 @@ class ArrayTensor(Origin):
         return tensor_of_array(base)
 
 
+@dataclass(frozen=True)
+class IteratorState(Origin):
+    """What one of Python's own iterators would be pickled as: how it is made, of what, and how far it is. Reading it moves nothing on."""
+
+    base: Origin
+
+    @property
+    def expr(self) -> str:
+        return f"{self.base.expr}.__reduce__()"
+
+    def code(self, base: str, const: ConstName) -> str:
+        return f"{base}.__reduce__()"
+
+    def read(self, base: Any) -> Any:
+        return base.__reduce__()
+
+
 def _remembered(compute: Callable[[Any], int]) -> Callable[[Any], int]:
     def remembered(self: Any) -> int:
         found: int | None = self.__dict__.get("_hash")

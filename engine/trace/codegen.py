@@ -31,6 +31,7 @@ from engine.ir.origin import (
     Fixed,
     Global,
     Item,
+    IteratorState,
     Key,
     Local,
     Member,
@@ -486,7 +487,7 @@ class Codegen:
                 self._head_call(tensor_of_array)
             case Referent():
                 self._head_call(operator.call)
-            case Plain() | Drawn():
+            case Plain() | Drawn() | IteratorState():
                 self._head_call(origin.read)
             case Stored(_, key):
                 self._head_call(stored_item, key)

@@ -84,7 +84,7 @@ EXAMPLES: dict[str, Example] = {
     ),
     "outside-iterator": _example(
         """
-        scales = iter([1, 2, 3])
+        scales = map(int, "123")
 
         def f(x):
             for scale in scales:

@@ -15,6 +15,7 @@ from engine.trace.values.base import Value
 from engine.trace.values.functions import CellValue
 from engine.trace.values.mappings import DictValue, SetValue
 from engine.trace.values.objects import ObjectValue
+from engine.trace.values.outside_iterators import KnownIterator
 from engine.trace.values.random_numbers import RandomValue
 from engine.trace.values.sequences import ListValue
 from engine.trace.values.tensor import TensorValue
@@ -65,6 +66,12 @@ def _replay_one(cg: Codegen, value: Value) -> str:
         cg.load(value)
         value.fill(cg)
         return f"{_name(value)}: {', '.join(value.written)} {'is' if len(value.written) == 1 else 'are'} set"
+    if isinstance(value, KnownIterator):
+        if not value.steps:
+            return ""
+        cg.load(value)
+        value.fill(cg)
+        return f"{_name(value)}: the iterator is moved on by {value.steps}"
     if isinstance(value, RandomValue):
         cg.load(value)
         value.fill(cg)

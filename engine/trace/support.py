@@ -160,6 +160,12 @@ def advanced(iterable: Any, position: int) -> Iterator[Any]:
     return islice(iterator, position, None)
 
 
+def moved_on(iterator: Iterator[Any], steps: int) -> None:
+    """Take items from an iterator that code before the end of the graph has seen already."""
+    for _ in range(steps):
+        next(iterator, None)
+
+
 def filled_buffer(cls: Any, contents: Any, position: int) -> Any:
     """A text or byte buffer in a given state."""
     made = cls(contents)

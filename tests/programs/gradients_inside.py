@@ -355,3 +355,42 @@ def penalty_on_two_gradients(x, y):
     """A product's gradient with respect to one input, which then depends on the other."""
     products = x.exp() * y.sin()
     return products, differentiated_in_plain_python(products, x)
+
+
+class Through(torch.autograd.Function):
+    """Takes a module and a list as well as a tensor."""
+
+    @staticmethod
+    def forward(ctx, x, layer, seen):
+        ctx.save_for_backward(x)
+        ctx.layer = layer
+        seen.append(ctx.needs_input_grad)
+        return layer(x) * 2, len(seen)
+
+    @staticmethod
+    def backward(ctx, grad, _):
+        return grad, None, None
+
+
+@program(lambda: (torch.randn(2, 3), torch.nn.Linear(3, 3), []))
+def function_given_a_module(x, layer, seen):
+    """Where nothing records gradients an autograd.Function takes whatever Python can pass."""
+    with torch.no_grad():
+        found, count = Through.apply(x, layer, seen)
+    return found + count, seen
+
+
+class Same(torch.autograd.Function):
+    """Gives back what it gets."""
+
+    @staticmethod
+    def forward(ctx, x):
+        return x
+
+
+@program(lambda: (torch.randn(2, 3),), breaks=1)
+def function_gives_back_its_argument(x):
+    """Autograd makes another tensor of an argument that is given back."""
+    with torch.no_grad():
+        found = Same.apply(x)
+    return found is x, found + 1

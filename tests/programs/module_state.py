@@ -469,9 +469,9 @@ class Counter(nn.Module):
         return y
 
 
-@program(lambda: (torch.randn(2, 4),))
+@program(lambda: (torch.randn(2, 4),), steady=False)
 class ToInside(nn.Module):
-    """A submodule converted with to() and requires_grad_() in forward."""
+    """A submodule converted with to() and requires_grad_() in forward: it looks at gradients, which the first call leaves."""
 
     def __init__(self):
         super().__init__()
@@ -495,3 +495,21 @@ class ZeroGradInside(nn.Module):
         self.inner.zero_grad()
         assert self.inner.weight.grad is None
         return self.inner(x)
+
+
+class Converting(torch.nn.Module):
+    """Asks in every call for the type that its layer has."""
+
+    def __init__(self):
+        super().__init__()
+        self.layer = torch.nn.Linear(3, 3)
+
+    def forward(self, x):
+        self.layer = self.layer.to(torch.float32)
+        return self.layer(x)
+
+
+@program(lambda: (Converting(), torch.randn(2, 3)))
+def converted_to_its_own_type(model, x):
+    """``module.to`` with nothing to convert."""
+    return model(x).relu()

@@ -652,3 +652,84 @@ class KeepsItself(Scaled):
 def super_after_breaks(x):
     """Resume functions find the object that ``super()`` is about."""
     return BreaksBeforeSuper().scale(x, 3), KeepsItself().scale(x, 2)
+
+
+def bent(x, scale):
+    """Breaks where it looks at a value."""
+    return x * scale if x.sum() > 0 else x - scale
+
+
+@program(one, breaks=1)
+def loop_whose_callee_breaks(x):
+    """A loop over several iterators at once; what each round calls breaks."""
+    seen = []
+    for n, (scale, name) in enumerate(zip([1.0, 2.0, 3.0], ("a", "b", "c", "d"))):
+        x = bent(x, scale) + n
+        seen.append(name)
+    return x, seen
+
+
+@program(one, breaks=1)
+def loop_of_many_rounds(x):
+    """More rounds than one frame has cache entries, each with a break."""
+    for n in range(20):
+        x = x + n
+        engine.graph_break()
+        x = x / 2
+    return x
+
+
+def half_way(values):
+    made = iter(values)
+    next(made)
+    return made
+
+
+def moving():
+    return torch.randn(3), half_way([1, 2, 3, 4, 5]), enumerate(zip(half_way((1, 2, 3)), range(7, 9)), 5)
+
+
+@program(moving)
+def iterators_given(x, numbers, pairs):
+    """Iterators that are half-way when the call begins: some items are taken, and the caller finds the rest."""
+    for n in numbers:
+        x = x + n
+        if n == 3:
+            break
+    for at, (left, right) in pairs:
+        x = x * at - left * right
+    return x, list(numbers), list(pairs)
+
+
+@program(lambda: (torch.randn(3), half_way([1, 2, 3, 4, 5, 6])))
+def one_iterator_twice(x, numbers):
+    """An iterator zipped with itself, and asked by itself before and after."""
+    x = x + next(numbers)
+    for left, right in zip(numbers, numbers):
+        x = x * left - right
+        if left > 2:
+            break
+    return x, next(numbers), next(numbers, None)
+
+
+@program(lambda: (torch.randn(3), [iter([1, 2, 3, 4])]), breaks=1)
+def iterator_left_to_the_caller(x, held):
+    """What the traced code takes is gone for whoever asks next."""
+    x = x * next(held[0]) + next(held[0])
+    engine.disable(held.append)(next(held[0]))
+    return x, list(held[0])
+
+
+def growing():
+    values = [1, 2]
+    return torch.randn(3), iter(values), values
+
+
+@program(growing)
+def list_grows_under_its_iterator(x, numbers, values):
+    """A list gets longer while an iterator made before the call goes through it."""
+    for n in numbers:
+        x = x + n
+        if len(values) < 5:
+            values.append(n)
+    return x, values

@@ -59,6 +59,8 @@ def _apply(tx: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
     given = [force(tx, a) for a in args[1:]]
     if kwargs or not isinstance(cls, type):
         raise Unsupported("unknown-call", "an autograd.Function is applied to more than tensors and constants")
+    if not torch.is_grad_enabled() and not isinstance(tx.graph, NestedBuilder):
+        return _forward_alone(tx, cls, given)
     for value in given:
         value.graph_arg(tx)
     known = len(tx.input_tensors)
@@ -70,6 +72,20 @@ def _apply(tx: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
         raise Unsupported("unknown-call", f"{cls.__name__} reads a tensor that is not an argument of it")
     target = InGraph(cls.__name__, cls.apply, is_python=True)  # type: ignore[attr-defined]
     return emit(tx, "call_function", target, given)
+
+
+def _forward_alone(tx: Tracer, cls: type, given: list[Value]) -> Value:
+    """Nothing records gradients: the forward is an ordinary call, whatever its arguments are.
+
+    Raises:
+        Unsupported: it gives back an argument, of which autograd would make another tensor.
+    """
+    ctx = FunctionContext([isinstance(a, TensorValue) and a.fake.requires_grad for a in given])
+    result = _result(tx, cls, ctx, given)
+    outputs = result.items if isinstance(result, TupleValue) else [result]
+    if any(isinstance(o, TensorValue) and o in given for o in (force(tx, o) for o in outputs)):
+        raise Unsupported("unknown-call", f"{cls.__name__} gives back a tensor that it was given")
+    return result
 
 
 def _look_into(tx: Tracer, cls: type, given: list[Value]) -> None:
@@ -106,12 +122,16 @@ def _inside(tx: Tracer, builder: NestedBuilder, value: Value) -> Value:
 
 
 def _forward(tx: Tracer, cls: type, ctx: FunctionContext, inputs: list[Value]) -> list[Value]:
-    if cls.setup_context is torch.autograd.Function.setup_context:  # type: ignore[attr-defined]
-        result = force(tx, _method(tx, cls, "forward").call(tx, [ctx, *inputs], {}))
-    else:
-        result = force(tx, _method(tx, cls, "forward").call(tx, list(inputs), {}))
-        _method(tx, cls, "setup_context").call(tx, [ctx, TupleValue(list(inputs)), result], {})
+    result = _result(tx, cls, ctx, inputs)
     return [force(tx, i) for i in result.items] if isinstance(result, TupleValue) else [result]
+
+
+def _result(tx: Tracer, cls: type, ctx: FunctionContext, inputs: list[Value]) -> Value:
+    if cls.setup_context is torch.autograd.Function.setup_context:  # type: ignore[attr-defined]
+        return force(tx, _method(tx, cls, "forward").call(tx, [ctx, *inputs], {}))
+    result = force(tx, _method(tx, cls, "forward").call(tx, list(inputs), {}))
+    _method(tx, cls, "setup_context").call(tx, [ctx, TupleValue(list(inputs)), result], {})
+    return result
 
 
 def _method(tx: Tracer, cls: type, name: str) -> Value:

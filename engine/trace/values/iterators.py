@@ -5,11 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from engine.ir.origin import Origin
 from engine.trace.signals import Unsupported
 from engine.trace.values.base import Const, Value, force
 from engine.trace.values.sequences import SequenceValue, TupleValue
-from engine.trace.values.wrap import wraps_if
 
 if TYPE_CHECKING:
     from engine.trace.codegen import Codegen
@@ -367,36 +365,3 @@ def make_filter(tx: Tracer, function: Value, over: Value) -> Value:
         return None
 
     return CombinedIterator(filter, [inner], advance, lead=function)
-
-
-class OpaqueIterator(IteratorValue):
-    """A real iterator whose items are known only when it runs: each step is left to Python."""
-
-    def __init__(self, held: Any, origin: Origin) -> None:
-        self.held = held
-        self.origin = origin
-
-    def type(self) -> type:
-        return type(self.held)
-
-    def real(self) -> Any:
-        return self.held
-
-    def step(self, tx: Tracer) -> Value | None:
-        raise Unsupported(
-            "outside-iterator", f"the next item of a {type(self.held).__name__} that came from outside is asked for"
-        )
-
-
-def _is_iterator(real: Any) -> bool:
-    return (
-        hasattr(type(real), "__next__")
-        and not hasattr(type(real), "forward")
-        and type(real).__module__ in ("builtins", "itertools")
-    )
-
-
-@wraps_if(20, _is_iterator)
-def _iterator(tx: Tracer, real: Any, origin: Origin) -> Value:
-    tx.guard_type(real, origin, "it is iterated")
-    return OpaqueIterator(real, origin)

@@ -78,6 +78,8 @@ def set_data(tx: Tracer, tensor: TensorValue, value: Value) -> None:
     """
     data: Any = force(tx, value)
     refused = Unsupported("side-effect", "the attribute 'data' of a tensor is set")
+    if data is tensor and tensor.type() in (torch.Tensor, torch.nn.Parameter):
+        return  # a conversion that had nothing to do: its memory is its own already
     if not isinstance(data, TensorValue) or data is tensor or isinstance(tx.graph, NestedBuilder):
         raise refused
     mine, new = tensor.fake, data.fake
