@@ -5,6 +5,7 @@ Attention keeps what torch's own kernel keeps. Recurrent layers keep only their 
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -27,7 +28,7 @@ _ATTENTION_BACKWARD = (
 )
 _RNN_ARGUMENTS = (
     "str kind, Tensor input, Tensor[] hx, Tensor[] params, bool has_biases, int num_layers, float dropout, bool train, "
-    "bool bidirectional, bool batch_first"
+    "bool bidirectional, bool batch_first, ScalarType? autocast"
 )
 
 
@@ -86,8 +87,10 @@ def _recurrent_backward(
 def _outputs(
     kind: str, x: torch.Tensor, hidden: Sequence[torch.Tensor], params: Sequence[torch.Tensor], *flags: Any
 ) -> tuple[torch.Tensor, ...]:
+    *flags, autocast = flags  # type: ignore[assignment]
     state = list(hidden) if kind == "lstm" else hidden[0]
-    return tuple(getattr(torch, kind)(x, state, list(params), *flags))
+    with torch.autocast(x.device.type, dtype=autocast, enabled=autocast is not None):
+        return tuple(getattr(torch, kind)(x, state, list(params), *flags))
 
 
 def _leaves(
@@ -106,8 +109,34 @@ OPERATORS: dict[str, tuple[str, Function]] = {
 
 
 def _fake_recurrent(*args: Any) -> list[torch.Tensor]:
-    kind, x, hidden, params, *flags = args
-    return list(_outputs(kind, x, hidden, params, *flags))
+    kind, x, hidden, params, *flags, autocast = args
+    if autocast is None:
+        return list(_outputs(kind, x, hidden, params, *flags, None))
+    with _disable_current_modes():
+        dtypes = _cast(kind, x.dtype, hidden[0].dtype, params[0].dtype, flags[0], x.device.type, autocast)
+    alike = [t.to(params[0].dtype) for t in (x, *hidden)]
+    made = _outputs(kind, alike[0], alike[1:], params, *flags, None)
+    return [torch.empty_like(t, dtype=d) for t, d in zip(made, dtypes, strict=True)]
+
+
+@functools.cache
+def _cast(
+    kind: str,
+    given: torch.dtype,
+    state: torch.dtype,
+    weight: torch.dtype,
+    has_biases: bool,
+    device: str,
+    autocast: torch.dtype,
+) -> list[torch.dtype]:
+    """Types of a recurrent layer's results under autocast, asked of the smallest layer there is: over fake tensors autocast is out of reach."""
+    gates = {"lstm": 4, "gru": 3}.get(kind, 1)
+    weights = [torch.zeros(gates, 1, dtype=weight, device=device)] * 2
+    biases = [torch.zeros(gates, dtype=weight, device=device)] * (2 if has_biases else 0)
+    hidden = [torch.zeros(1, 1, 1, dtype=state, device=device)] * (2 if kind == "lstm" else 1)
+    x = torch.zeros(1, 1, 1, dtype=given, device=device)
+    flags = (has_biases, 1, 0.0, True, False, False, autocast)
+    return [t.dtype for t in _recurrent(kind, x, hidden, [*weights, *biases], *flags)]
 
 
 def _fake_recurrent_backward(
@@ -209,12 +238,14 @@ def _recur(kind: str) -> Function:
     original = getattr(torch, kind)
 
     def call(*args: Any, **kwargs: Any) -> Any:
-        if not is_padded(*args, **kwargs) or torch.is_autocast_enabled(args[0].device.type):
+        if not is_padded(*args, **kwargs):
             return original(*args, **kwargs)
         x, hx, params, *flags = args
         _, layers, dropout, train, _, _ = flags
         if dropout and train and layers > 1:
             return _layer_by_layer(call, kind, x, hx, params, flags)
+        device = x.device.type
+        flags.append(torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else None)
         hidden = tuple(hx) if kind == "lstm" else (hx,)
         return _Recurrent.apply(kind, len(hidden), tuple(flags), x, *hidden, *params)  # type: ignore[no-untyped-call]
 

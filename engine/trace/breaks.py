@@ -100,6 +100,11 @@ CATALOGUE: dict[str, Reason] = {
         "The function runs under a transformation of torch's",
         "vmap, grad transforms and dispatch modes give operators another meaning, which a graph would not keep.",
     ),
+    "fake-tensor": Reason(
+        "The function is given a tensor without data",
+        "A fake tensor stands for sizes and types only: there is nothing to compile, and Python gives the fake results.",
+        ("Call it with real tensors to see it compiled.",),
+    ),
     "internal": Reason(
         "The tracer failed",
         "This is a defect of the compiler, not of your code; the function runs as plain Python.",

@@ -104,7 +104,7 @@ def trace_frame(request: FrameRequest, options: Options, *, steps: bool = False)
             restart = again
             restarts += again.executed > 0
         except Skip as skip:
-            guards = attempt.tx.guards.all() if skip.kind in ("raises", "global-state") else ()
+            guards = attempt.tx.guards.all() if skip.kind in ("raises", "global-state", "fake-tensor") else ()
             return _skipped(request, options, skip, attempt.record_parts(), guards)
         except errors.GraphBreak:
             raise

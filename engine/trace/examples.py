@@ -299,5 +299,27 @@ EXAMPLES: dict[str, Example] = {
             return torch.vmap(twice)(x)
         """,
     ),
+    "fake-tensor": _example(
+        """
+        @engine.compile(backend="eager")
+        def twice(row):
+            return row.repeat(2)
+
+        @engine.disable
+        def length(x):
+            mode = torch._subclasses.FakeTensorMode()
+            return twice(mode.from_tensor(x)).shape[0]
+
+        def f(x):
+            return x * length(x)
+        """,
+        """
+        def twice(row):
+            return row.repeat(2)
+
+        def f(x):
+            return x * twice(x).shape[0]
+        """,
+    ),
 }
 """Kinds without an example: ``internal``, a defect of ours."""

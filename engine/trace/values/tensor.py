@@ -10,12 +10,12 @@ import torch.fx
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
-from engine.ir.guard import Equals, HasAttribute, TensorMatch, WrapperIs
+from engine.ir.guard import Equals, HasAttribute, TensorMatch, TypeIs, WrapperIs
 from engine.ir.origin import Attr, Origin
 from engine.ir.unbacked import is_unbacked
 from engine.options import captures_scalars
 from engine.trace.graph_builder import emit, evaluate
-from engine.trace.signals import Unsupported
+from engine.trace.signals import Skip, Unsupported
 from engine.trace.unbacked import needs_number
 from engine.trace.values.base import NONE, Const, Value, force
 from engine.trace.values.wrap import wraps_if
@@ -405,6 +405,9 @@ def _tensor(tx: Tracer, real: torch.Tensor, origin: Origin) -> Value:
     is_wrapper = _is_wrapper(real)
     plain = type(real) in (torch.Tensor, torch.nn.Parameter, torch.nn.Buffer) or is_wrapper
     has_protocol = not plain and type(real).__torch_function__ is not torch._C._disabled_torch_function_impl
+    if isinstance(real, FakeTensor):
+        tx.guard(TypeIs(origin, FakeTensor, cause=tx.cause("a fake tensor is left to Python")))
+        raise Skip("fake-tensor", f"{origin.expr} is a fake tensor")
     if not is_wrapper and type(real).__torch_dispatch__ is not torch._C._disabled_torch_dispatch_impl:
         raise Unsupported("unsupported-operation", f"a tensor of the subclass {type(real).__name__}")
     if real.layout is not torch.strided or real.is_quantized or real.is_nested or torch._is_functional_tensor(real):

@@ -238,6 +238,12 @@ def _is_tensor(tx: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value
     return Const(issubclass(force(tx, args[0]).type(), torch.Tensor))
 
 
+@special(torch._C._is_any_autocast_enabled)
+def _any_autocast(tx: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    guard_state(tx, "autocast", tx.entry_state["autocast"])
+    return Const(bool(torch._C._is_any_autocast_enabled()))
+
+
 @special(torch.is_autocast_enabled, torch.is_autocast_cpu_enabled)
 def _is_autocast(tx: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
     values = tx.constants(args)

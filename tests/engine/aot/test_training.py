@@ -408,6 +408,26 @@ def test_attention_stays_whole_in_training(mask: str) -> None:
     assert any("attention_backward" in t for t in graphs["backward"])
 
 
+@pytest.mark.parametrize("given", [torch.float32, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("kind", [nn.LSTM, nn.GRU, nn.RNN])
+def test_recurrent_layers_train_under_autocast(kind: Any, given: torch.dtype) -> None:
+    """Autocast's types in results, float32 in the gradients of parameters, in compiled code."""
+    torch.manual_seed(0)
+    layer, x = kind(3, 4, 2, batch_first=True), torch.randn(2, 5, 3).to(given)
+
+    def step(run: Run) -> list[Any]:
+        layer.zero_grad()
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            out = run(x)[0]
+        out.float().sin().sum().backward()
+        return [out.detach(), *(p.grad for p in layer.parameters())]
+
+    with engine.record() as session:
+        found = step(compiled(layer))
+    assert [(c.aot.mode, c.aot.note) for c in session.compilations if c.aot] == [("training", "")]
+    assert same(step(layer), found)
+
+
 @pytest.mark.parametrize("kind", [nn.LSTM, nn.GRU, nn.RNN])
 def test_recurrent_layers_stay_whole_in_training(kind: Any) -> None:
     """One operator for the forward and one for the backward, with eager's gradients."""
