@@ -6,6 +6,7 @@ Rotary embeddings written with ``view_as_complex`` and filters of Fourier transf
 from __future__ import annotations
 
 import contextlib
+import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -196,6 +197,50 @@ def log(low: Lowering, a: Tensor) -> Tensor:
     return _complex_elementwise(low, (a,), compute)
 
 
+def _root(b: Builder, x: Pair) -> Pair:
+    """The principal one: half the sum of length and size of the real part is never the difference of near numbers."""
+    real, across, half_ = *x, b.constant(0.5, x[0].dtype)
+    length, size = b.call("mul", b.call("hypot", real, across), half_), b.call("mul", b.call("abs", real), half_)
+    long = b.call("sqrt", b.call("add", length, size))
+    short = b.call("div", b.call("mul", b.call("abs", across), half_), long)
+    zero = b.constant(0.0, real.dtype)
+    short = b.where(b.call("eq", long, zero, dtype=torch.bool), zero, short)
+    is_left = b.call("lt", real, zero, dtype=torch.bool)
+    first, second = b.where(is_left, short, long), b.call("copysign", b.where(is_left, long, short), across)
+    endless = b.call("eq", b.call("abs", across), b.constant(math.inf, real.dtype), dtype=torch.bool)
+    return b.where(endless, b.constant(math.inf, real.dtype), first), b.where(endless, across, second)
+
+
+@lowers_complex(aten.sqrt.default)
+def sqrt(low: Lowering, a: Tensor) -> Tensor:
+    return _complex_elementwise(low, (a,), _root)
+
+
+@lowers_complex(aten.rsqrt.default)
+def rsqrt(low: Lowering, a: Tensor) -> Tensor:
+    return _complex_elementwise(low, (1.0, a), lambda b, one, x: _quotient(b, one, _root(b, x)))
+
+
+@lowers_complex(aten.sin.default)
+def sin(low: Lowering, a: Tensor) -> Tensor:
+    def compute(b: Builder, x: Pair) -> Pair:
+        across, along = b.call("cosh", x[1]), b.call("sinh", x[1])
+        return b.call("mul", b.call("sin", x[0]), across), b.call("mul", b.call("cos", x[0]), along)
+
+    return _complex_elementwise(low, (a,), compute)
+
+
+@lowers_complex(aten.addcmul.default)
+def addcmul(low: Lowering, a: Tensor, first: Tensor, second: Tensor, *, value: Any = 1) -> Tensor:
+    scaled = _scaled_by(value, "add")
+    return _complex_elementwise(low, (a, first, second), lambda b, x, y, z: scaled(b, x, _product(b, y, z)))
+
+
+@lowers_complex(aten.copy.default)
+def copy(low: Lowering, a: Tensor, source: Tensor, non_blocking: bool = False) -> Tensor:
+    return _complex_elementwise(low, (source,), lambda b, x: x)
+
+
 @lowers_complex(aten.where.self)
 def where(low: Lowering, condition: Tensor, a: Any, other: Any) -> Tensor:
     held, shape = _held(low), sizes_of(result_value(low))
@@ -284,6 +329,43 @@ def _compared(low: Lowering, a: Any, other: Any, name: str, together: str) -> Te
     return low.pointwise(shape, torch.bool, body)
 
 
+@lowers_complex(aten.isnan.default)
+def isnan(low: Lowering, a: Tensor) -> Tensor:
+    return _compared(low, a, a, "ne", "or")
+
+
+def _logical(name: str, together: str) -> None:
+    @lowers_complex(getattr(aten, name).default)
+    def lowered(low: Lowering, a: Any, other: Any) -> Tensor:
+        shape = sizes_of(result_value(low))
+        first, second = _is_not_zero(a, shape), _is_not_zero(other, shape)
+        return low.pointwise(
+            shape, torch.bool, lambda b, i: b.call(together, first(b, i), second(b, i), dtype=torch.bool)
+        )
+
+
+for _name, _joint in (("logical_and", "and"), ("logical_or", "or"), ("logical_xor", "ne")):
+    _logical(_name, _joint)
+
+
+@lowers_complex(aten.logical_not.default)
+def logical_not(low: Lowering, a: Tensor) -> Tensor:
+    return _compared(low, a, 0, "eq", "and")
+
+
+def _is_not_zero(a: Tensor, shape: tuple[Size, ...]) -> Callable[[Builder, Coordinates], Op]:
+    """Whether any part of an element is something, broadcast to ``shape``."""
+    if not a.is_complex:
+        return element(a, torch.bool, shape)
+    parts = _parts(a, a.dtype, shape)
+
+    def test(b: Builder, i: Coordinates) -> Op:
+        real, imaginary = (b.call("ne", p, b.constant(0.0, p.dtype), dtype=torch.bool) for p in parts(b, i))
+        return b.call("or", real, imaginary, dtype=torch.bool)
+
+    return test
+
+
 @lowers_complex(aten._to_copy.default, prims.convert_element_type.default)
 def to_copy(low: Lowering, a: Tensor, dtype: torch.dtype | None = None, **other: Any) -> Tensor:
     """Between complex types and from real ones; to a real one the imaginary parts go."""
@@ -295,7 +377,7 @@ def to_copy(low: Lowering, a: Tensor, dtype: torch.dtype | None = None, **other:
     check_loopable(result)
     kept = half(a, 0)
     if result.dtype is torch.bool:
-        raise NotLowered("whether complex numbers are zero is found by ATen")
+        return _compared(low, a, 0, "ne", "or")
     return low.pointwise(kept.shape, result.dtype, lambda b, i: b.round(kept.at(b, i), result.dtype))
 
 
@@ -361,9 +443,11 @@ def _dims(*places: int, default: Sequence[Any] = ()) -> Changed:
     return changed
 
 
+REDUCTIONS = (aten.sum.dim_IntList, aten.sum.default, aten.mean.dim, aten.mean.default, aten.cumsum.default)
+"""Of a single number they are that number."""
+
+
 def _reduced(rank: int, args: list[Any]) -> list[Any]:
-    if rank == 0:
-        raise NotLowered("a reduction of a single complex number is left to ATen")
     given = args[0] if args else None
     dims = [given] if isinstance(given, int) else list(given or range(rank))
     return [[positive_dim(d, rank) for d in dims], *args[1:]]
@@ -421,8 +505,12 @@ def _as_complex(value: Any) -> Any:
 def _structural(operator: Any, changed: Changed) -> Lower:
     def lowered(low: Lowering, a: Tensor, *args: Any, **kwargs: Any) -> Any:
         _held(low, next(iter(pytree.tree_leaves(result_value(low)))))
-        if not a.is_complex or any(isinstance(v, complex) for v in args) or kwargs.get("dtype") is not None:
+        kept = kwargs.pop("dtype", None)
+        is_changed = not a.is_complex or (kept is not None and REAL.get(kept) != a.dtype)
+        if is_changed or any(isinstance(v, complex) for v in args):
             raise NotLowered("a change of type on the way is made by ATen")
+        if operator in REDUCTIONS and len(a.shape) == 1:
+            return _complex_elementwise(low, (a,), lambda b, x: x)
         given = [
             replace(v, is_complex=False) if isinstance(v, Tensor) and v.is_complex else v
             for v in changed(len(a.shape) - 1, list(args))

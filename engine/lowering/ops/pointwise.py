@@ -221,9 +221,8 @@ lowers(aten.hypot.default)(lambda low, a, other: elementwise(low, (a, other), _n
 
 @lowers(aten.pow.Tensor_Tensor)
 def pow_tensor(low: Lowering, a: Tensor, exponent: Tensor) -> Tensor:
-    if not promoted((a, exponent))[1].is_floating_point:
-        raise NotLowered("a power of whole numbers is computed by ATen")
-    return elementwise(low, (a, exponent), _named("pow"))
+    is_float = promoted((a, exponent))[1].is_floating_point
+    return elementwise(low, (a, exponent), _named("pow") if is_float else _power_of_whole)
 
 
 @lowers(aten.pow.Tensor_Scalar)
@@ -254,9 +253,28 @@ def _whole_power(b: Builder, v: Op, exponent: int) -> Op:
 
 @lowers(aten.pow.Scalar)
 def pow_of_scalar(low: Lowering, base: Any, exponent: Tensor) -> Tensor:
-    if not promoted((base, exponent))[1].is_floating_point:
-        raise NotLowered("a power of whole numbers is computed by ATen")
-    return elementwise(low, (base, exponent), _named("pow"))
+    is_float = promoted((base, exponent))[1].is_floating_point
+    return elementwise(low, (base, exponent), _named("pow") if is_float else _power_of_whole)
+
+
+def _power_of_whole(b: Builder, base: Op, exponent: Op) -> Op:
+    """By squaring, a bit of the exponent at a time; products wrap around as eager's do. Below zero only 1 and -1 have a power that is not 0."""
+    dtype = base.dtype
+    zero, one = b.constant(0, dtype), b.constant(1, dtype)
+
+    def bit(k: int) -> Op:
+        return b.call("ne", b.call("and", exponent, b.constant(1 << k, dtype)), zero, dtype=torch.bool)
+
+    total, square = one, base
+    for k in range(torch.iinfo(dtype).bits - dtype.is_signed):
+        square = b.call("mul", square, square) if k else square
+        total = b.where(bit(k), b.call("mul", total, square), total)
+    if not dtype.is_signed:
+        return total
+    minus = b.constant(-1, dtype)
+    of_minus = b.where(b.call("eq", base, minus, dtype=torch.bool), b.where(bit(0), minus, one), zero)
+    inverse = b.where(b.call("eq", base, one, dtype=torch.bool), one, of_minus)
+    return b.where(b.call("lt", exponent, zero, dtype=torch.bool), inverse, total)
 
 
 def _comparison(name: str) -> None:

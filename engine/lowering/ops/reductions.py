@@ -20,6 +20,7 @@ from engine.lowering.table import (
     lowers,
     positive_dim,
     result_value,
+    sizes_of,
 )
 
 aten = torch.ops.aten
@@ -153,8 +154,11 @@ def _sum_like(kind: str) -> Callable[..., Tensor]:
     ) -> Tensor:
         result = result_value(low).dtype
         dims = _dims(a, dim)
-        _empty_or(low, a, dims)
+        check_loopable(a)
         check_loopable(result_value(low))
+        if any(a.shape[d] == 0 for d in dims):
+            of_nothing = 1 if kind == "prod" else 0
+            return low.pointwise(sizes_of(result_value(low)), result, lambda b, i: b.constant(of_nothing, result))
         return reduce(low, kind, a, dims, keepdim, result, lambda b, i: b.cast(a.at(b, i), result))
 
     return lowered

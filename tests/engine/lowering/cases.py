@@ -661,6 +661,31 @@ def complex_arithmetic(x: Any, y: Any, r: Any, z: Any) -> Any:
     )
 
 
+@case(complexes(4, 5), complexes(5), complexes())
+def complex_functions(x: Any, y: Any, z: Any) -> Any:
+    """Roots, sines, truth, and sums of a single number."""
+    edges = torch.cat([y, y.real * (0 + 0j), -y.real + 0j, y * 1e20])
+    return (
+        (x.sqrt(), edges.sqrt(), x.rsqrt(), x.sin(), torch.addcmul(x, x, y, value=2), (x / (0 * y)).isnan()),
+        (x.logical_and(0 * y), x.logical_or(y.real), x.logical_xor(y), edges.logical_not(), edges.to(torch.bool)),
+        (z.sum(), x.sum(0, dtype=torch.complex64)),
+    )
+
+
+@case(whole(7, below=5), whole(7, below=40), dynamic=False)
+def powers_of_whole_numbers(n: Any, exponent: Any) -> Any:
+    """They wrap around, and below zero only 1 and -1 have any but 0."""
+    base, power = n - 2, (exponent - 6)[:, None]
+    small = (base.to(torch.int8), power.to(torch.int8))
+    return base**power, small[0] ** small[1], base.int() ** power.int(), 3 ** exponent.int()
+
+
+@case(normal(3, 0), whole(0, 4), dynamic=False)
+def of_nothing(x: Any, n: Any) -> Any:
+    """Sums and products over no elements."""
+    return x.sum(1), x.prod(1), x.sum() + 1, n.sum(0), n.prod(0), n.sum(0, dtype=torch.bfloat16)
+
+
 @case(complexes(4, 6), complexes(4, 6), whole(3, below=4))
 def complex_shapes(x: Any, y: Any, rows: Any) -> Any:
     """Rearranged like any other tensor."""
