@@ -1,5 +1,8 @@
 """Random operators as functions of the generator's state: a backward that computes something again draws what the forward drew.
 
+That is done in activation checkpoints only, where the user asked for it. Elsewhere masks are saved: drawing one again takes a thousand times as long
+as reading the state of the generator, and every draw would have to take its place in the forward's order once more.
+
 The idea of handing the state of the generator to a graph is torch's (AOTAutograd's functionalised random operators, with seed and offset).
 """
 
