@@ -27,6 +27,7 @@ from engine.aot.unbacked import has_unbacked, take_place
 from engine.aot.views import NotFunctional, overlaps, storage_of, view_in_place, writes_to
 from engine.graph.composites import whole
 from engine.graph.passes.drop_dead import drop_dead
+from engine.graph.passes.watch import PASSES, Watch
 from engine.graph.rules import FUNCTIONAL, check
 from engine.ir.fake import fake_mode
 from engine.ir.frame import GraphInput
@@ -77,7 +78,10 @@ def trace(
         module = make_fx(tracing.run, tracing_mode="real", record_module_stack=False)(*fakes)
     _check_relations(mode, known)
     _name_inputs(module, inputs)
-    drop_dead(module)
+    watch = Watch(module)
+    with watch.watching("drop_dead"):
+        drop_dead(module)
+    module.meta[PASSES] = tuple(watch.records)
     module.recompile()
     return module, fakes
 

@@ -23,6 +23,7 @@ from engine.aot.outputs import chain_of
 from engine.aot.views import NotFunctional, history_of, storage_of
 from engine.graph.passes.drop_aliases import drop_aliases
 from engine.graph.passes.drop_dead import drop_dead
+from engine.graph.passes.watch import PASSES, Watch
 from engine.graph.rules import FUNCTIONAL, check
 from engine.ir.frame import GraphInput
 from engine.ir.graph import NodeOrigin, origin_of, set_origin
@@ -66,8 +67,12 @@ def trace_joint(graph: torch.fx.GraphModule, inputs: Sequence[GraphInput], compi
     with torch.autograd.set_multithreading_enabled(False):
         module, fakes = trace(tracing, graph, inputs)
     _tangents_first(module, len(inputs))
-    drop_aliases(module)
-    drop_dead(module)
+    watch = Watch(module)
+    with watch.watching("drop_aliases"):
+        drop_aliases(module)
+    with watch.watching("drop_dead"):
+        drop_dead(module)
+    module.meta[PASSES] = (*module.meta.get(PASSES, ()), *watch.records)
     module.recompile()
     check(module, FUNCTIONAL, f"joint graph of {compilation}")
     if any(n.target is torch.ops.aten.mkldnn_rnn_layer.default for n in module.graph.nodes):

@@ -7,6 +7,7 @@ from typing import Any
 import torch
 import torch.fx
 
+from engine.graph.passes.watch import PASSES
 from engine.graph.text import line_of, target_of
 from engine.ir.aot import prefix_of
 from engine.ir.graph import node_id, origin_of
@@ -16,7 +17,7 @@ from engine.records.graph import GraphRecord, NodeRecord
 def graph_record(module: torch.fx.GraphModule, stage: str, compilation: str, title: str) -> GraphRecord:
     """The record of a traced graph ("fx") or of an ATen graph ("aten", "decomposed", ...); nothing is computed."""
     nodes = tuple(_node_record(node, prefix_of(stage), compilation) for node in module.graph.nodes)
-    return GraphRecord(f"{stage}:{compilation}", stage, title, nodes)
+    return GraphRecord(f"{stage}:{compilation}", stage, title, nodes, passes=module.meta.get(PASSES, ()))
 
 
 def value_of(node: torch.fx.Node) -> Any:

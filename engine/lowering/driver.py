@@ -12,6 +12,7 @@ import torch
 import torch.fx
 
 from engine.errors import EngineError
+from engine.graph.passes.watch import Watch
 from engine.ir.aot import AotGraph
 from engine.ir.files import file_name, is_cell
 from engine.ir.graph import ROWS_APART, origin_of
@@ -61,16 +62,23 @@ def lower(
         LoweringError: something in the graph cannot be expressed at all.
     """
     try:
-        decomposed = masks_as_numbers(whole(decompose(graph, fused_random=fused_random)))
+        watch = Watch(graph.module)
+        with watch.watching("decompose"):
+            watch.module = decompose(graph, fused_random=fused_random)
+        with watch.watching("whole"):
+            watch.module = whole(watch.module)
+        with watch.watching("masks_as_numbers"):
+            watch.module = masks_as_numbers(watch.module)
         for placeholder in graph.saved:  # which an earlier lowering may have told otherwise
             if ROWS_APART in placeholder.meta:
                 placeholder.meta = {**placeholder.meta, "val": placeholder.meta[ROWS_APART]}
                 del placeholder.meta[ROWS_APART]
         saved = dict(enumerate(graph.saved, graph.results or 0))
-        walk = Walk(graph.compilation, decomposed, graph.stage, saved, refused)
+        walk = Walk(graph.compilation, watch.module, graph.stage, saved, refused)
         walk.run()
         schedule = fuse(walk.low.defs, walk.low.externs, walk.kept(), walk.low.apart)
-        return layout(walk, schedule, target, emit)
+        program = layout(walk, schedule, target, emit)
+        return replace(program, record=replace(program.record, passes=tuple(watch.records)))
     except LoweringError:
         raise
     except Exception as error:

@@ -46,7 +46,9 @@ class StoredGraph(GraphRecord):
     _prefix: str
 
     def __init__(self, id: str, stage: str, title: str, payload: Payload, prefix: str, compilation: str) -> None:
-        _fill(self, id=id, stage=stage, title=title, _payload=payload, _prefix=prefix, _compilation=compilation)
+        _fill(
+            self, id=id, stage=stage, title=title, passes=(), _payload=payload, _prefix=prefix, _compilation=compilation
+        )
 
     @property
     def text(self) -> str:

@@ -40,6 +40,22 @@ class NodeRecord(Record):
 
 
 @dataclass(frozen=True, slots=True)
+class PassRecord(Record):
+    """One rewrite of a graph: how many nodes there were and are, and the lines that it took away and made (a changed line is both).
+
+    Long lists are cut: ``gone`` and ``made`` are their full lengths.
+    """
+
+    name: str
+    before: int
+    after: int
+    gone: int = 0
+    made: int = 0
+    removed: tuple[str, ...] = ()
+    added: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class GraphRecord(Record):
     """A graph at one stage: "fx", "aten", "joint", "forward", "backward", "decomposed"."""
 
@@ -49,3 +65,5 @@ class GraphRecord(Record):
     nodes: tuple[NodeRecord, ...] = ()
     text: str = ""
     """Python text where the graph was only available as text (observed torch.compile)."""
+    passes: tuple[PassRecord, ...] = ()
+    """Rewrites that made it what it is, in order."""

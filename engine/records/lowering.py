@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from engine.records.base import Record
+from engine.records.graph import PassRecord
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,3 +65,5 @@ class LoweringRecord(Record):
     error: str = ""
     """Why this graph was not lowered at all (results come from ATen)."""
     reuses: tuple[BufferReuse, ...] = ()
+    passes: tuple[PassRecord, ...] = ()
+    """Rewrites of the ATen graph before it became loops, in order."""

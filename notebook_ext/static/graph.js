@@ -63,6 +63,8 @@ export class GraphView {
     /** The rewrite in hand; -1 when none is played. */
     this.step = -1;
     this.timer = 0;
+    /** The pass that is shown; -1 for none. */
+    this.pass = -1;
     /** @type {any[]} */
     this.nodes = [];
     /** @type {import("./layered.js").Group[]} */
@@ -107,6 +109,7 @@ export class GraphView {
       key("r", "play what the stage before became, one rewrite at a time; again to stop", () => this.toggleRewrites()),
       key("j k", "next or previous rewrite", (k) => this.rewrite(this.step + (k === "j" ? 1 : -1))),
       key("v", "lay the graph out by Graphviz, or in our own way", () => this.toggleGraphviz()),
+      key("p", "what each pass over the graph changed, one pass after the other", () => this.nextPass()),
       key("t", "nodes as a table, or as a picture", () => this.toggleTable()),
       key("+ -", "closer or further", (k) => this.scale(k === "+" ? 1.25 : 0.8)),
       key("w", "fit the width", () => this.fit()),
@@ -141,6 +144,7 @@ export class GraphView {
       this.groups.length ? [button("Open all", "O", () => this.all(true)), button("Close all", "C", () => this.all(false))] : null,
       part.before ? button("Rewrites", "r", () => this.toggleRewrites(), { "aria-pressed": String(this.step >= 0) }) : null,
       part.is_small ? button("Graphviz", "v", () => this.toggleGraphviz(), { "aria-pressed": String(this.isByGraphviz && Boolean(this.placed())) }) : null,
+      part.passes.length ? button("Passes", "p", () => this.nextPass(), { "aria-pressed": String(this.pass >= 0) }) : null,
       button("Table", "t", () => this.toggleTable(), { "aria-pressed": String(this.isTable) }),
       button("SVG", "", () => this.export("svg"), { title: "Save the picture as it stands" }), button("DOT", "", () => this.export("dot"), { title: "Save the graph for Graphviz" }),
       this.search, button("−", "-", () => this.scale(0.8), { "aria-label": "Further" }), button("Fit", "w", () => this.fit()), button("+", "+", () => this.scale(1.25), { "aria-label": "Closer" }),
@@ -166,7 +170,7 @@ export class GraphView {
     this.closed = closedAtFirst(groups, part.count, groupOf);
     this.steps = part.before ? rewrites(part.before.is_input, part.origins) : [];
     this.stop();
-    this.step = -1;
+    this.step = this.pass = -1;
     this.reads = this.nodes.map(() => /** @type {number[]} */ ([]));
     this.readers = this.nodes.map(() => /** @type {number[]} */ ([]));
     for (const [a, b] of part.edges) {
@@ -378,6 +382,7 @@ export class GraphView {
   /** @param {number} id */
   choose(id) {
     if (!this.part || !this.nodes.length) return;
+    this.pass = -1;
     this.at = id;
     if (this.isTable) this.table.redraw();
     this.paint();
@@ -432,6 +437,29 @@ export class GraphView {
       this.at = node;
       this.draw();
     }
+  }
+
+  // Passes: what each took away from the whole graph and put in.
+
+  nextPass() {
+    if (!this.part) return;
+    const { passes } = this.part;
+    if (!passes.length) return this.frame.say("No pass over this graph was recorded.");
+    this.pass = this.pass + 1 < passes.length ? this.pass + 1 : -1;
+    this.draw();
+  }
+
+  /** The pass in hand as a diff. */
+  #tellPass() {
+    const p = this.part.passes[this.pass], changed = p.removed.length + p.added.length + p.cut;
+    const line = (/** @type {string} */ sign, /** @type {string} */ text) => h("div", { class: sign === "+" ? "ok" : "bad" }, sign + " " + text);
+    put(
+      this.side,
+      h("h4", {}, `Pass ${this.pass + 1} of ${this.part.passes.length}: `, h("code", {}, p.name)), h("p", {}, `${plural(p.before, "node")} before, ${p.after} after.`),
+      changed ? h("pre", { class: "code" }, p.removed.map((/** @type {string} */ t) => line("−", t)), p.added.map((/** @type {string} */ t) => line("+", t))) : h("p", { class: "mut" }, "It found nothing to change."),
+      p.cut ? h("p", { class: "mut" }, `${plural(p.cut, "line")} more not shown.`) : null, button("Next pass", "p", () => this.nextPass()),
+    );
+    this.frame.say(`Pass ${this.pass + 1} of ${this.part.passes.length}, `, h("code", {}, p.name), `: ${plural(p.before, "node")} before, ${p.after} after; ${changed ? `${plural(p.removed.length, "line")} went, ${p.added.length} came` : "nothing changed"}${p.cut ? `, and ${p.cut} more that were not kept` : ""}.`);
   }
 
   // Rewrites: what each node of the stage before became.
@@ -502,6 +530,7 @@ export class GraphView {
   }
 
   tell() {
+    if (this.pass >= 0) return this.#tellPass();
     if (this.at < 0) {
       put(this.side, h("p", { class: "mut" }, this.part.empty || "Choose a node."));
       return this.frame.say(this.part.empty || "Choose a node.");

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from html import escape
 from typing import Any
 
-from engine.records.graph import GraphRecord, NodeRecord
+from engine.records.graph import GraphRecord, NodeRecord, PassRecord
 from engine.records.session import CompilationRecord, Session
 from notebook_ext.views import places
 from notebook_ext.views.text import clean, one_line, size, tensor_type
@@ -78,7 +78,7 @@ def graph(session: Session, compilation: str, stage: str = "") -> dict[str, Any]
     """One graph of a compilation; ``stages`` names those there are. The front end lays it out, because calls in it open and close.
 
     ``is_small``: Graphviz can lay it out (``places``). ``nodes`` are columns, with texts that repeat as numbers into ``strings``; ``edges`` are pairs of node numbers. ``before`` is the graph that
-    this one was made from, by name and text, and ``origins`` each node's nodes in it.
+    this one was made from, by name and text, and ``origins`` each node's nodes in it. ``passes`` are the rewrites that it went through.
 
     Raises:
         KeyError: there is no such compilation.
@@ -101,6 +101,7 @@ def graph(session: Session, compilation: str, stage: str = "") -> dict[str, Any]
             "strings": [],
             "before": None,
             "origins": [],
+            "passes": [],
             "empty": why,
         }
     index = {n.id: i for i, n in enumerate(chosen.nodes)}
@@ -118,7 +119,26 @@ def graph(session: Session, compilation: str, stage: str = "") -> dict[str, Any]
             "is_input": [n.op in INPUTS for n in before.nodes],
         },
         "origins": origins,
+        "passes": [_pass(p) for p in (*chosen.passes, *_lowering_passes(record, chosen.stage))],
         "empty": "",
+    }
+
+
+def _lowering_passes(record: CompilationRecord, stage: str) -> tuple[PassRecord, ...]:
+    """What lowering rewrote in the graph of this stage before it became loops."""
+    lowering = {"aten": record.lowering, "forward": record.lowering, "backward": record.backward}.get(stage)
+    return lowering.passes if lowering else ()
+
+
+def _pass(told: PassRecord) -> dict[str, Any]:
+    """A pass as a diff: lines of nodes that went and came."""
+    return {
+        "name": one_line(told.name, 40),
+        "before": told.before,
+        "after": told.after,
+        "removed": [one_line(line, 200) for line in told.removed],
+        "added": [one_line(line, 200) for line in told.added],
+        "cut": told.gone + told.made - len(told.removed) - len(told.added),
     }
 
 

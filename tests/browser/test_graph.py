@@ -11,7 +11,7 @@ from xml.etree import ElementTree as ET
 
 import pytest
 
-from engine.records.graph import GraphRecord, NodeRecord
+from engine.records.graph import GraphRecord, NodeRecord, PassRecord
 from engine.records.session import Session
 from tests.browser.test_explorer import CONTRAST, keep, open_view, press, said
 from tests.notebook_ext.sessions import head_session
@@ -103,6 +103,27 @@ def test_graphviz_lays_out_small_graphs_and_v_goes_back_to_our_own(explorer: Sho
     open_view(page, "graph")
     assert "has our own layout" in press(page, "v")
     assert page.locator('.lm .graph button:has-text("Graphviz")').count() == 0
+
+
+def test_each_pass_is_told_as_a_diff(explorer: Show) -> None:
+    """p walks through the passes over the graph, what each took away and made, and then leaves them; hostile lines stay text."""
+    session = head_session()
+    first = session.compilations[0]
+    passes = (
+        PassRecord("drop_dead", 16, 15, 1, 0, ("detach = aten.detach(<img src=x onerror=window.pwned=1>)",)),
+        PassRecord("decompose", 15, 15),
+        PassRecord("whole", 15, 17, 0, 300, (), ("pad = aten.constant_pad_nd(x)",)),
+    )
+    session.put(replace(first, graphs=(replace(first.graphs[0], passes=passes), *first.graphs[1:])))
+    page = explorer(session)
+    open_view(page, "graph")
+    assert press(page, "p") == "Pass 1 of 3, drop_dead: 16 nodes before, 15 after; 1 line went, 0 came."
+    assert "− detach = aten.detach(<img" in page.locator(".lm .graph .side").inner_text()
+    assert page.evaluate(CONTRAST) == []
+    assert "nothing changed" in press(page, "p")
+    assert press(page, "p").endswith("and 299 more that were not kept.")
+    assert not press(page, "p").startswith("Pass")
+    assert page.evaluate("window.pwned") is None
 
 
 def test_search_opens_the_calls_around_what_it_finds(explorer: Show) -> None:

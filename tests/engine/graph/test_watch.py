@@ -1,0 +1,51 @@
+"""What is recorded of passes over graphs."""
+
+from __future__ import annotations
+
+import torch
+
+import engine
+from engine.graph.passes.watch import MOST, PASSES, Watch
+from engine.ir.context import recording
+from engine.records.session import Session
+
+
+def loss(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+    """Holds an alias, and an operator that is taken apart."""
+    return torch.nn.functional.huber_loss((x @ w).detach() + w.sum(), x)
+
+
+def test_a_recorded_compilation_tells_its_passes_in_order() -> None:
+    """Aliases and dead nodes go before lowering, operators are taken apart in it; the counts of one pass continue those of the one before."""
+    with engine.record() as session:
+        engine.compile(loss)(torch.ones(4, 8), torch.ones(8, 8, requires_grad=True))
+    record = session.compilations[0]
+    joint = next(g for g in record.graphs if g.stage == "joint")
+    assert [p.name for p in joint.passes] == ["drop_dead", "drop_aliases", "drop_dead"]
+    assert all(a.after == b.before for a, b in zip(joint.passes, joint.passes[1:], strict=False))
+    assert joint.passes[-1].after == len(joint.nodes)
+    assert any("detach" in line for p in joint.passes for line in p.removed)
+    assert record.lowering is not None
+    taken = record.lowering.passes[0]
+    assert taken.name == "decompose"
+    assert any("huber_loss" in line for line in taken.removed)
+    assert taken.after > taken.before
+
+
+def test_long_lists_are_cut_and_counted_and_nothing_is_noted_without_a_session() -> None:
+    """At most MOST lines of a pass are kept; the whole numbers are told."""
+    graph = torch.fx.Graph()
+    last = graph.placeholder("x")
+    for _ in range(MOST + 20):
+        last = graph.call_function(torch.ops.aten.neg.default, (last,))
+    graph.output(())
+    watch = Watch(torch.fx.GraphModule({}, graph))
+    with watch.watching("nothing"):
+        pass
+    assert watch.records == []
+    with recording(Session()), watch.watching("empty"):
+        graph.eliminate_dead_code()
+    (told,) = watch.records
+    assert (told.before, told.after, told.gone, told.made) == (MOST + 22, 2, MOST + 20, 0)
+    assert len(told.removed) == MOST
+    assert PASSES not in watch.module.meta
