@@ -25,8 +25,11 @@ from engine.aot.joint import Joint
 from engine.aot.partition import Halves
 from engine.aot.wrappers.again import Again
 from engine.aot.wrappers.wrapper import Call
+from engine.graph.passes.watch import PASSES
 from engine.ir.graph import NOWHERE, NodeOrigin, origin_of
 from engine.ir.store import NotStored, Store
+from engine.records.base import from_plain as record_from_plain
+from engine.records.graph import PassRecord
 
 _HALVES = ("results", "tensors", "numbers", "tangent_names", "record")
 _AGAIN = ("nodes", "needing", "written", "devices", "reason")
@@ -89,10 +92,15 @@ def keep(place: Place, made: Made) -> str:
 
 def _written(made: Made) -> dict[str, Any]:
     if isinstance(made, Functional):
-        return {"graph": graph_to_plain(made.module), "plan": to_plain(made.plan)}
+        return {
+            "graph": graph_to_plain(made.module),
+            "passes": _passes_written(made.module),
+            "plan": to_plain(made.plan),
+        }
     joint, halves, again = made.joint, made.halves, made.again
     return {
         "joint": graph_to_plain(joint.module),
+        "passes": _passes_written(joint.module),
         "forward": graph_to_plain(halves.forward),
         "backward": graph_to_plain(halves.backward),
         "plan": to_plain(joint.plan),
@@ -115,6 +123,8 @@ def _read(data: dict[str, Any], call: Call, compilation: str, *, tells: bool) ->
     def graph(name: str) -> torch.fx.GraphModule:
         made = graph_from_plain(data[name], mode, origin)
         _name_inputs(made, call)
+        if name in ("graph", "joint"):
+            made.meta[PASSES] = tuple(record_from_plain(PassRecord, p, "passes") for p in data["passes"])
         return made
 
     plan = from_plain(data["plan"])
@@ -135,6 +145,11 @@ def _read(data: dict[str, Any], call: Call, compilation: str, *, tells: bool) ->
         call.graph, **{n: from_plain(data["again"][n]) for n in _AGAIN}, autocast=from_plain(data["autocast"])
     )
     return Cut(joint, halves, again)
+
+
+def _passes_written(module: torch.fx.GraphModule) -> list[Any]:
+    """What was recorded of the graph's passes; nothing where no session did."""
+    return [told.to_dict() for told in module.meta.get(PASSES, ())]
 
 
 def _origins(call: Call, compilation: str) -> Callable[[Sequence[str], str], NodeOrigin]:
