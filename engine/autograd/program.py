@@ -201,9 +201,9 @@ class Writer:
                 self.graph.erase_node(node)
 
 
-def named(name: str, run: Callable[..., Any], **facts: bool) -> InGraph:
+def named(name: str, run: Callable[..., Any], *, changes_state: bool = False, is_python: bool = False) -> InGraph:
     """A callable with the name that the graph shows."""
-    made = InGraph(short(name), run, **facts)
+    made = InGraph(short(name), run, changes_state=changes_state, is_python=is_python)
     made.__module__ = "autograd"
     return made
 
