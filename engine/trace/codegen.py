@@ -47,6 +47,7 @@ from engine.ir.origin import (
 from engine.trace.signals import Unsupported
 from engine.trace.support import call_restoring, check_truth, rewinding
 from engine.trace.values.base import Const, Lazy, Value
+from engine.trace.values.constants import DATES
 from engine.trace.values.functions import CellValue
 
 if TYPE_CHECKING:
@@ -135,9 +136,9 @@ class Codegen:
     def load(self, value: Value) -> None:
         """Push a value; the same value is the same object each time."""
         if isinstance(value, Lazy):
-            if value.known is None:
+            if value.known is None or (isinstance(value.known, Const) and type(value.known.value) in DATES):
                 assert value.origin is not None
-                self.load_origin(value.origin)
+                self.load_origin(value.origin)  # a date's own identity is kept, unlike a number's
                 return
             value = value.known
         if isinstance(value, Const):

@@ -8,6 +8,8 @@ import types
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+import torch._compile
+
 from engine.ir.guard import CodeIs, Equals, IsObject
 from engine.ir.marks import is_disabled, is_in_graph, original
 from engine.ir.origin import Attr, CellOf, Fixed, Item, Namespace, Origin
@@ -63,7 +65,20 @@ def special_of(fn: Any) -> Special | None:
         and fn.__module__.startswith(("torch._dynamo", "torch.distributed"))
     ):
         return BY_NAME.get((fn.__module__, fn.__name__))
+    if type(fn) is types.FunctionType and fn.__code__ is _KEPT_FROM_DYNAMO and hasattr(fn, "__wrapped__"):
+        return special_of(fn.__wrapped__)  # torch wraps torch.manual_seed so, once torch._dynamo is loaded
     return None
+
+
+_KEPT_FROM_DYNAMO = next(
+    (
+        c
+        for c in torch._compile._disable_dynamo.__code__.co_consts
+        if isinstance(c, types.CodeType) and c.co_name == "inner"
+    ),
+    None,
+)
+"""The code of what ``torch._disable_dynamo`` makes of a function of torch's own."""
 
 
 class CellValue(Value):
