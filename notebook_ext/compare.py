@@ -23,7 +23,7 @@ from torch.utils._pytree import tree_flatten, tree_unflatten
 from engine.records.base import RecordError, from_plain
 from engine.records.session import Session, SessionData
 from notebook_ext.subjects import Choice, Torch
-from notebook_ext.tape import Call, Tape, arguments_of, results_of
+from notebook_ext.tape import Call, Tape, arguments_of, results_of, written
 
 GRADIENT = "gradient of "
 AFTER = " after the call"
@@ -125,7 +125,7 @@ def _values(call: Call, function: Callable[..., Any], root: Any) -> dict[str, to
     copies = [t.detach().clone().requires_grad_(t.requires_grad) if isinstance(t, torch.Tensor) else t for t in leaves]
     arguments, keywords = tree_unflatten(copies, shape)
     given = dict(arguments_of(call, arguments, keywords))
-    before = {name: t._version for name, t in given.items()}
+    before = {name: written(t) for name, t in given.items()}
     parameters = dict(root.named_parameters()) if isinstance(root, torch.nn.Module) else {}
     for parameter in parameters.values():
         parameter.grad = None
@@ -133,7 +133,7 @@ def _values(call: Call, function: Callable[..., Any], root: Any) -> dict[str, to
     with torch.set_grad_enabled(call.grad):
         results = dict(results_of(function(*arguments, **keywords)))
     found = {name: t.detach().clone() for name, t in results.items()}
-    found |= {name + AFTER: t.detach().clone() for name, t in given.items() if t._version != before[name]}
+    found |= {name + AFTER: t.detach().clone() for name, t in given.items() if written(t) != before[name]}
     losses = [t.sum() for t in results.values() if t.requires_grad and t.is_floating_point()]
     if losses:
         torch.autograd.backward(losses)
@@ -165,12 +165,20 @@ def _distance(first: torch.Tensor | None, second: torch.Tensor | None) -> float 
         return float("inf")
     if first.shape != second.shape or first.dtype != second.dtype:
         return float("inf")
+    first, second = _plain(first), _plain(second)
     if not first.numel():
         return 0.0
     wide = torch.complex128 if first.is_complex() else torch.float64
     same = (first == second) | (first.isnan() & second.isnan())
     apart = torch.where(same, torch.zeros((), dtype=torch.float64), (first.to(wide) - second.to(wide)).abs())
     return float(apart.max())
+
+
+def _plain(tensor: torch.Tensor) -> torch.Tensor:
+    """The values of a sparse or quantised tensor, one for each place."""
+    if tensor.is_quantized:
+        return tensor.dequantize()
+    return tensor if tensor.layout is torch.strided else tensor.to_dense()
 
 
 def in_child(work: Callable[[], dict[str, Any]], seconds: float) -> dict[str, Any] | str:

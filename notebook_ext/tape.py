@@ -60,13 +60,13 @@ class Tape:
         @functools.wraps(target if not isinstance(target, torch.nn.Module) else type(target).forward)
         def recorded(*arguments: Any, **keywords: Any) -> Any:
             call = self._begin(root, arguments, keywords)
-            before = [] if call is None else [t._version for _, t in arguments_of(call, arguments, keywords)]
+            before = [] if call is None else [written(t) for _, t in arguments_of(call, arguments, keywords)]
             result = target(*arguments, **keywords)
             if call is not None:
                 call.results = {name: t.detach().clone() for name, t in results_of(result)}
                 after = zip(arguments_of(call, arguments, keywords), before, strict=True)
-                call.changed = {name: t.detach().clone() for (name, t), version in after if t._version != version}
-                self._versions[id(root)] = [(t, t._version) for t in state_of(root)]
+                call.changed = {name: t.detach().clone() for (name, t), version in after if written(t) != version}
+                self._versions[id(root)] = [(t, written(t)) for t in state_of(root)]
             return result
 
         return recorded
@@ -82,14 +82,14 @@ class Tape:
         self._places[id(root)] = len(self.subjects)
         self.subjects.append(kept)
         self.targets.append(target)
-        self._versions[id(root)] = [(t, t._version) for t in state_of(root)]
+        self._versions[id(root)] = [(t, written(t)) for t in state_of(root)]
 
     def _begin(self, root: Any, arguments: tuple[Any, ...], keywords: dict[str, Any]) -> Call | None:
         if self.stopped:
             return None
         if len(self.calls) >= MAX_CALLS:
             self.stopped = f"only the first {MAX_CALLS} calls are kept"
-        elif any(t._version != version for t, version in self._versions[id(root)]):
+        elif any(written(t) != version for t, version in self._versions[id(root)]):
             self.stopped = "parameters changed between the calls (a training step), and only calls are repeated"
         if self.stopped:
             return None
@@ -115,6 +115,8 @@ class Tape:
                     )
                 copies.append(leaf)
                 continue
+            if leaf.layout is not torch.strided or leaf.is_quantized:
+                raise NotIsolableError("an argument is a sparse or quantised tensor, which is not compared")
             if leaf.untyped_storage().data_ptr() in storages:
                 raise NotIsolableError("two arguments share their memory")
             storages.add(leaf.untyped_storage().data_ptr())
@@ -135,6 +137,11 @@ def _names(root: Any, arguments: tuple[Any, ...], keywords: dict[str, Any]) -> t
     given = [p.name for p in known[: len(arguments)]]
     more = [f"argument {i}" for i in range(len(given) + 1, len(arguments) + 1)]
     return (*given, *more, *keywords)
+
+
+def written(tensor: torch.Tensor) -> int:
+    """How often a tensor was written to; always 0 for one made in inference mode, which does not count."""
+    return 0 if tensor.is_inference() else tensor._version
 
 
 def arguments_of(

@@ -1,0 +1,35 @@
+"""Recording calls for ``--compare`` never gets in their way, whatever kind of tensor they take or give."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from notebook_ext.compare import Comparison, compare
+from notebook_ext.tape import Tape
+
+
+def compared(function: Any, *arguments: Any) -> Comparison:
+    """One call, recorded and repeated."""
+    tape = Tape()
+    result = tape.watch(function, function)(*arguments)
+    assert result is not None
+    return compare(tape)
+
+
+def test_a_sparse_argument_is_said() -> None:
+    """The call goes through; what cannot be copied is told."""
+    assert "sparse" in compared(lambda x: x * 2, torch.eye(3).to_sparse()).text
+
+
+def test_sparse_and_quantised_results_are_compared() -> None:
+    """By their values at each place."""
+    assert compared(lambda x: x.to_sparse(), torch.eye(3)).difference == 0
+    assert compared(lambda x: torch.quantize_per_tensor(x, 0.1, 0, torch.qint8), torch.eye(3)).difference == 0
+
+
+def test_inference_mode() -> None:
+    """Tensors made there count no writes, and are compared all the same."""
+    with torch.inference_mode():
+        assert compared(lambda x: x * 2, torch.ones(2)).difference == 0
