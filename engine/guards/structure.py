@@ -166,7 +166,7 @@ class _Checker:
         for unchanged in self._entries:
             if not unchanged():
                 return False
-        tensors = [*map(call, self._tensors)]
+        tensors = tuple(map(call, self._tensors))
         if tensors and not self._helper(*tensors):
             return False
         if self._rest is not None and not self._rest(self._root()):

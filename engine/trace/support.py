@@ -314,10 +314,21 @@ def leave_with(leave: Callable[..., Any], error: BaseException) -> Any:
     return leave(type(error), error, error.__traceback__)
 
 
+def setter_of(cls: type, names: Iterable[str]) -> Callable[[Any, tuple[str, ...], tuple[Any, ...]], None]:
+    """How these attributes of an instance are set: looked up while tracing, since asking each class for each name takes longer than setting it."""
+    return set_described if any(_is_described(cls, name) for name in names) else set_attributes
+
+
 def set_attributes(target: Any, names: tuple[str, ...], values: tuple[Any, ...]) -> None:
+    """Set attributes past any ``__setattr__`` of the class, which was traced already."""
+    for name, value in zip(names, values, strict=True):
+        object.__setattr__(target, name, value)
+
+
+def set_described(target: Any, names: tuple[str, ...], values: tuple[Any, ...]) -> None:
     """Set attributes past any ``__setattr__`` and descriptor of the class, which were traced already."""
     for name, value in zip(names, values, strict=True):
-        if _is_described(target, name):
+        if _is_described(type(target), name):
             target.__dict__[name] = value
         else:
             object.__setattr__(target, name, value)
@@ -326,17 +337,17 @@ def set_attributes(target: Any, names: tuple[str, ...], values: tuple[Any, ...])
 def delete_attributes(target: Any, names: tuple[str, ...]) -> None:
     """Delete attributes past any ``__delattr__`` of the class."""
     for name in names:
-        if _is_described(target, name):
+        if _is_described(type(target), name):
             del target.__dict__[name]
         else:
             object.__delattr__(target, name)
 
 
-def _is_described(target: Any, name: str) -> bool:
+def _is_described(cls: type, name: str) -> bool:
     """Whether setting an attribute would ask a descriptor written in Python."""
-    if isinstance(target, torch.Tensor):
+    if issubclass(cls, torch.Tensor):
         return False
-    found = next((base.__dict__[name] for base in type(target).__mro__ if name in base.__dict__), None)
+    found = next((base.__dict__[name] for base in cls.__mro__ if name in base.__dict__), None)
     from_c = (types.MemberDescriptorType, types.GetSetDescriptorType)
     return hasattr(type(found), "__set__") and not isinstance(found, from_c)
 

@@ -420,7 +420,7 @@ class ObjectValue(Value):
 
     def fill(self, cg: Codegen) -> None:
         """Set the attributes written on the object on top of the stack, and pop it."""
-        from engine.trace.support import delete_attributes, set_attributes
+        from engine.trace.support import delete_attributes, setter_of
 
         deleted = tuple(n for n, v in self.written.items() if v is None and self.has_real(n))
         if deleted:
@@ -433,7 +433,7 @@ class ObjectValue(Value):
         if not present:
             cg.out.emit("POP_TOP")
             return
-        cg.helper(set_attributes, 1)
+        cg.helper(setter_of(self.cls, present), 1)
         cg.const(tuple(present))
         cg.load_all(list(present.values()))
         cg.out.emit("BUILD_TUPLE", len(present))
