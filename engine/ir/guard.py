@@ -270,7 +270,7 @@ class Equals(Guard):
                 f"{self.name} = torch.tensor({self.name})",
             )
             symbol = Fix(f"Let {self.name} be a symbol from the start", "f = engine.compile(f, dynamic=True)")
-            return (symbol, lift) if type(self.value) is int else (lift,)
+            return (symbol, lift) if type(self.value) is int and self.origin.is_passed() else (lift,)
         return (Fix(f"Keep {self.name} constant, or move what depends on it out of the compiled function."),)
 
     def changed(self, value: Any) -> frozenset[int]:

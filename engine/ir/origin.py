@@ -76,6 +76,10 @@ class Origin(Source):
             links.append(parent)
         return tuple(reversed(links))
 
+    def is_passed(self) -> bool:
+        """Whether the caller passes it, by itself or in a container: attributes and globals are settings more often than sizes."""
+        return all(isinstance(link, (Local, Item)) for link in self.chain())
+
     def __iter__(self) -> Iterator[Origin]:
         return iter(self.chain())
 

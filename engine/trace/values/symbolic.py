@@ -18,7 +18,7 @@ from torch.utils._sympy.numbers import int_oo
 from torch.utils._sympy.value_ranges import ValueRanges
 
 from engine.ir.marks import DYNAMIC, STATIC
-from engine.ir.origin import Item, Local, Origin
+from engine.ir.origin import Origin
 from engine.trace.signals import Unsupported
 from engine.trace.unbacked import needs_number
 from engine.trace.values.base import Const, Value
@@ -117,11 +117,8 @@ def _why_number(tx: Tracer, real: float, origin: Origin) -> str:
         return ""
     if -1 in tx.request.dynamic.get(origin.expr, frozenset()):
         return f"its value changed between calls ({real!r} in this one)"
-    # Of what was not seen to change only ints that the caller passes: attributes and globals are settings more often than sizes.
-    is_passed = all(isinstance(o, (Local, Item)) for o in origin.chain())
-    return (
-        "dynamic=True" if tx.options.dynamic is True and type(real) is int and real not in (0, 1) and is_passed else ""
-    )
+    is_size = type(real) is int and real not in (0, 1) and origin.is_passed()
+    return "dynamic=True" if tx.options.dynamic is True and is_size else ""
 
 
 def symbolic_context(tx: Tracer, tensor: torch.Tensor, origin: Origin) -> StatelessSymbolicContext[Any, Any] | None:

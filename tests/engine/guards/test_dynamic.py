@@ -212,6 +212,26 @@ def test_dynamic_true_and_false() -> None:
     assert set(story(session)) == {"x.shape[0]"}
 
 
+def test_only_passed_numbers_are_offered_as_symbols() -> None:
+    """dynamic=True makes a symbol of an argument, not of an attribute: the fix is offered where it helps."""
+
+    def scaled(x: torch.Tensor, n: int, module: torch.nn.Module) -> torch.Tensor:
+        return x * n * module.factor
+
+    module = torch.nn.Identity()
+    module.factor = 2
+    compiled = engine.compile(scaled, backend="eager")
+    compiled(torch.ones(2), 2, module)
+
+    def offered(n: int) -> bool:
+        (rejection,) = engine.explain_call(compiled, torch.ones(2), n, module).rejections
+        return any("dynamic=True" in fix.code for fix in rejection.fixes)
+
+    assert offered(3)
+    module.factor = 3
+    assert not offered(2)
+
+
 def test_sizes_zero_and_one_are_compiled_apart() -> None:
     """0 and 1 broadcast and vanish differently: each has an entry of its own, whatever else is a symbol."""
     compiled = engine.compile(lambda x: x + torch.ones(3, 2)[: x.shape[0]], backend="eager")
