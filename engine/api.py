@@ -59,7 +59,7 @@ __all__ = [
 ]
 
 LEVELS = ("standard", "steps")
-SETTINGS = ("fused_random", "mode")
+SETTINGS = ("fused_random", "mode", "draw_again")
 """What ``options`` of ``engine.compile`` may name."""
 
 
@@ -119,7 +119,8 @@ def compile(
         target: "cuda:90", "hip:gfx942", ... for generated kernels; by default the GPU at hand, else "cuda:90".
         options: further settings by name. ``{"fused_random": True}``: on a GPU, kernels draw random numbers themselves (dropout costs no memory
             traffic); a seed then gives the same numbers at each run, but not those of eager. ``{"mode": "reduce-overhead"}``: on a GPU, the
-            kernels of each graph are recorded once for each shape and launched as one (CUDA graphs).
+            kernels of each graph are recorded once for each shape and launched as one (CUDA graphs). ``{"draw_again": True}``: a backward may draw
+            the forward's random numbers again, from the generator's state, instead of keeping a byte for each element of a mask.
         compiled_autograd: capture the backwards that run while the function does (a training step), as in ``engine.compiled_autograd``.
 
     Returns:

@@ -301,7 +301,12 @@ class Pipeline:
                 slot.graph,
                 slot.inputs,
                 compilation=work.compilation,
-                settings=Settings(lower, reference, folder=folder_of_user() / "aot" if config.disk_cache else None),
+                settings=Settings(
+                    lower,
+                    reference,
+                    draws_again=bool(self.options.extra.get("draw_again", False)),
+                    folder=folder_of_user() / "aot" if config.disk_cache else None,
+                ),
                 changes_objects=slot.changes_objects,
             )
         work.tell(aot=result.record, graphs=result.graphs)

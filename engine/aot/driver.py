@@ -70,6 +70,8 @@ class Settings:
     lower: Lower
     interpret: Lower
     method: Method = "min-cut"
+    draws_again: bool = False
+    """Random numbers may be drawn again in the backward instead of being saved."""
     folder: pathlib.Path | None = None
     """Where compiled results are kept between processes; None: nowhere."""
 
@@ -119,17 +121,17 @@ def _refusal(call: Call, graph: torch.fx.GraphModule, *, changes_objects: bool) 
 def _found_or_made(call: Call, compilation: str, settings: Settings, *, trains: bool) -> tuple[Made, str]:
     """The functional graphs of a call, from disk where they are kept there; and what the record says about that."""
     if settings.folder is None:
-        return _made(call, compilation, settings.method, trains=trains), ""
-    place = place_of(call, settings.folder, trains=trains, method=settings.method)
+        return _made(call, compilation, settings, trains=trains), ""
+    place = place_of(call, settings.folder, trains=trains, how=(settings.method, settings.draws_again))
     found, note = find(place, call, compilation, tells=current_session() is not None)
     if found is not None:
         return found, note
-    made = _made(call, compilation, settings.method, trains=trains)
+    made = _made(call, compilation, settings, trains=trains)
     kept = keep(place, made)
     return made, note or kept
 
 
-def _made(call: Call, compilation: str, method: Method, *, trains: bool) -> Made:
+def _made(call: Call, compilation: str, settings: Settings, *, trains: bool) -> Made:
     if not trains:
         functional = functionalize(call.graph, call.inputs, compilation)
         return replace(functional, plan=_with_effects(functional.plan, functional.module))
@@ -138,7 +140,8 @@ def _made(call: Call, compilation: str, method: Method, *, trains: bool) -> Made
     if not joint.differentiable:
         return Functional(joint.module, joint.inputs, as_computed(joint.plan, joint.module))
     again = run_again(call.graph, joint)
-    halves = partition(joint, [isinstance(i.real, torch.nn.Parameter) for i in call.inputs], method)
+    is_free = [isinstance(i.real, torch.nn.Parameter) for i in call.inputs]
+    halves = partition(joint, is_free, settings.method, draws_again=settings.draws_again)
     effects.check_order(joint.module, (halves.forward, halves.backward), f"joint graph of {compilation}")
     return Cut(joint, halves, again)
 

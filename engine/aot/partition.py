@@ -14,6 +14,7 @@ import torch
 import torch.fx
 
 from engine.aot.joint import Joint, is_backward
+from engine.aot.masks import pack_masks, read_drawn, unpack_unsaved
 from engine.aot.memory import peak_bytes
 from engine.aot.mincut import INFINITE, Network
 from engine.aot.randomness import is_state, is_stated, join_draws, state_draws
@@ -21,6 +22,9 @@ from engine.aot.recompute import ban, is_size, is_view, seen_by, size_of
 from engine.graph.passes.drop_dead import is_droppable
 from engine.ir.graph import NodeOrigin, checkpoint_of, origin_of, set_origin
 from engine.records.aot import PartitionRecord, SavedValue
+
+_GIVEN, _MADE = 3, 4
+"""What a byte costs that lies in an input, and one that is kept although nobody else may need it: of equals the input is kept."""
 
 Method = Literal["min-cut", "default"]
 Node = torch.fx.Node
@@ -48,15 +52,22 @@ class Halves:
     record: PartitionRecord
 
 
-def partition(joint: Joint, is_free: Sequence[bool], method: Method = "min-cut") -> Halves:
-    """Cut ``joint``. ``is_free`` tells for each input whether it is in memory anyway (a parameter), so that saving it costs nothing."""
-    state_draws(joint.module.graph)
+def partition(
+    joint: Joint, is_free: Sequence[bool], method: Method = "min-cut", *, draws_again: bool = False
+) -> Halves:
+    """Cut ``joint``. ``is_free`` tells for each input whether it is in memory anyway (a parameter), so that saving it costs nothing.
+
+    ``draws_again``: random numbers may be drawn again from the state that they were drawn from, where that takes less memory.
+    """
+    masks = pack_masks(joint.module.graph) if method == "min-cut" else ()
+    state_draws(joint.module.graph, everywhere=draws_again)
     _keep_overwritten(joint, _Parts(joint))
     twins = _compute_apart(joint, _Parts(joint))
     parts = _Parts(joint)
     read = parts.read_by_backward()
     chosen = read if method == "default" else _minimum_cut(parts, read, is_free)
     saved = _ordered(parts, _completed(parts, chosen))
+    unpack_unsaved(joint.module.graph, masks, saved)
     for node, twin in twins.items():
         if node in saved:
             twin.replace_all_uses_with(node)
@@ -108,6 +119,10 @@ class _Parts:
             if not is_backward(user) and is_view(user) and self.leaves_checkpoint(user):
                 return True
         return False
+
+    def read_by_autograd(self) -> Iterator[Node]:
+        """Values of the forward that autograd's own operators read: what eager saves."""
+        return (n for node in self.nodes[:-1] if is_backward(node) for n in node.all_input_nodes if not is_backward(n))
 
     def read_by_backward(self) -> set[Node]:
         """Early values that late nodes read, or that are gradients themselves."""
@@ -167,7 +182,7 @@ def _minimum_cut(parts: _Parts, read: set[Node], is_free: Sequence[bool]) -> set
 
     for node, (into, out) in places.items():
         network.edge(into, out, costs(node))
-        if node.op == "placeholder" or is_left(node) or (node not in parts.again and ban(node)):
+        if node.op == "placeholder" or is_left(node) or _is_fixed(node, parts):
             network.edge(source, into, INFINITE)
         if node in read:
             network.edge(out, sink, INFINITE)
@@ -179,16 +194,22 @@ def _minimum_cut(parts: _Parts, read: set[Node], is_free: Sequence[bool]) -> set
     return {n for n, (into, out) in places.items() if into not in beyond and out in beyond}
 
 
+def _is_fixed(node: Node, parts: _Parts) -> bool:
+    """Whether a node may not be computed again, or has to be."""
+    return node not in parts.again and not is_stated(node) and bool(ban(node))
+
+
 def _costs(parts: _Parts, read: set[Node], is_free: Sequence[bool]) -> Callable[[Node], int]:
-    """What saving each node costs, in bytes; INFINITE where it must not be saved.
+    """What saving each node costs, in shares of bytes; INFINITE where it must not be saved.
 
     Results and inputs are the caller's, who may write to them between forward and backward: they are saved only where eager would have
     saved them too, and complain.
     """
     free = {n for n, f in zip(parts.inputs, is_free, strict=True) if f}
     given = (n for node in parts.again for n in node.all_input_nodes if n not in parts.again)
-    eager = {seen_by(n) for n in (*read, *given)}
-    callers = {r for r in parts.results if isinstance(r, Node)} | set(parts.inputs)
+    eager = {seen_by(n) for n in (*read, *given, *parts.read_by_autograd())}
+    inputs = set(parts.inputs)
+    callers = {r for r in parts.results if isinstance(r, Node)} | inputs
     written = set(parts.written)
 
     def cost(node: Node) -> int:
@@ -200,8 +221,8 @@ def _costs(parts: _Parts, read: set[Node], is_free: Sequence[bool]) -> Callable[
         if node in free or node.op == "get_attr":
             return 1
         if node in callers and not is_size(node):
-            return size_of(value) if seen_by(node) in eager else INFINITE
-        return size_of(value)
+            return INFINITE if seen_by(node) not in eager else size_of(value) * (_GIVEN if node in inputs else _MADE)
+        return size_of(value) * _MADE
 
     return cost
 
@@ -237,6 +258,7 @@ def _split(parts: _Parts, saved: list[Node], method: Method, is_free: Sequence[b
     module = parts.joint.module
     again: list[Node] = []
     forward = _extract(module, parts.inputs, [*parts.results, *saved], _effects(parts), again, is_lazy=False)
+    read_drawn(forward)
     join_draws(forward)
     again.clear()
     backward = _extract(module, [*saved, *parts.tangents], parts.gradients, _late_effects(parts), again)
@@ -399,7 +421,8 @@ def _why_saved(node: Node, inputs: set[Node], free: set[Node], method: Method) -
 
 def _why_again(node: Node) -> str:
     if is_stated(node):
-        return "drawn again from the same state of the random numbers: it stands in an activation checkpoint"
+        where = "" if checkpoint_of(node) is None else ": it stands in an activation checkpoint"
+        return f"drawn again from the same state of the random numbers{where}"
     if checkpoint_of(node) is not None and not is_backward(node) and not is_view(node):
         return "it stands in an activation checkpoint"
     if is_view(node):

@@ -1,7 +1,7 @@
 """Random operators as functions of the generator's state: a backward that computes something again draws what the forward drew.
 
-That is done in activation checkpoints only, where the user asked for it. Elsewhere masks are saved: drawing one again takes a thousand times as long
-as reading the state of the generator, and every draw would have to take its place in the forward's order once more.
+That is done in activation checkpoints, where the user asked for it, and elsewhere with ``options={"draw_again": True}``. Otherwise masks are saved,
+a byte for each element: drawing one again takes many times as long as reading that.
 
 The idea of handing the state of the generator to a graph is torch's (AOTAutograd's functionalised random operators, with seed and offset).
 """
@@ -147,11 +147,16 @@ def _can_be_stated(node: Node) -> bool:
     return plain and bool(schema.returns) and not any(g is not None for g in given)
 
 
-def state_draws(graph: torch.fx.Graph) -> int:
-    """In checkpoints, make random operators functions of a state that is read right before them; returns how many there are."""
+def state_draws(graph: torch.fx.Graph, *, everywhere: bool = False) -> int:
+    """Make random operators functions of a state that is read right before them, in checkpoints only or ``everywhere``; returns how many."""
     count = 0
     for node in list(graph.nodes):
-        if checkpoint_of(node) is None or not node.users or not is_random(node) or not _can_be_stated(node):
+        if (
+            not (everywhere or checkpoint_of(node) is not None)
+            or not node.users
+            or not is_random(node)
+            or not _can_be_stated(node)
+        ):
             continue
         again, _ = _forms(node.target, _fills(node))
         values = [n.meta.get("val") for n in node.all_input_nodes]

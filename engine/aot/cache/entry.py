@@ -56,10 +56,10 @@ class Place:
     note: str = ""
 
 
-def place_of(call: Call, folder: Any, *, trains: bool, method: str) -> Place:
+def place_of(call: Call, folder: Any, *, trains: bool, how: Sequence[Any]) -> Place:
     """The place of the result of compiling ``call``."""
     try:
-        return Place(Store(folder), key_of(call, trains=trains, method=method))
+        return Place(Store(folder), key_of(call, trains=trains, how=how))
     except NotPlain as error:
         return Place(Store(folder), note=f"not kept on disk: {error}")
 

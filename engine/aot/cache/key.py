@@ -31,7 +31,7 @@ _PLACES = ("torch", "torch._C._nn", "torch.nn.functional", "torch._C", "torch.sp
 _ROOTS = ("torch", "_operator", "operator", "math", "builtins")
 
 
-def key_of(call: Call, *, trains: bool, method: str) -> str:
+def key_of(call: Call, *, trains: bool, how: Sequence[Any]) -> str:
     """The digest that the result of compiling ``call`` is found by.
 
     Raises:
@@ -44,7 +44,7 @@ def key_of(call: Call, *, trains: bool, method: str) -> str:
         "made by": _versions(),
         "state": [[n, to_plain(GLOBAL_STATES[n].read())] for n in _STATES],
         "switches": _switches(),
-        "how": [trains, method],
+        "how": [trains, *how],
         "inputs": _inputs(call.inputs),
         "graph": [_node(n) for n in call.graph.graph.nodes],
     }

@@ -1,0 +1,76 @@
+"""What is saved between forward and backward, in bytes: never more than what the backward could start from at the least."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+
+import engine
+from engine.records.aot import PartitionRecord
+
+N = 32
+BYTES = N * N * 4
+
+
+def _leaf() -> torch.Tensor:
+    return torch.randn(N, N, requires_grad=True)
+
+
+def _partition(fn: Callable[..., Any], *args: torch.Tensor) -> PartitionRecord:
+    engine.reset()
+    with engine.record() as session:
+        out = engine.compile(fn, backend="aot_eager", fullgraph=True)(*args)
+    expected = torch.autograd.grad(fn(*args).sum(), args)
+    for e, f in zip(expected, torch.autograd.grad(out.sum(), args), strict=True):
+        torch.testing.assert_close(f, e)
+    (aot,) = [c.aot for c in session.compilations if c.aot is not None]
+    assert aot.partition is not None
+    return aot.partition
+
+
+FROM_INPUTS: dict[str, Callable[..., torch.Tensor]] = {
+    "chain": lambda x: x.sin().exp().tanh().sum(),
+    "chain that is returned": lambda x: x.sin().exp().tanh(),
+    "read twice": lambda x: x.sin() * x.cos(),
+    "clamped": lambda x: x.clamp(-1, 1) ** 3,
+    "log of sums": lambda x: x.logsumexp(0),
+    "two inputs": lambda x, y: torch.where(x > 0, x.sin(), y.cos()),
+    "put side by side": lambda x, y: torch.cat([x.sin(), y.cos()]).exp().sum(),
+}
+
+
+@pytest.mark.parametrize("name", FROM_INPUTS)
+def test_inputs_that_eager_saves_are_started_from(name: str) -> None:
+    """Pointwise operators run again from the inputs: no activation is kept."""
+    fn = FROM_INPUTS[name]
+    partition = _partition(fn, *(_leaf() for _ in range(fn.__code__.co_argcount)))
+    assert partition.saved_bytes == 0
+    assert partition.kept_bytes == BYTES * fn.__code__.co_argcount
+
+
+def test_inputs_that_eager_does_not_save_are_the_callers() -> None:
+    """The caller may write to an input that eager has not saved: the backward starts from what was made of it, and stays right."""
+
+    def fn(x: torch.Tensor) -> torch.Tensor:
+        return (x + 1).sin().exp()
+
+    x = torch.randn(N, N, requires_grad=True)
+    assert _partition(fn, x).saved_bytes == BYTES
+    engine.reset()
+    found = []
+    for run in (fn, engine.compile(fn, backend="aot_eager")):
+        given = x.detach().clone().requires_grad_()
+        out = run(given).sum()
+        with torch.no_grad():
+            given.zero_()
+        found.append(torch.autograd.grad(out, given)[0])
+    torch.testing.assert_close(*found)
+
+
+def test_what_is_narrower_is_saved() -> None:
+    """A cast in between halves what is kept."""
+    x = _leaf()
+    assert _partition(lambda x: ((x + 1).bfloat16().sin().float() * 2).exp(), x).saved_bytes <= BYTES // 2
