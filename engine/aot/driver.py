@@ -37,7 +37,8 @@ from engine.graph.tell import graph_record
 from engine.ir.aot import AotGraph
 from engine.ir.context import current_session
 from engine.ir.frame import GraphInput
-from engine.ir.guard import Guard
+from engine.ir.guard import Cause, GlobalState, Guard
+from engine.ir.origin import Fixed
 from engine.ir.plan import Plan
 from engine.records.aot import AotRecord, WrapperRecord
 from engine.records.graph import GraphRecord
@@ -50,6 +51,10 @@ LAYERS: tuple[LayerWrapper, ...] = (aliases, mutations, effects, autocast)
 """Around the functional graph, inside of ``WRAPPERS``, outermost first: they follow from its plan. Woven into one function."""
 
 Lower = Callable[[AotGraph], Run]
+
+ANOMALY = GlobalState(
+    Fixed(torch, "torch"), "anomaly", True, cause=Cause(why="under anomaly mode each operator keeps its own gradient")
+)
 
 
 @dataclass(frozen=True)
@@ -91,6 +96,9 @@ def compile_graph(
     """
     told = _told((graph, "fx", "FX graph"), compilation=compilation)
     trains = needs_gradients(graph, inputs)
+    if trains and torch.is_anomaly_enabled():
+        watched = _as_traced(graph, trains, "anomaly mode names the operator whose gradient went wrong", told)
+        return replace(watched, guards=(ANOMALY,))
     try:
         onion = peel(WRAPPERS, Call(graph, tuple(inputs)))
         if reason := _refusal(onion.call, graph, changes_objects=changes_objects):

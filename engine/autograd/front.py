@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import contextvars
+import functools
 import itertools
+import sys
 import threading
 import time
 from collections import deque
@@ -14,9 +16,9 @@ from typing import Any
 
 import torch
 
-from engine.autograd import adapter
+from engine.autograd import adapter, anomaly
 from engine.autograd.capture import Capture, Captured, Refused
-from engine.autograd.order import eager_order, places_of, walk
+from engine.autograd.order import Node, eager_order, places_of, walk
 from engine.autograd.program import Writer
 from engine.autograd.reasons import Shape, shape_of
 from engine.autograd.run import CapturedBackward
@@ -65,6 +67,8 @@ class _Attempt:
     """One backward that is to be captured, or found in torch's cache."""
 
     settings: Settings
+    engine: Any
+    """torch's own."""
     roots: Sequence[Any]
     wanted: Sequence[Any]
     is_accumulating: bool
@@ -91,9 +95,27 @@ class _Attempt:
     def begun(self) -> None:
         self.has_begun = True
 
+    def nodes(self) -> tuple[Node, ...]:
+        """Autograd's nodes, in the order in which torch walks."""
+        return walk(places_of(self.roots), places_of(self.wanted), leaves=self.is_accumulating)
+
+    def raise_again(self, backward: CapturedBackward, place: int, error: Exception) -> None:
+        """Under anomaly mode: raise as eager does where the node at this place in the walk met an error."""
+        nodes = self.nodes()
+        metadata: Any = {}
+        if place == 0:
+            metadata = anomaly.stack_of(_caller())
+        elif [n.name for n in nodes] == [n.name for n in backward.nodes]:
+            metadata = nodes[place].node.metadata
+
+        def differentiate(tensors: Any, gradients: Any, inputs: Any) -> None:
+            self.engine.run_backward(tensors, gradients, False, False, inputs, True, accumulate_grad=False)
+
+        anomaly.raise_by_torch(error, backward.nodes[place].name, metadata, differentiate)
+
     def finish(self, captured: Captured) -> tuple[Run, CapturedBackward]:
         """The captured backward in eager's order."""
-        nodes = walk(places_of(self.roots), places_of(self.wanted), leaves=self.is_accumulating)
+        nodes = self.nodes()
         notes: tuple[str, ...] = ()
         if [c.name for c in captured.calls] == [n.name for n in nodes]:
             order = eager_order(nodes)
@@ -101,17 +123,34 @@ class _Attempt:
             nodes, order = nodes_of(captured), tuple(range(len(captured.calls)))
             notes = ("nodes stand in the order in which torch walked: eager's could not be told",)
         module = Writer(captured, order).write()
+        watched = functools.partial(_written, captured, order)
         shape = shape_of(f"b{next(_ids)}", captured)
         seconds = time.perf_counter() - self.started
         nodes = tuple(replace(n, node=None) for n in nodes)
-        backward = CapturedBackward(shape.id, module, shape, nodes, order, tuple(_shapes), notes, seconds)
+        backward = CapturedBackward(shape.id, module, shape, nodes, order, tuple(_shapes), notes, seconds, watched)
         _shapes.append(shape)
-        self._tell(Event("captured", backward))
+        self._tell(Event("captured", backward, _how()))
         return run_captured, backward
 
     def _tell(self, event: Event) -> None:
         if self.settings.tell is not None:
             self.settings.tell(event)
+
+
+def _written(captured: Captured, order: Sequence[int]) -> Any:
+    return Writer(captured, order, is_watched=True).write()
+
+
+def _how() -> str:
+    return anomaly.REASON if torch.is_anomaly_enabled() else ""
+
+
+def _caller() -> Any:
+    """The frame that asked for the backward."""
+    frame: Any = sys._getframe()
+    while frame is not None and frame.f_code is not Front.run_backward.__code__:
+        frame = frame.f_back
+    return frame.f_back if frame is not None else None
 
 
 def _refuse(_: Captured) -> Any:
@@ -131,16 +170,16 @@ def run_captured(backward: CapturedBackward, inputs: Any, sizes: Any, scalars: A
     outer, _thread.callbacks = _thread.callbacks, []
     _thread.attempt = None
     try:
-        run = (
-            backward.eager()
-            if attempt is None
-            else backward.run_for(attempt.settings.backend, attempt.settings.compile)
-        )
+        run = _run_of(backward, attempt)
         if attempt is not None:
             attempt.has_begun = True
             if attempt.is_hit:
-                attempt._tell(Event("hit", backward))
-        results = run(inputs, sizes, scalars, hooks, packed)
+                attempt._tell(Event("hit", backward, _how()))
+        if attempt is not None and torch.is_anomaly_enabled():
+            lists = (inputs, sizes, scalars, hooks, packed)
+            results = anomaly.watched(lambda: run(*lists), functools.partial(attempt.raise_again, backward))
+        else:
+            results = run(inputs, sizes, scalars, hooks, packed)
         for callback in iter_growing(_thread.callbacks):
             callback()
         return list(results)
@@ -148,6 +187,14 @@ def run_captured(backward: CapturedBackward, inputs: Any, sizes: Any, scalars: A
         _thread.attempt, _thread.callbacks = attempt, outer
         if attempt is None:
             adapter.restore_compiler(previous)
+
+
+def _run_of(backward: CapturedBackward, attempt: _Attempt | None) -> Run:
+    if attempt is None:
+        return backward.eager()
+    if torch.is_anomaly_enabled():
+        return backward.watched()
+    return backward.run_for(attempt.settings.backend, attempt.settings.compile)
 
 
 def iter_growing(items: list[Any]) -> Iterator[Any]:
@@ -179,13 +226,14 @@ class Front:
         settings = current.get()
         if settings is None:
             return self._plain(tensors, args, kwargs)
-        reason = _why_not(tensors)
+        reason = _why_not(tensors, creates_graph=len(args) > 2 and bool(args[2]))
         if not reason and not _turn.acquire(blocking=False):
             reason = "another thread runs a captured backward"
         if reason:
             return self._told(settings, reason, tensors, args, kwargs)
         try:
-            attempt = _Attempt(settings, tensors, args[3] if len(args) > 3 else (), bool(kwargs.get("accumulate_grad")))
+            wanted = args[3] if len(args) > 3 else ()
+            attempt = _Attempt(settings, self._engine, tensors, wanted, bool(kwargs.get("accumulate_grad")))
             reason, results = self._captured(attempt, tensors, args, kwargs)
         finally:
             _turn.release()
@@ -233,7 +281,7 @@ class Front:
             _thread.callbacks = outer
 
 
-def _why_not(roots: Sequence[Any]) -> str:
+def _why_not(roots: Sequence[Any], *, creates_graph: bool) -> str:
     """Why a backward is not captured that starts here; empty when it is."""
     if _thread.callbacks is not None:
         return "it was started inside of a captured backward, by a hook or a Python function"
@@ -243,8 +291,8 @@ def _why_not(roots: Sequence[Any]) -> str:
         return "it goes back through a functional transform (torch.func)"
     if torch._C._len_torch_dispatch_stack() > 0:
         return "a dispatch mode of Python is active"
-    if torch.is_anomaly_enabled() and torch.is_anomaly_check_nan_enabled():
-        return "anomaly mode looks for NaN in what every single node returns"
+    if torch.is_anomaly_enabled() and creates_graph:
+        return "anomaly mode keeps which node made which, where gradients are to be differentiated themselves"
     return ""
 
 

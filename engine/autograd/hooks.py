@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Sequence
 from typing import Any, cast
 
@@ -99,7 +100,8 @@ def post_acc_grad_hook(hook: Callable[..., Any], variable: torch.Tensor) -> None
     if result is not None and not _is_like(result, variable):
         probe = torch.zeros_like(variable).detach().requires_grad_()
         probe.register_post_accumulate_grad_hook(_Again(hook, result))
-        probe.backward(torch.zeros_like(probe))
+        with _silent():
+            probe.backward(torch.zeros_like(probe))
 
 
 def unpack_hook(hook: Callable[..., Any], packed: Any) -> Any:
@@ -113,7 +115,8 @@ def unpack_hook(hook: Callable[..., Any], packed: Any) -> Any:
         probe = torch.zeros((), requires_grad=True)
         with torch.autograd.graph.saved_tensors_hooks(lambda t: t, _Again(hook, result)), torch.enable_grad():
             made = probe.exp()
-        made.backward()
+        with _silent():
+            made.backward()
     return result
 
 
@@ -147,6 +150,11 @@ def _checked(hook: Callable[..., Any], found: Any, values: tuple[Any, ...], regi
     return tuple(found)
 
 
+def _silent() -> contextlib.AbstractContextManager[Any]:
+    """Without anomaly mode: it would tell where the stand-in for the user's node was made."""
+    return torch.autograd.set_detect_anomaly(False)
+
+
 class _Again:
     """A hook that gives again what a hook of the user's gave, under its name: torch then says what is wrong with it."""
 
@@ -165,7 +173,8 @@ def _again_on_tensor(hook: Callable[..., Any], value: Any, result: Any) -> None:
         return
     probe = torch.zeros_like(value).requires_grad_()
     probe.register_hook(_Again(hook, result))
-    torch.autograd.grad(probe, probe, value)
+    with _silent():
+        torch.autograd.grad(probe, probe, value)
 
 
 class _PassOn(torch.autograd.Function):
@@ -188,7 +197,8 @@ def _again_on_node(hook: Callable[..., Any], values: tuple[Any, ...], found: Any
     outputs = made if isinstance(made, tuple) else (made,)
     getattr(outputs[0].grad_fn, register)(_Again(hook, found))
     defined = [n for n, v in enumerate(values) if v is not None]
-    torch.autograd.grad([outputs[n] for n in defined], probes, [values[n] for n in defined], allow_unused=True)
+    with _silent():
+        torch.autograd.grad([outputs[n] for n in defined], probes, [values[n] for n in defined], allow_unused=True)
 
 
 def _again_in_python(context: Any, present: Sequence[bool], found: Any) -> None:
@@ -201,4 +211,5 @@ def _again_in_python(context: Any, present: Sequence[bool], found: Any) -> None:
     given = [torch.zeros((), requires_grad=True) if there else None for there in present]
     with torch.enable_grad():
         made = function.apply(*given)
-    torch.autograd.grad(made, [g for g in given if g is not None], allow_unused=True)
+    with _silent():
+        torch.autograd.grad(made, [g for g in given if g is not None], allow_unused=True)

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 import torch.fx
 
-from engine.autograd import adapter, hooks, targets
+from engine.autograd import adapter, anomaly, hooks, targets
 from engine.autograd.capture import Call, Captured, Step, Value, values_in
 from engine.autograd.sizes import Arithmetic
 from engine.ir.graph import NodeOrigin, set_origin
@@ -41,12 +41,17 @@ EFFECTS = BARRIERS | {"accumulate", "retain_grad", "let_go", "check", "open"}
 """Kinds that do more than compute their result."""
 
 
+RETURNING = frozenset({"function", "opaque", "python", "slices_after", "validate", "post_hook"})
+"""Kinds that make what a node returns, the last of them for good."""
+
+
 @dataclass
 class Writer:
-    """Writes one graph. ``order``: places of calls in the order to write them."""
+    """Writes one graph. ``order``: places of calls in the order to write them; ``is_watched``: what each call returns is looked at."""
 
     captured: Captured
     order: Sequence[int]
+    is_watched: bool = False
     graph: torch.fx.Graph = field(default_factory=torch.fx.Graph)
     _nodes: dict[Any, Any] = field(default_factory=dict)
     _sums: dict[Value, list[Value]] = field(default_factory=dict)
@@ -107,6 +112,8 @@ class Writer:
                     self._sums.setdefault(term, []).append(value)
 
     def _call(self, call: Call) -> None:
+        if self.is_watched:
+            self._node(named("reached", anomaly.reached), (call.index,), "reached", call, "check")
         for step in call.steps:
             target, args = self._target(step)
             if self._has_run_users_code:
@@ -115,8 +122,18 @@ class Writer:
             if step.kind == "python":
                 node.meta[FUNCTION] = getattr(type(call.owner), "_forward_cls", None)
             self._has_run_users_code = self._has_run_users_code or _runs_users_code(step)
+        if self.is_watched:
+            self._look(call)
         for term in [t for t in self._sums if isinstance(t.source, Step) and t.source.call is call]:
             self._join_all(term, call)
+
+    def _look(self, call: Call) -> None:
+        """Look for NaN in what a call returned. The root of all is no node of eager's unless several gradients start there."""
+        makers = [s for s in call.steps if s.kind in RETURNING]
+        if not makers or (call.index == 0 and (makers[-1].results or 0) < 2):
+            return
+        outputs = [self._value(Value(makers[-1], n)) for n in range(makers[-1].results or 0)]
+        self._node(named("look_for_nan", anomaly.look_for_nan), (outputs,), "look_for_nan", call, "check")
 
     def _check(self, step: Step, args: tuple[Any, ...]) -> tuple[Any, ...]:
         """See that what was saved for a step is as it was, where code of the user's ran before: as eager does when it unpacks it."""

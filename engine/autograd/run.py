@@ -33,9 +33,12 @@ class CapturedBackward:
     """Captures that did not serve."""
     notes: tuple[str, ...] = ()
     seconds: float = 0.0
+    write_watched: Callable[[], torch.fx.GraphModule] | None = None
+    """The same graph that looks at what each node returns, for anomaly mode."""
     compilations: Iterator[int] = field(default_factory=itertools.count)
     """Numbers for what backends compile of it."""
     _eager: Run | None = None
+    _watched: Run | None = None
     _runs: dict[Any, Run] = field(default_factory=dict)
     _lock: threading.RLock = field(default_factory=threading.RLock)
 
@@ -49,6 +52,14 @@ class CapturedBackward:
             if self._eager is None:
                 self._eager = straight_line(self.graph, callable_of, name="captured backward")
             return self._eager
+
+    def watched(self) -> Run:
+        """Operator by operator, looking at what each node returns."""
+        with self._lock:
+            if self._watched is None:
+                assert self.write_watched is not None
+                self._watched = straight_line(self.write_watched(), callable_of, name="captured backward")
+            return self._watched
 
     def run_for(self, backend: Any, compile: Callable[[CapturedBackward], Run]) -> Run:
         """What ``compile`` makes of it, made once for each backend."""
