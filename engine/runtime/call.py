@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import functools
+import itertools
+import operator
 import os
 import sys
 import sysconfig
@@ -78,13 +80,30 @@ class _Callee:
         if kind is MethodType:
             return self._method(obj)
         if isinstance(obj, type) or kind in _BUILTINS:
-            return obj
+            return self._builtin(obj, kind)
         if kind is functools.partial:
             func = self(obj.func)
             return obj if func is obj.func else functools.partial(func, *obj.args, **obj.keywords)
         if issubclass(kind, torch.nn.Module):
             return self._module(obj)
         return self._instance(obj)
+
+    def _builtin(self, obj: Any, kind: type) -> Any:
+        """What is written in C, which may call a function that it is given."""
+        given: _Given | None = None
+        if kind is types.BuiltinFunctionType and type(obj.__self__) is list:
+            given = _KEY if obj.__name__ == "sort" else None
+        elif kind is type or kind is types.BuiltinFunctionType:
+            given = _CALLING.get(obj)
+        return obj if given is None else functools.partial(self._call_exchanging, obj, given)
+
+    def _call_exchanging(self, obj: Any, given: _Given, /, *args: Any, **kwargs: Any) -> Any:
+        place, word = given
+        if place < len(args) and (obj is not iter or len(args) == 2):
+            args = (*args[:place], self(args[place]), *args[place + 1 :])
+        elif word in kwargs:
+            kwargs[word] = self(kwargs[word])
+        return obj(*args, **kwargs)
 
     def _function(self, function: FunctionType) -> Any:
         kept = self._kept.get(id(function))
@@ -193,6 +212,19 @@ class _Callee:
         return obj if exchanged is call else MethodType(exchanged, obj)
 
 
+_Given = tuple[int, str]
+"""Where a builtin takes the function that it calls: the place, or the keyword."""
+_FIRST: _Given = (0, "")
+_KEY: _Given = (sys.maxsize, "key")
+_CALLING: dict[Any, _Given] = {
+    **dict.fromkeys((map, filter, iter, operator.call, functools.reduce), _FIRST),
+    **dict.fromkeys((itertools.starmap, itertools.takewhile, itertools.dropwhile, itertools.filterfalse), _FIRST),
+    **dict.fromkeys((sorted, min, max), _KEY),
+    itertools.accumulate: (1, "func"),
+    itertools.groupby: (1, "key"),
+}
+"""Builtins that call a function they are given, and do nothing else with it."""
+
 _CALL_IMPL: FunctionType = torch.nn.Module._call_impl  # type: ignore[assignment]
 _BUILTINS = frozenset(
     (
@@ -232,7 +264,8 @@ def has_hooks(module: torch.nn.Module) -> bool:
 def make_callee(compiler: Compiler) -> Callee:
     """``callee(obj)``: what to call instead of ``obj`` so that Python frames of the user's below are dispatched by ``compiler``.
 
-    Python functions, bound methods, ``functools.partial``, modules and objects with a Python ``__call__`` become dispatchers; classes, builtins,
+    Python functions, bound methods, ``functools.partial``, modules and objects with a Python ``__call__`` become dispatchers; builtins that call a function (``map``,
+    ``sorted``, ``functools.reduce``, ...) are called with its dispatcher; other classes and builtins,
     what ``engine.disable`` marked, dispatchers, and functions of torch, the standard library and the like are returned as they are (a library's
     wrapper around a user's function, such as ``torch.no_grad()`` makes, runs as Python with its own calls exchanged).
     """

@@ -19,7 +19,7 @@ from bytecode.instr import CellVar, FreeVar, InstrLocation
 from engine.bytecode.apart import first_real, take_apart
 from engine.bytecode.assemble import Emitter
 from engine.bytecode.opcodes import VERSION
-from engine.ir.frame import GraphSlot, Slot
+from engine.ir.frame import CALLEE, GraphSlot, Slot
 from engine.ir.handed import Handed, Runs, runs_of
 from engine.ir.origin import (
     ArrayTensor,
@@ -243,6 +243,19 @@ class Codegen:
         self.out.emit("SWAP", 2)
         self.const(function)
         self.out.emit("SWAP", 2)
+
+    def callable_exchanged(self, load: Callable[[], None]) -> None:
+        """Push what ``load`` pushes to be called; where the function goes on in Python, so that what is called below is compiled."""
+        if not self.at_break:
+            self.out.callable(load)
+            return
+
+        def exchanged() -> None:
+            self.out.callable_const(CALLEE)
+            load()
+            self.out.call(1)
+
+        self.out.callable(exchanged)
 
     def call_keywords(self, count: int, names: tuple[str, ...]) -> None:
         """Call with ``count`` positional arguments and then these keyword arguments."""

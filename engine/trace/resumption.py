@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from types import CodeType
 from typing import TYPE_CHECKING, Any
@@ -26,12 +26,13 @@ from engine.bytecode.resume import (
 )
 from engine.bytecode.resume import NULL as NULL_KIND
 from engine.bytecode.spans import span_of
-from engine.ir.frame import CALLEE, ResumeSlot, Slot
+from engine.ir.frame import ResumeSlot, Slot
 from engine.trace.signals import Unsupported
 from engine.trace.support import TailCall, finish, leave_with
-from engine.trace.values.base import NULL, Const, Value
+from engine.trace.values.base import NULL, Const, Lazy, Value
 from engine.trace.values.exceptions import Handling
 from engine.trace.values.functions import CellValue
+from engine.trace.values.objects import ObjectValue
 
 if TYPE_CHECKING:
     from engine.trace.codegen import Codegen
@@ -109,6 +110,26 @@ def operands(op: Op) -> tuple[int, int] | None:
         case "DICT_MERGE":
             return op.arg + 1, op.arg
     return None
+
+
+def _objects_made(values: Iterable[Value]) -> set[int]:
+    """The ids of those objects of the user's that the traced code made which are reached from ``values``."""
+    found: set[int] = set()
+    seen: set[int] = set()
+    todo = list(values)
+    while todo:
+        value = todo.pop()
+        if isinstance(value, Lazy):
+            if value.known is None:
+                continue
+            value = value.known
+        if id(value) in seen:
+            continue
+        seen.add(id(value))
+        if type(value) is ObjectValue and (value.origin is None or value.is_made):
+            found.add(id(value))
+        todo.extend(value.children())
+    return found
 
 
 @dataclass(frozen=True)
@@ -274,7 +295,7 @@ class Resumption:
         names.reverse()
         replay()
         begin = self._begin()
-        cg.out.callable(lambda: self._through_callee(names[0]))
+        cg.callable_exchanged(lambda: cg.out.load(names[0]))
         for name in names[1:]:
             cg.out.load(name)
         self._call_instruction(len(names) - 1)
@@ -282,11 +303,6 @@ class Resumption:
         result = self._store_top()
         self._leave()
         self._resume(Outcome(op.index + 1, [*below, result]))
-
-    def _through_callee(self, name: str) -> None:
-        self.cg.out.callable_const(CALLEE)
-        self.cg.out.load(name)
-        self.cg.out.call(1)
 
     def _call_instruction(self, count: int) -> None:
         out, op = self.cg.out, self.op
@@ -407,7 +423,8 @@ class Resumption:
         """Return what the rest of the function returns."""
         out = self.cg.out
         first, holder = self._first()
-        names = tuple(sorted(n for n in self.live[outcome.index] if n in self.frame.locals and n != first))
+        wanted = self.live[outcome.index] | self._held()
+        names = tuple(sorted(n for n in wanted if n in self.frame.locals and n != first))
         if any(not n.isidentifier() for n in names):
             raise Unsupported("side-effect", "the rest of a comprehension")
         if any(isinstance(v, CellValue) for v in outcome.stack):
@@ -438,6 +455,17 @@ class Resumption:
         if not is_resume:
             out.call(1)
         out.returns()
+
+    def _held(self) -> frozenset[str]:
+        """Variables that nothing reads any more, but that keep an object alive to which the broken instruction may have made a weak reference.
+
+        The function's first part holds what it made until the whole call ends; a resume function ends before the next one begins.
+        """
+        if resumed(self.code) is None:
+            return frozenset()
+        given = frozenset(self.code.co_varnames[: self.code.co_argcount]) - self.live[0]
+        shown = _objects_made(self.stack)
+        return given.union(n for n, v in self.frame.locals.items() if shown and not shown.isdisjoint(_objects_made([v])))
 
     def _first(self) -> tuple[str, Value | None]:
         """The parameter that ``super()`` will look at, and its value; one that is a cell here comes as a parameter of its own beside the cell."""

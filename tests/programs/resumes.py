@@ -3,6 +3,7 @@
 import contextlib
 import functools
 import itertools
+import weakref
 from collections import namedtuple
 from dataclasses import dataclass
 
@@ -712,11 +713,16 @@ def one_iterator_twice(x, numbers):
     return x, next(numbers), next(numbers, None)
 
 
+@engine.disable
+def put(items, item):
+    items.append(item)
+
+
 @program(lambda: (torch.randn(3), [iter([1, 2, 3, 4])]), breaks=1)
 def iterator_left_to_the_caller(x, held):
     """What the traced code takes is gone for whoever asks next."""
     x = x * next(held[0]) + next(held[0])
-    engine.disable(held.append)(next(held[0]))
+    put(held, next(held[0]))
     return x, list(held[0])
 
 
@@ -733,3 +739,54 @@ def list_grows_under_its_iterator(x, numbers, values):
         if len(values) < 5:
             values.append(n)
     return x, values
+
+
+class Held:
+    """What a weak reference can be made to."""
+
+
+def note(notes, held):
+    notes.append(weakref.ref(held))
+    engine.graph_break()
+
+
+@program(one, breaks=3)
+def weakly_kept_by_a_call_that_breaks(x):
+    """An object that nothing reads any more lives as long as its variable, also where the function was cut before and after."""
+    notes, alive = [], []
+    x = x + 1
+    for scale in (2, 3):
+        engine.graph_break()
+        held = Held()
+        note(notes, held)
+        x = x * scale
+    put(alive, [n() is not None for n in notes])
+    return x, alive
+
+
+def doubled(x):
+    y = x + 1
+    print("doubled", tuple(y.shape))
+    return y * 2
+
+
+@program(lambda: ([torch.ones(2), torch.ones(2) * 3],), breaks=1)
+def callee_breaks_under_builtins(xs):
+    """Builtins that call a function which breaks, through generators or directly."""
+    total = sum(doubled(x) for x in xs)
+    made = [*map(doubled, xs), *(doubled(x) for x in xs)]
+    found = any(doubled(x) is None for x in xs)
+    first, second = (doubled(x) for x in xs)
+    pairs = dict((n, doubled(x)) for n, x in enumerate(xs))
+    reduced = functools.reduce(lambda a, b: a + doubled(b), xs)
+    ordered = sorted(xs, key=lambda x: -float(doubled(x).sum()))
+    return (
+        total,
+        made,
+        found,
+        first - second,
+        pairs,
+        reduced,
+        ordered,
+        list(itertools.accumulate(xs, lambda a, b: doubled(a) + b)),
+    )

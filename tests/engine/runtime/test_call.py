@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import itertools
 import os
 import random
 from collections.abc import Iterator
@@ -63,6 +64,30 @@ def test_methods_and_partials(compiler: FakeCompiler) -> None:
     assert compiler.callee(Thing.of_class)(1) == (Thing, 1)
     assert compiler.callee(functools.partial(user, 1))() == 2
     assert compiler.names == ["method", "static", "of_class", "user"]
+
+
+def total(one: Any, two: Any) -> Any:
+    """What joins two values."""
+    return one + two
+
+
+@pytest.mark.parametrize(
+    ("call", "expected", "names"),
+    [
+        (lambda callee: list(callee(map)(user, [1, 2])), [2, 3], ["user"]),
+        (lambda callee: callee(sorted)([2, 1], key=user), [1, 2], ["user"]),
+        (lambda callee: callee(max)(1, 2, key=user), 2, ["user"]),
+        (lambda callee: callee(functools.reduce)(total, [1, 2, 3]), 6, ["total"]),
+        (lambda callee: list(callee(itertools.accumulate)([1, 2], total)), [1, 3], ["total"]),
+        (lambda callee: callee([2, 1].sort)(key=user), None, ["user"]),
+        (lambda callee: callee(min)(3, 2), 2, []),
+        (lambda callee: next(callee(iter)([7])), 7, []),
+    ],
+)
+def test_builtins_that_call_a_function(call: Any, expected: Any, names: list[str], compiler: FakeCompiler) -> None:
+    """A builtin that calls a function of the user's calls its dispatcher."""
+    assert call(compiler.callee) == expected
+    assert sorted(set(compiler.names)) == names
 
 
 @pytest.mark.parametrize(
