@@ -105,29 +105,28 @@ class Codegen:
         """Look for cycles among what will be loaded, which are made empty first and filled afterwards, and for what is loaded twice."""
         done: set[int] = set()
         path: set[int] = set()
-
-        def visit(value: Value) -> None:
-            if isinstance(value, Lazy):
-                if value.known is None:
-                    return
-                value = value.known
-            key = id(value)
-            if key in path:
-                self._cyclic.add(key)
-                return
-            if isinstance(value, Const):
-                return
-            if key in done:
-                self._shared.add(key)
-                return
-            done.add(key)
-            path.add(key)
-            for child in value.children():
-                visit(child)
-            path.discard(key)
-
         for root in roots:
-            visit(root)
+            self._visit(root, done, path)
+
+    def _visit(self, value: Value, done: set[int], path: set[int]) -> None:
+        if isinstance(value, Lazy):
+            if value.known is None:
+                return
+            value = value.known
+        key = id(value)
+        if key in path:
+            self._cyclic.add(key)
+            return
+        if isinstance(value, Const):
+            return
+        if key in done:
+            self._shared.add(key)
+            return
+        done.add(key)
+        path.add(key)
+        for child in value.children():
+            self._visit(child, done, path)
+        path.discard(key)
 
     def is_reaching(self, value: Value) -> bool:
         """Whether a value holds itself, directly or not."""

@@ -101,9 +101,11 @@ def trace_frame(request: FrameRequest, options: Options, *, steps: bool = False)
             with _environment(attempt.tx):
                 return _told(attempt, given_up)
         except Restart as again:
+            _drop_frames(again, again.reason)
             restart = again
             restarts += again.executed > 0
         except Skip as skip:
+            _drop_frames(skip)
             guards = attempt.tx.guards.all() if skip.kind in ("raises", "global-state", "fake-tensor") else ()
             return _skipped(request, options, skip, attempt.record_parts(), guards)
         except errors.GraphBreak:
@@ -115,6 +117,12 @@ def trace_frame(request: FrameRequest, options: Options, *, steps: bool = False)
         except Exception as error:  # a defect of ours must never reach the user's program
             return _skipped(request, options, _internal(error), attempt.record_parts())
     return _skipped(request, options, Skip("internal", "tracing did not settle"), ())
+
+
+def _drop_frames(*errors: TraceSignal) -> None:
+    """Let go of the frames that these passed: they would keep the call's arguments until garbage is collected next."""
+    for error in errors:
+        error.__traceback__ = error.__cause__ = error.__context__ = None
 
 
 def _told(attempt: _Attempt, given_up: list[AttemptRecord]) -> TracedFrame:

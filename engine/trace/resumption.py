@@ -465,7 +465,9 @@ class Resumption:
             return frozenset()
         given = frozenset(self.code.co_varnames[: self.code.co_argcount]) - self.live[0]
         shown = _objects_made(self.stack)
-        return given.union(n for n, v in self.frame.locals.items() if shown and not shown.isdisjoint(_objects_made([v])))
+        return given.union(
+            n for n, v in self.frame.locals.items() if shown and not shown.isdisjoint(_objects_made([v]))
+        )
 
     def _first(self) -> tuple[str, Value | None]:
         """The parameter that ``super()`` will look at, and its value; one that is a cell here comes as a parameter of its own beside the cell."""
