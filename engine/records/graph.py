@@ -40,6 +40,15 @@ class NodeRecord(Record):
 
 
 @dataclass(frozen=True, slots=True)
+class EditRecord(Record):
+    """One place that a pass rewrote: at line ``at``, ``gone`` lines made room for ``made``. Lines are counted with the edits before it done."""
+
+    at: int
+    gone: int
+    made: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class PassRecord(Record):
     """One rewrite of a graph: how many nodes there were and are, and the lines that it took away and made (a changed line is both).
 
@@ -53,6 +62,11 @@ class PassRecord(Record):
     made: int = 0
     removed: tuple[str, ...] = ()
     added: tuple[str, ...] = ()
+    is_exact: bool = False
+    """Whether ``edits`` turn the graph before into the graph after, line by line; not so for graphs too large to keep."""
+    edits: tuple[EditRecord, ...] = ()
+    start: tuple[str, ...] = ()
+    """The graph before, a line a node; empty where it is the graph that the pass before left."""
 
 
 @dataclass(frozen=True, slots=True)

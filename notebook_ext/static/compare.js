@@ -57,6 +57,18 @@ export class CompareView {
     if (left && right) this.kernel = kernel || "";
   }
 
+  /** What is in hand, as `open` takes it. */
+  where() {
+    return this.sides[0][1] ? [...this.sides.map((side) => side.join("~")), this.what, ...(this.kernel ? [this.kernel] : [])] : [];
+  }
+
+  /** The lines of both as a patch; the summary as it stands. */
+  text() {
+    if (this.what === SUMMARY) return "";
+    const line = (/** @type {string} */ sign, /** @type {number} */ side, /** @type {number} */ i) => (i < 0 ? [] : [sign + this.texts[side][i]]);
+    return this.shown.flatMap((row) => (typeof row === "number" ? [`@ ${plural(row, "equal line")}`] : isEqual(row) ? line("  ", 1, row.b) : [...line("- ", 0, row.a), ...line("+ ", 1, row.b)])).join("\n");
+  }
+
   /** The sessions that can be chosen from. @returns {{id: string, name: string, entries: any[]}[]} */
   get sessions() {
     const { overview } = this.frame;
@@ -126,7 +138,7 @@ export class CompareView {
     this.summary.hidden = isReady && this.what !== SUMMARY;
     if (!isReady) return put(this.summary, h("p", { class: "mut" }, "Loading …"));
     if (this.what === SUMMARY) return this.drawSummary(briefs);
-    const texts = this.sides.map((side, i) => this.text(side, linked[i], briefs[i]));
+    const texts = this.sides.map((side, i) => this.linesOf(side, linked[i], briefs[i]));
     if (!texts.every(Boolean)) {
       this.rows.reset(0);
       return this.frame.say("Loading …");
@@ -161,7 +173,7 @@ export class CompareView {
   }
 
   /** The lines of one side; null while they are on their way. @param {string[]} side @param {any} linked @param {any} brief @returns {string[] | null} */
-  text(side, linked, brief) {
+  linesOf(side, linked, brief) {
     if (this.what === "guards") return brief.guards;
     if (this.what === "resources") return brief.kernels[linked.target] || brief.kernels[""] || [];
     const pane = linked.panes.find((/** @type {any} */ p) => p.id === this.what);

@@ -34,6 +34,17 @@ export class ContentsView {
     ];
   }
 
+  /** What is in hand, as `open` takes it. */
+  where() {
+    const row = this.shown && this.shown[this.at];
+    return row ? [row.id] : [];
+  }
+
+  /** The text that is open, else the list. */
+  text() {
+    return this.file === null ? "" : this.lines.join("\n");
+  }
+
   /** @param {string} [entry] */
   open(entry) {
     this.wanted = entry;
@@ -60,7 +71,7 @@ export class ContentsView {
     if (this.wanted) this.at = rows.findIndex((/** @type {any} */ r) => r.id === this.wanted);
     this.wanted = undefined;
     this.at = Math.max(0, Math.min(rows.length - 1, this.at));
-    put(this.count, `${plural(rows.length, "compilation")}${this.find ? " found" : ""} · ${plural(part.texts.length, "text")} of the whole`);
+    put(this.count, `${plural(rows.length, "compilation")}${this.find ? " found" : ""}${part.texts.length ? ` · ${plural(part.texts.length, "text")} of the whole` : ""}`);
     const first = Math.max(0, Math.min(this.at - SHOWN / 2, rows.length - SHOWN));
     const some = rows.slice(first, first + SHOWN);
     const cut = rows.length - some.length;
@@ -83,7 +94,7 @@ export class ContentsView {
       "tr",
       { class: i === this.at ? "sel" : null, "data-id": r.id, "aria-current": i === this.at ? "true" : null, onclick: () => { this.at = i; this.file = null; this.draw(); this.frame.focus(); } },
       h("td", {}, h("code", {}, r.id)),
-      h("td", { class: "nm", title: `${r.name}  ${r.place}` }, r.name, h("span", { class: "mut" }, `  ${r.role === "root" ? "" : r.role + " "}${r.place}`)),
+      h("td", { class: "nm", title: `${r.name}  ${r.place}` }, r.name, h("span", { class: "mut" }, `  ${r.role === "root" || r.role === "resume" ? "" : r.role + " "}${r.place}`)),
       h("td", { class: bad ? "bad" : r.outcome === "whole" ? "ok" : null }, r.outcome),
       numbers.map((n) => h("td", { class: "num" }, n || n === 0 ? String(n) : "")),
     );

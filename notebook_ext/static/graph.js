@@ -119,16 +119,43 @@ export class GraphView {
     new ResizeObserver(() => this.paint()).observe(this.box);
   }
 
-  /** @param {string} [entry] @param {string} [stage] */
-  open(entry, stage) {
+  /** What is in hand, as `open` takes it. */
+  where() {
+    if (!this.part || this.at < 0) return [this.entry];
+    const stage = this.part.stage === this.part.stages[0] ? "" : this.part.stage, group = this.groups[this.at - this.nodes.length];
+    return [this.entry, stage, group ? "call=" + group.path : "node=" + this.nodes[this.at].name];
+  }
+
+  /** The graph as text, a node a line. */
+  text() {
+    return this.nodes.map((n) => (n.type && n.op !== "output" ? `${n.text}  # ${n.type}` : n.text)).join("\n");
+  }
+
+  /** @param {string} [entry] @param {string} [stage] @param {string} [what] "node=add_1" or "call=blocks.0" */
+  open(entry, stage, what) {
     if (entry) this.entry = entry;
-    if (stage) this.stage = stage;
+    if (stage !== undefined) this.stage = stage;
+    this.wanted = what;
+  }
+
+  /** Take the node or the closed call in hand that was asked for. @param {string} what */
+  to(what) {
+    const name = what.slice(5), group = what.startsWith("call=") ? this.groups.findIndex((g) => g.path === name) : -1;
+    if (group >= 0 && this.closed.has(group)) this.at = this.nodes.length + group;
+    const node = what.startsWith("node=") ? this.nodes.findIndex((n) => n.name === name) : -1;
+    if (node < 0) return;
+    for (let g = this.groupOf[node]; g >= 0; g = this.groups[g].parent) this.closed.delete(g);
+    this.at = node;
   }
 
   draw() {
     if (!this.frame.entry(this.entry)) this.entry = this.frame.overview.start;
     const part = this.entry ? this.frame.part(`graph|${this.entry}|${this.stage}`) : null;
     if (part && part !== this.part) this.take(part);
+    if (part && this.wanted) this.to(this.wanted);
+    if (part) this.wanted = undefined;
+    if (part && this.isPlayedAtOnce) requestAnimationFrame(() => this.step < 0 && this.steps.length && this.toggleRewrites());
+    if (part) this.isPlayedAtOnce = false;
     if (!part) {
       put(this.context);
       this.svg.replaceChildren();
@@ -138,7 +165,7 @@ export class GraphView {
     put(
       this.context,
       choice("Function and cache entry", this.frame.overview.entries.map((/** @type {any} */ e) => [e.id, `${e.name} entry ${e.entry}`]), this.entry, (v) => { this.entry = v; this.frame.focus(); this.draw(); }),
-      part.stages.length > 1 ? choice("Stage", part.stages.map((/** @type {string} */ s) => [s, s]), part.stage, (v) => { this.stage = v === part.stages[0] ? "" : v; this.frame.focus(); this.draw(); }) : null,
+      part.stages.length > 1 ? choice("Stage", this.#stages(part), part.stage, (v) => { this.stage = v === part.stages[0] ? "" : v; this.frame.focus(); this.draw(); }) : null,
       h("span", { class: "mut" }, this.counted()),
       h("span", { class: "sp" }),
       this.groups.length ? [button("Open all", "O", () => this.all(true)), button("Close all", "C", () => this.all(false))] : null,
@@ -153,6 +180,20 @@ export class GraphView {
     this.list.hidden = !this.isTable;
     this.box.hidden = this.map.el.hidden = this.isTable;
     this.arrange();
+  }
+
+  /** The stages, each followed by its graph between the passes over it. @param {any} part @returns {[string, string][]} */
+  #stages({ stages, snapshots }) {
+    const of = (/** @type {string} */ stage) => snapshots.filter((/** @type {string[]} */ s) => s[0].startsWith(stage + "@")).map((/** @type {string[]} */ s) => [s[0], s[1]]);
+    return stages.flatMap((/** @type {string} */ s) => [[s, s], ...of(s)]);
+  }
+
+  /** Show the graph between two passes, and play what the pass before it rewrote. @param {string} stage */
+  between(stage) {
+    this.stage = stage;
+    this.isPlayedAtOnce = true;
+    this.draw();
+    this.frame.focus();
   }
 
   counted() {
@@ -457,7 +498,7 @@ export class GraphView {
       this.side,
       h("h4", {}, `Pass ${this.pass + 1} of ${this.part.passes.length}: `, h("code", {}, p.name)), h("p", {}, `${plural(p.before, "node")} before, ${p.after} after.`),
       changed ? h("pre", { class: "code" }, p.removed.map((/** @type {string} */ t) => line("−", t)), p.added.map((/** @type {string} */ t) => line("+", t))) : h("p", { class: "mut" }, "It found nothing to change."),
-      p.cut ? h("p", { class: "mut" }, `${plural(p.cut, "line")} more not shown.`) : null, button("Next pass", "p", () => this.nextPass()),
+      p.cut ? h("p", { class: "mut" }, `${plural(p.cut, "line")} more not shown.`) : null, button("Next pass", "p", () => this.nextPass()), p.snapshot && changed ? [" ", button("Its rewrites, one by one", "", () => this.between(p.snapshot))] : null,
     );
     this.frame.say(`Pass ${this.pass + 1} of ${this.part.passes.length}, `, h("code", {}, p.name), `: ${plural(p.before, "node")} before, ${p.after} after; ${changed ? `${plural(p.removed.length, "line")} went, ${p.added.length} came` : "nothing changed"}${p.cut ? `, and ${p.cut} more that were not kept` : ""}.`);
   }

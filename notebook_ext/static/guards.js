@@ -147,7 +147,7 @@ export class GuardsView {
     this.head = h("div", { class: "tr th", role: "row" }, ["#", "Value and guard", "Expected", "Verdict", "Cost", "Line"].map((t) => h("span", { role: "columnheader" }, t)));
     this.side = h("div", { class: "side", tabindex: "0", "aria-label": "The guard in hand" });
     this.search = /** @type {HTMLInputElement} */ (h("input", { type: "search", placeholder: "Search  /", "aria-label": "Search guards", oninput: () => { this.filter = this.search.value.toLowerCase(); this.reset(); } }));
-    this.el = h("div", { class: "guards" }, this.context, this.whatIf.el, h("div", { class: "two" }, h("div", { class: "treebox", role: "treegrid", "aria-label": "Guards by value" }, this.head, this.rows.el), this.side));
+    this.el = h("div", { class: "guards" }, this.context, this.whatIf.el, h("div", { class: "two" }, (this.box = h("div", { class: "treebox", role: "treegrid", "aria-label": "Guards by value" }, this.head, this.rows.el)), this.side));
     this.keys = [
       key("n p", "next or previous guard in the order in which they are checked", (k) => this.step(k === "n" ? 1 : -1)),
       key("F", "first failure", () => this.failure()),
@@ -197,14 +197,28 @@ export class GuardsView {
     this.frame.say("Symbols: ", this.part.symbols.map((/** @type {any} */ s) => `${s.name} is ${s.places[0]}, ${s.range}. `));
   }
 
-  /** @param {string} [entry] @param {string} [what] "call=3" */
-  open(entry, what) {
+  /** What is in hand, as `open` takes it. */
+  where() {
+    if (!this.part || this.at < 0) return [this.entry];
+    return [this.entry, ...(this.chosen && this.chosen.call ? ["call=" + this.chosen.call] : []), "guard=" + (this.at + 1)];
+  }
+
+  /** All guards in the order in which they are checked, as text. */
+  text() {
+    return this.part ? this.part.guards.map((/** @type {any} */ g, /** @type {number} */ i) => [`${i + 1}. ${g.origin} ${g.kind}: ${g.expected}`, ...this.verdict(i).filter(Boolean), g.line ? g.place : ""].filter(Boolean).join("  ")).join("\n") : "";
+  }
+
+  /** @param {string} [entry] @param {...string} what "call=3", "guard=17" */
+  open(entry, ...what) {
     if (entry && entry !== this.entry) {
       this.part = null;
       this.entry = entry;
     }
-    if (what && what.startsWith("call=")) this.wantedCall = +what.slice(5);
-    if (what) this.part = null;
+    for (const one of what) {
+      if (one.startsWith("call=")) this.wantedCall = +one.slice(5);
+      if (one.startsWith("guard=")) this.wantedGuard = +one.slice(6) - 1;
+      this.part = null;
+    }
   }
 
   draw() {
@@ -225,7 +239,9 @@ export class GuardsView {
         this.case = wanted >= 0 ? wanted : part.cases.length ? 0 : -1;
         this.closed.clear();
         this.isOpenEnded = false;
-        this.at = this.case >= 0 ? part.cases[this.case].failed : part.guards.length ? 0 : -1;
+        this.at = this.wantedGuard ?? (this.case >= 0 ? part.cases[this.case].failed : 0);
+        this.at = Math.min(this.at, part.guards.length - 1);
+        this.wantedCall = this.wantedGuard = undefined;
       }
     }
     this.drawContext();
@@ -268,6 +284,7 @@ export class GuardsView {
 
   reset() {
     const tree = this.part.tree;
+    this.box.classList.toggle("nocost", this.part.guards.every((/** @type {any} */ g) => g.cost == null));
     const matches = (/** @type {any} */ row) => {
       if (row.guard < 0) return false;
       const g = this.part.guards[row.guard];
@@ -374,7 +391,7 @@ export class GuardsView {
 
   update() {
     this.rows.redraw();
-    this.rows.show(this.shown.findIndex((i) => this.part.tree[i].guard === this.at), 80);
+    this.rows.show(this.shown.findIndex((i) => this.part.tree[i].guard === this.at), 88);
     const g = this.part.guards[this.at];
     if (!g) {
       const refused = this.chosen && this.chosen.failed < 0 ? this.chosen.sentence : "";

@@ -57,6 +57,11 @@ export class KernelsView {
     if (entry) this.wanted = [entry, kernel];
   }
 
+  /** What is in hand, as `open` takes it. */
+  where() {
+    return this.row ? [this.row.compilation, this.row.kernel] : [];
+  }
+
   get row() {
     return this.part && this.part.rows[this.at];
   }
@@ -188,7 +193,7 @@ export class KernelsView {
     const mine = own >= 0 ? points[own] : null;
     return h(
       "section", { tabindex: "0" },
-      h("h4", {}, `Roofline, ${roof.card}, f32`, h("span", { class: "mut" }, "  ≈ estimated")),
+      h("h4", {}, `Roofline, ${roof.card}, f32`, h("span", { class: "mut" }, " · ≈ estimated")),
       h("svg", { viewBox: `0 0 ${ROOF.width} ${ROOF.height}`, width: "100%", role: "img", "aria-label": mine ? `${r.kernel}: ${mine.intensity.toPrecision(2)} operations a byte, about ${metric(mine.flops)}flop/s` : "Roofline" },
         ticks.x.map((v) => [h("path", { class: "grid", d: `M${x(v)} ${ROOF.top}V${ROOF.height - ROOF.bottom}` }), h("text", { x: x(v), y: ROOF.height - 20, "text-anchor": "middle" }, v)]),
         ticks.y.map((v) => [h("path", { class: "grid", d: `M${ROOF.left} ${y(v)}H${ROOF.width - ROOF.right}` }), h("text", { x: ROOF.left - 5, y: y(v) + 4, "text-anchor": "end" }, metric(v))]),
@@ -213,7 +218,7 @@ export class KernelsView {
     const facts = Object.entries(r.targets).map(([t, m]) => [t, m.registers, m.spills, m.shared, m.occupancy == null ? "" : Math.round(m.occupancy * 100) + " %", m.limit, ms(m.seconds)]);
     return h(
       "section", { tabindex: "0" },
-      h("h4", {}, `IR ladder of ${r.kernel}, rows`, h("span", { class: "mut" }, `  ${this.target}`)),
+      h("h4", {}, `IR ladder of ${r.kernel}, rows`, h("span", { class: "mut" }, ` · ${this.target}`)),
       part ? steps.map(step) : h("p", { class: "mut" }, "Loading …"),
       missing.length ? h("p", { class: "mut" }, `No ${missing.join(", ")}: ${made ? made.error || "not made for this target" : "not compiled yet"}.`) : h("p", { class: "mut" }, "Colour: source line. Grey: generated."),
       facts.length > 1 ? h("table", { class: "t" }, h("thead", {}, h("tr", {}, ["Target", "Regs", "Spills", "Shared", "Occup.", "Limited by", "Made in"].map((t) => h("th", { class: t === "Target" ? "" : "num" }, t)))), h("tbody", {}, facts.map((f) => h("tr", { class: f[0] === this.target ? "sel" : "" }, f.map((v, i) => h("td", { class: i ? "num" : "" }, text(v))))))) : null,
@@ -243,7 +248,7 @@ export class KernelsView {
     if (!externs.length) return null;
     const by = new Map();
     for (const e of externs) by.set(`${e.op}|${e.reason}`, { ...e, count: (by.get(`${e.op}|${e.reason}`)?.count || 0) + 1 });
-    return [h("h4", {}, `${plural(externs.length, "operation")} went to ATen`), [...by.values()].map((e) => h("p", {}, h("code", {}, e.op), e.count > 1 ? ` ×${e.count}` : "", e.is_library ? h("span", { class: "mut" }, "  library: ") : h("span", { class: "bad" }, "  not lowered: "), e.reason))];
+    return [h("h4", {}, `${plural(externs.length, "operation")} went to ATen`), [...by.values()].map((e) => h("p", {}, h("code", {}, e.op), e.count > 1 ? ` ×${e.count}` : "", e.is_library ? h("span", { class: "mut" }, " library: ") : h("span", { class: "bad" }, " not lowered: "), e.reason))];
   }
 }
 

@@ -94,7 +94,7 @@ function joined(groups, groupOf) {
 export function closedAtFirst(groups, count, groupOf, most = 40) {
   /** @type {Set<number>} */
   const closed = new Set();
-  if (count <= 150) return closed;
+  if (count <= 60) return closed;
   groups.forEach((_, i) => closed.add(i));
   const own = new Int32Array(groups.length);
   let drawn = 0;

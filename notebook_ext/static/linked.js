@@ -1,6 +1,6 @@
 // The linked view: a row chosen in one pane lights up what it came from and what came of it in all others.
 
-import { History, LINKED, Links, placeOf, rowOf } from "./links.js";
+import { LINKED, Links, placeOf, rowOf } from "./links.js";
 import { ALL, PaneView } from "./pane.js";
 import { badge, button, choice, h, hue, plural, put } from "./shared/dom.js";
 import { key } from "./shared/keys.js";
@@ -36,7 +36,6 @@ export class LinkedView {
     this.isNarrow = false;
     this.isPinned = false;
     this.level = new Uint8Array(0);
-    this.history = new History();
     this.wanted = null;
     this.rail = h("div", { class: "rail", role: "tablist", "aria-multiselectable": "true", "aria-label": "Stages, with the number of lines linked to the selection" });
     this.context = h("div", { class: "ctx" });
@@ -54,7 +53,6 @@ export class LinkedView {
       key("j k", "next or previous linked line of this pane", (k) => this.cycle(k === "j" ? 1 : -1)),
       key("Enter", "pin the selection, or let it go", () => this.pin()),
       key("f", "show or hide library lines", () => this.toggleLibrary()),
-      key(", .", "back and forth through what was selected", (k) => this.back(k === "," ? -1 : 1)),
       key("/", "search this pane", () => this.search.focus()),
     ];
   }
@@ -64,11 +62,34 @@ export class LinkedView {
     return this.part.panes.find((/** @type {Pane} */ p) => p.id === id);
   }
 
-  /** Open an entry, and within it a kernel or a source line. @param {string} [entry] @param {string} [what] "kernel=k0" or "line=12" */
+  /** Open an entry, and within it a kernel, a source line or a row of a pane. @param {string} [entry] @param {string} [what] "kernel=k0", "line=12" or "at=triton:7" */
   open(entry, what) {
     this.entry = entry || this.entry || this.frame.overview.start;
     this.wanted = what || null;
     if (what && what.startsWith("kernel=")) this.kernel = what.slice(7);
+  }
+
+  /** What is in hand, as `open` takes it. */
+  where() {
+    return this.part && this.selected >= 0 ? [this.entry, `at=${this.slots[this.cursor.slot]}:${this.cursor.row}`] : [this.entry];
+  }
+
+  /** The pane in use as text, with its numbers. */
+  text() {
+    const { pane, texts, from, end } = this.views[this.cursor.slot];
+    return this.part ? texts.slice(from, end).map((t, i) => (pane.heads.includes(from + i) ? t : `${String(pane.numbers ? pane.numbers[from + i] : from + i + 1).padStart(5)}  ${t}`)).join("\n") : "";
+  }
+
+  /** Put the cursor where "at=PANE:ROW" says; a pane that is not open opens in the right-hand slot. @param {string} at */
+  to(at) {
+    const [id, row] = at.split(":"), pane = this.pane(id);
+    if (!pane || !(+row < pane.rows)) return;
+    const slot = SLOTS.find((s) => this.slots[s] === id) || "D";
+    this.slots[slot] = id;
+    this.kernel = ALL;
+    this.isPinned = false;
+    this.cursor = { slot, row: +row };
+    this.selected = this.rowNumber(slot, +row);
   }
 
   draw() {
@@ -88,6 +109,7 @@ export class LinkedView {
       this.cursor = { slot: "A", row: this.firstRow() };
       this.selected = this.rowNumber("A", this.cursor.row);
     }
+    if (this.wanted && this.wanted.startsWith("at=")) this.to(this.wanted.slice(3));
     this.wanted = null;
     this.drawContext();
     for (const slot of SLOTS) this.views[slot].load();
@@ -102,10 +124,7 @@ export class LinkedView {
     this.part = part;
     this.links = new Links(part);
     if (!part.kernels.some((/** @type {any} */ k) => k.id === this.kernel)) this.kernel = ALL;
-    if (!same) {
-      this.isPinned = false;
-      this.history = new History();
-    }
+    if (!same) this.isPinned = false;
     for (const slot of SLOTS) if (!this.pane(this.slots[slot])) this.slots[slot] = "source";
     if (!same) this.arrange();
     if (place) this.cursor.row = rowOf(part.panes, place);
@@ -146,7 +165,7 @@ export class LinkedView {
   }
 
   /** The pane's lines; asks for them when they are not here yet. @param {Pane} pane @returns {string[] | null} */
-  text(pane) {
+  linesOf(pane) {
     return this.part.texts[pane.id] || this.frame.part(`text|${this.entry}|${this.target}|${pane.id}`);
   }
 
@@ -183,7 +202,6 @@ export class LinkedView {
     const view = this.views[slot];
     this.cursor = { slot, row: Math.max(view.from, Math.min(view.end - 1, row)) };
     if (!this.isPinned) this.selected = this.rowNumber(slot, this.cursor.row);
-    this.history.add({ slot, pane: this.slots[slot], row: this.cursor.row });
     this.update();
     this.frame.focus();
   }
@@ -225,7 +243,6 @@ export class LinkedView {
     const row = nextHit(this.visibleHits(this.cursor.slot), this.cursor.row, step);
     if (row < 0) return this.frame.say("No match in " + this.views[this.cursor.slot].pane.title + ".");
     this.cursor.row = row;
-    this.history.add({ slot: this.cursor.slot, pane: this.slots[this.cursor.slot], row });
     this.update();
   }
 
@@ -239,17 +256,6 @@ export class LinkedView {
   toggleLibrary() {
     this.library = !this.library;
     if (!this.part) return;
-    this.update();
-  }
-
-  /** @param {1 | -1} step */
-  back(step) {
-    const place = this.history.go(step);
-    if (!place) return this.frame.say(step < 0 ? "This is where the history begins." : "This is the newest selection.");
-    this.slots[place.slot] = place.pane;
-    this.views[place.slot].load();
-    this.cursor = { slot: place.slot, row: place.row };
-    this.selected = this.rowNumber(place.slot, place.row);
     this.update();
   }
 
@@ -342,7 +348,7 @@ export class LinkedView {
   /** The chain from source line to machine code in words. @param {Pane | null} own */
   sentence(own) {
     if (!own) return [h("span", { class: "mut" }, "Click a line, or move with the arrow keys: every pane shows what belongs to it.")];
-    const at = this.selected - own.first, text = (this.text(own) || [])[at] || "";
+    const at = this.selected - own.first, text = (this.linesOf(own) || [])[at] || "";
     const number = own.numbers ? own.numbers[at] : String(at + 1);
     const name = own.id === "source" ? "Line " + number : `${own.title} ${number}`;
     const head = [badge(this.ordinal), " ", h("b", {}, name), " ", h("code", {}, text.trim().slice(0, 120))];

@@ -172,28 +172,3 @@ export function rowOf(panes, place) {
   const row = place.row + (segment ? segment[1] : 0);
   return Math.min(row, pane.rows - 1);
 }
-
-/** Where the selection has been, for going back and forth. */
-export class History {
-  constructor() {
-    /** @type {any[]} */
-    this.past = [];
-    this.at = -1;
-  }
-
-  /** @param {any} place */
-  add(place) {
-    this.past.splice(this.at + 1);
-    if (this.past.length && JSON.stringify(this.past[this.at]) === JSON.stringify(place)) return;
-    this.past.push(place);
-    if (this.past.length > 500) this.past.shift();
-    this.at = this.past.length - 1;
-  }
-
-  /** The place one step back (-1) or forth (1); undefined at the end. @param {1 | -1} step */
-  go(step) {
-    const place = this.past[this.at + step];
-    if (place !== undefined) this.at += step;
-    return place;
-  }
-}

@@ -36,13 +36,19 @@ export class OnionView {
     ];
   }
 
-  /** @param {string} [entry] */
-  open(entry) {
+  /** What is in hand, as `open` takes it. */
+  where() {
+    return this.part ? [this.entry, "step=" + (this.at + 1)] : [this.entry];
+  }
+
+  /** @param {string} [entry] @param {string} [what] "step=3" */
+  open(entry, what) {
     if (entry && entry !== this.entry) {
       this.entry = entry;
       this.at = 0;
       this.call = -1;
     }
+    if (what && what.startsWith("step=")) this.at = +what.slice(5) - 1;
   }
 
   draw() {
@@ -120,7 +126,7 @@ export class OnionView {
       return h("section", { class: className + " core", "aria-current": current, onclick: (/** @type {Event} */ e) => this.#toRing(i, e) },
         h("p", {}, h("b", {}, "Functional graph "), h("span", { class: "mut" }, `${part.graph.text}${part.graph.stage ? ", nothing written in place" : ""}`)),
         h("div", { class: "middle" }, h("div", { class: "ports" }, this.#few(part.inputs, chip)),
-          h("div", { class: "heart" }, h("p", {}, part.graph.ordinals.slice(0, 12).map((/** @type {number} */ o) => [badge(o), " "]), part.graph.ordinals.length > 12 ? `and ${part.graph.ordinals.length - 12} more lines` : null), part.graph.stage ? button("Open graph", "Enter", () => this.graph()) : null),
+          h("div", { class: "heart" }, h("p", {}, part.graph.ordinals.slice(0, 12).map((/** @type {number} */ o) => [badge(o), " "]), part.graph.ordinals.length > 12 ? `and ${plural(part.graph.ordinals.length - 12, "more line")}` : null), part.graph.stage ? button("Open graph", "Enter", () => this.graph()) : null),
           h("div", { class: "ports" }, this.#few(part.graph.outputs, (v) => this.#chip(`${v.name} ${v.type}`, false)))));
     }
     if (i < 0) {

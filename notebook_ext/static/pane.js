@@ -39,7 +39,7 @@ export class PaneView {
   /** Take the pane's text and the rows that the chosen kernel leaves. */
   load() {
     const { view, pane } = this;
-    const texts = view.text(pane);
+    const texts = view.linesOf(pane);
     const segment = pane.segments.find(([kernel]) => kernel === view.kernel);
     this.texts = texts || [];
     [this.from, this.end] = segment ? [segment[1], segment[2]] : [0, pane.rows];

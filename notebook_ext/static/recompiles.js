@@ -40,9 +40,16 @@ export class RecompilesView {
     ];
   }
 
-  /** @param {string} [frame] */
-  open(frame) {
+  /** What is in hand, as `open` takes it. */
+  where() {
+    const lane = this.part && this.part.lanes[this.lane], column = lane && lane.columns[this.column];
+    return lane ? [lane.frame, ...(column ? ["call=" + column.first] : [])] : [];
+  }
+
+  /** @param {string} [frame] @param {string} [what] "call=3" */
+  open(frame, what) {
     this.wanted = frame;
+    this.wantedCall = what && what.startsWith("call=") ? +what.slice(5) : undefined;
   }
 
   draw() {
@@ -51,7 +58,8 @@ export class RecompilesView {
     this.part = part;
     if (this.wanted) {
       this.lane = Math.max(0, part.lanes.findIndex((/** @type {any} */ l) => l.frame === this.wanted));
-      this.column = -1;
+      const { columns } = part.lanes[this.lane] || { columns: [] };
+      this.column = columns.findIndex((/** @type {any} */ c) => this.wantedCall !== undefined && c.first <= this.wantedCall && c.last >= this.wantedCall);
       this.wanted = undefined;
     }
     const calls = part.lanes.reduce((/** @type {number} */ n, /** @type {any} */ l) => n + l.calls, 0) + part.dropped;

@@ -29,7 +29,16 @@ export class TimingsView {
     ];
   }
 
-  open() {}
+  /** @param {string} [entry] */
+  open(entry) {
+    this.wanted = entry;
+  }
+
+  /** What is in hand, as `open` takes it. */
+  where() {
+    const row = this.part && this.part.rows[this.at];
+    return row ? [row.compilation] : [];
+  }
 
   link() {
     const row = this.part && this.part.rows[this.at];
@@ -70,6 +79,8 @@ export class TimingsView {
     /** @type {any} */
     this.part = part;
     if (!part) return put(this.body, h("p", { class: "mut" }, "Loading …"));
+    if (this.wanted) this.at = part.rows.findIndex((/** @type {any} */ r) => r.compilation === this.wanted);
+    this.wanted = undefined;
     this.at = Math.max(0, Math.min(part.rows.length - 1, this.at));
     const longest = Math.max(...part.rows.map((/** @type {any} */ r) => r.seconds), 1e-9);
     put(this.context, h("b", {}, plural(part.rows.length, "compilation")), h("span", { class: "mut" }, plural(part.calls.length, "call") + " · compile time on this machine, never a kernel's speed"), h("span", { class: "sp" }), button("−", "-", () => this.scale(1 / 1.5), { "aria-label": "Wider" }), button("+", "+", () => this.scale(1.5), { "aria-label": "Closer" }));

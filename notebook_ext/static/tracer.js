@@ -76,7 +76,12 @@ export class TracerView {
     return { rows, count, empty, body, el: h("section", { class: "tp", "aria-label": title }, h("div", { class: "hd" }, h("b", {}, title), count), body, empty) };
   }
 
-  /** @param {string} [entry] @param {string} [what] "step=12" */
+  /** What is in hand, as `open` takes it. */
+  where() {
+    return this.part ? [this.entry, "step=" + this.at] : [this.entry];
+  }
+
+  /** @param {string} [entry] @param {string} [what] "step=12", counted from 0 */
   open(entry, what) {
     if (entry) this.entry = entry;
     if (what && what.startsWith("step=")) this.wanted = +what.slice(5);

@@ -32,7 +32,7 @@ def _row(session: Session, compilation: CompilationRecord, frame: FrameRecord | 
     whole = compile_seconds(compilation)
     return {
         "id": compilation.id,
-        "name": one_line(frame.name if frame else compilation.frame, 60),
+        "name": places.frame_name(session, compilation.frame),
         "role": frame.role if frame else "",
         "place": one_line(f"{places.file_name(session, frame.file)}:{frame.first_line}", 80)
         if frame and frame.file
@@ -146,7 +146,7 @@ def _texts(record: CompilationRecord) -> list[tuple[str, Callable[[], str]]]:
     if lowering is not None:
         found.append(("Program around the kernels", lambda: lowering.wrapper_text))
     kernels = {k.id: k for k in record.kernels}.values()
-    found += [(f"Kernel {one_line(k.name, 70)}", lambda k=k: k.text) for k in kernels]  # type: ignore[misc]
+    found += [(f"{one_line(k.id, 20)} {one_line(k.name, 70)}", lambda k=k: k.text) for k in kernels]  # type: ignore[misc]
     return found + [(one_line(t.name, 80), lambda t=t: t.text) for t in record.texts]
 
 

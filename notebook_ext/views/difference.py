@@ -10,6 +10,7 @@ from engine.observe.difference import compare_sessions
 from engine.records.difference import Change, FrameDifference, SessionDifference
 from engine.records.kernels import KernelRecord
 from engine.records.session import CompilationRecord, Session
+from notebook_ext.views import places
 from notebook_ext.views.summary import inputs_of
 from notebook_ext.views.text import clean, one_line, plural, seconds, size
 
@@ -100,7 +101,7 @@ def difference(first: Session, second: Session, names: tuple[str, str]) -> dict[
         "whole": [_change_row(c) for c in found.whole],
         "frames": [
             {
-                "name": one_line(f.name, 60),
+                "name": places.frame_name(second if f.second else first, (f.second or f.first)[0].rpartition("/")[0]),
                 "place": one_line(f.place, 60),
                 "first": list(f.first),
                 "second": list(f.second),

@@ -11,7 +11,7 @@ from typing import Any
 
 from engine.records.graph import GraphRecord, NodeRecord
 from engine.records.session import Session
-from notebook_ext.views.graph import HEIGHT, INPUTS, SMALL, WIDTH, path_of
+from notebook_ext.views.graph import HEIGHT, INPUTS, SMALL, WIDTH, graph_at, path_of
 from notebook_ext.views.text import one_line
 
 SECONDS = 20.0
@@ -30,8 +30,7 @@ def places(session: Session, compilation: str, stage: str = "") -> dict[str, Any
     Raises:
         KeyError: there is no such graph.
     """
-    graphs = session.compilation(compilation).graphs
-    chosen = next((g for g in graphs if g.stage == stage), graphs[0] if graphs else None)
+    chosen = graph_at(session.compilation(compilation), stage)
     if chosen is None:
         raise KeyError(stage)
     if not 0 < len(chosen.nodes) <= SMALL:

@@ -14,10 +14,13 @@ from notebook_ext.views.difference import brief, difference
 from notebook_ext.views.dot import places, unplaced
 from notebook_ext.views.graph import graph
 from notebook_ext.views.guards import guards, is_entry
+from notebook_ext.views.index import index
 from notebook_ext.views.kernels import kernels
 from notebook_ext.views.linked import default_target, linked, pane_text, targets_of
 from notebook_ext.views.onion import onion
+from notebook_ext.views.places import frame_name
 from notebook_ext.views.recompiles import recompiles
+from notebook_ext.views.snapshots import snapshots
 from notebook_ext.views.summary import has_graph, inputs_of, summary
 from notebook_ext.views.text import one_line
 from notebook_ext.views.timings import timings
@@ -65,7 +68,7 @@ def part(session: Session, key: str, others: Others | None = None, name: str = H
 
     ``linked|ENTRY|TARGET``, ``text|ENTRY|TARGET|PANE``, ``guards|ENTRY``, ``tracer|ENTRY``, ``onion|ENTRY``,
     ``graph|ENTRY|STAGE``, ``places|ENTRY|STAGE``, ``facts|ENTRY``, ``file|ENTRY|NUMBER``, ``brief|ENTRY``, ``recompiles``, ``timings``, ``breaks``, ``kernels``, ``contents``,
-    ``backward``.
+    ``backward``, ``index``.
     ``other|NUMBER|KEY`` is a part of another session, ``difference|FIRST|SECOND`` what changed between two (by number; empty: the one shown).
 
     Raises:
@@ -115,6 +118,7 @@ _WHOLE = {
     "kernels": kernels,
     "contents": contents,
     "backward": backward,
+    "index": index,
 }
 
 
@@ -141,6 +145,7 @@ def entry_keys(compilation: CompilationRecord) -> Iterator[str]:
     yield f"graph|{compilation.id}|"
     for record in compilation.graphs[1:]:
         yield f"graph|{compilation.id}|{record.stage}"
+    yield from (f"graph|{compilation.id}|{between.stage}" for between in snapshots(compilation))
 
 
 def parts(session: Session, wanted: Iterable[str]) -> Iterator[tuple[str, Any]]:
@@ -176,12 +181,11 @@ def beside(session: Session, others: Others | None, name: str = HERE) -> Iterato
 
 
 def _entry(session: Session, compilation: CompilationRecord) -> dict[str, Any]:
-    frame = next((f for f in session.frames if f.id == compilation.frame), None)
     rejected = sum(is_entry(r.entry, compilation) for call in session.calls for r in call.rejections)
     return {
         "id": compilation.id,
         "frame": compilation.frame,
-        "name": one_line(frame.name if frame else compilation.frame, 60),
+        "name": frame_name(session, compilation.frame),
         "entry": compilation.id.rpartition("/")[2],
         "inputs": one_line(inputs_of(session, compilation), 80),
         "cause": one_line(compilation.cause, 200),

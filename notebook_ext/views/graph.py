@@ -9,6 +9,7 @@ from typing import Any
 from engine.records.graph import GraphRecord, NodeRecord, PassRecord
 from engine.records.session import CompilationRecord, Session
 from notebook_ext.views import places
+from notebook_ext.views.snapshots import is_kept, passes_of, snapshot, snapshot_before, snapshots
 from notebook_ext.views.text import clean, one_line, size, tensor_type
 
 WIDTH, HEIGHT = 168, 34
@@ -85,8 +86,9 @@ def graph(session: Session, compilation: str, stage: str = "") -> dict[str, Any]
     """
     record = session.compilation(compilation)
     stages = [g.stage for g in record.graphs]
-    chosen = next((g for g in record.graphs if g.stage == stage), record.graphs[0] if record.graphs else None)
-    told = {"compilation": record.id, "stage": chosen.stage if chosen else stage, "stages": stages}
+    chosen = graph_at(record, stage)
+    told: dict[str, Any] = {"compilation": record.id, "stage": chosen.stage if chosen else stage, "stages": stages}
+    told |= {"snapshots": [[s.stage, s.words] for s in snapshots(record)]}
     if chosen is None or not chosen.nodes:
         why = (
             "Only the text of this graph was recorded."
@@ -106,6 +108,8 @@ def graph(session: Session, compilation: str, stage: str = "") -> dict[str, Any]
         }
     index = {n.id: i for i, n in enumerate(chosen.nodes)}
     before, origins = _origins(record, chosen)
+    between = next((s for s in snapshots(record) if s.stage == chosen.stage), None)
+    passes = () if between else passes_of(record, chosen)
     return told | {
         **_columns(session, record, chosen),
         "count": len(chosen.nodes),
@@ -119,20 +123,22 @@ def graph(session: Session, compilation: str, stage: str = "") -> dict[str, Any]
             "is_input": [n.op in INPUTS for n in before.nodes],
         },
         "origins": origins,
-        "passes": [_pass(p) for p in (*chosen.passes, *_lowering_passes(record, chosen.stage))],
+        "passes": [_pass(chosen, number, p) for number, p in enumerate(passes, 1)],
         "empty": "",
     }
 
 
-def _lowering_passes(record: CompilationRecord, stage: str) -> tuple[PassRecord, ...]:
-    """What lowering rewrote in the graph of this stage before it became loops."""
-    lowering = {"aten": record.lowering, "forward": record.lowering, "backward": record.backward}.get(stage)
-    return lowering.passes if lowering else ()
+def graph_at(record: CompilationRecord, stage: str) -> GraphRecord | None:
+    """The graph of a stage, or as it stood between two passes; the first where there is no such stage."""
+    found = next((g for g in record.graphs if g.stage == stage), None)
+    between = snapshot(record, stage) if found is None else None
+    return found or between or (record.graphs[0] if record.graphs else None)
 
 
-def _pass(told: PassRecord) -> dict[str, Any]:
-    """A pass as a diff: lines of nodes that went and came."""
+def _pass(graph: GraphRecord, number: int, told: PassRecord) -> dict[str, Any]:
+    """A pass as a diff: lines of nodes that went and came. ``snapshot`` is the stage of the graph as it left it."""
     return {
+        "snapshot": f"{graph.stage}@{number}" if is_kept(told) else "",
         "name": one_line(told.name, 40),
         "before": told.before,
         "after": told.after,
@@ -152,6 +158,8 @@ def _origins(record: CompilationRecord, chosen: GraphRecord) -> tuple[GraphRecor
     """The graph that most origins of this one's nodes stand in, and each node's origins there."""
     wanted = {o for n in chosen.nodes for o in n.origins}
     others = [g for g in record.graphs if g is not chosen]
+    if (earlier := snapshot_before(record, chosen.stage)) is not None:
+        others = [earlier]
     before = max(others, key=lambda g: sum(n.id in wanted for n in g.nodes), default=None)
     index = {n.id: i for i, n in enumerate(before.nodes)} if before else {}
     if before is None or not wanted & set(index):

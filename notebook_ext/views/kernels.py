@@ -18,7 +18,7 @@ FURTHER_TARGETS = ("cuda:80", "cuda:89", "cuda:90", "cuda:100", "hip:gfx942")
 
 def kernels(session: Session) -> dict[str, Any]:
     """Rows of kernels and of ATen calls, with the fusion decisions of each compilation, and the roof of each target."""
-    frames = {f.id: f.name for f in session.frames}
+    frames = {f.id: places.frame_name(session, f.id) for f in session.frames}
     shown = [c for c in session.compilations if c.kernels or c.lowering]
     targets = dict.fromkeys(t for c in shown for t in targets_of(c) or [default_target(session, c)] if t)
     return {

@@ -43,7 +43,6 @@ def _told(session: Session, record: CompilationRecord, aot: AotRecord) -> dict[s
         for w in aot.wrappers
         if w.actions
     ]
-    frame = next((f for f in session.frames if f.id == record.frame), None)
     operations = [n for n in graph.nodes if n.op not in ("placeholder", "output", "get_attr")] if graph else []
     ordinals = places.ordinals(session, record)
     files = {f.id for f in session.files}
@@ -51,7 +50,7 @@ def _told(session: Session, record: CompilationRecord, aot: AotRecord) -> dict[s
     return {
         "compilation": record.id,
         "empty": "",
-        "name": one_line(frame.name if frame else record.frame, 60),
+        "name": places.frame_name(session, record.frame),
         "mode": clean(aot.mode),
         "note": clean(aot.note),
         "inputs": [v for v in values if v["role"] != "output"],

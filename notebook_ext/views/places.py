@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from engine.records.bytecode import SourceFile, Span
 from engine.records.graph import NodeRecord
 from engine.records.session import CompilationRecord, Session
+from notebook_ext.views.text import one_line
 
 WHOLE_FILE = 400
 """A file of at most this many lines is shown whole; of a longer one, what surrounds the lines in use."""
@@ -96,12 +97,15 @@ def _lines(text: str) -> list[str]:
 
 def source_line(session: Session, span: Span | None) -> str:
     """The text of the span's line without its indentation; empty where unknown."""
-    if span is None:
-        return ""
-    for file in session.files:
-        if file.id == span.file:
-            lines = _lines(file.text)
-            index = span.line - file.first_line
+    return line_text(session, span.file, span.line) if span is not None else ""
+
+
+def line_text(session: Session, file: str, line: int) -> str:
+    """One line of a file without its indentation; empty where unknown."""
+    for known in session.files:
+        if known.id == file:
+            lines = _lines(known.text)
+            index = line - known.first_line
             return lines[index].strip() if 0 <= index < len(lines) else ""
     return ""
 
@@ -129,6 +133,16 @@ def file_name(session: Session, id: str) -> str:
         if file.id == id:
             return file.name
     return id.replace("\\", "/").rsplit("/", 1)[-1]
+
+
+def frame_name(session: Session, frame: str, limit: int = 60) -> str:
+    """What a person calls a frame: its function, and for one that goes on after a graph break, after which line; the id where nothing is known."""
+    found = next((f for f in session.frames if f.id == frame), None)
+    if found is None:
+        return one_line(frame, limit)
+    after = found.resumes_after
+    rest = f" after line {after.line}" if after is not None and " (from line " not in found.name else ""
+    return one_line(found.name, limit - len(rest)) + rest
 
 
 def place_name(session: Session, span: Span | None) -> str:

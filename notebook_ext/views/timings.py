@@ -6,12 +6,13 @@ from typing import Any
 
 from engine.records.runtime import Timing
 from engine.records.session import CompilationRecord, Session
+from notebook_ext.views import places
 from notebook_ext.views.text import one_line, seconds
 
 
 def timings(session: Session) -> dict[str, Any]:
     """One row of bars for each compilation, on one clock; ``depth`` nests, ``share`` is of the compilation's own time."""
-    frames = {f.id: f.name for f in session.frames}
+    frames = {f.id: places.frame_name(session, f.id) for f in session.frames}
     rows = [_row(c, frames.get(c.frame, "")) for c in session.compilations if c.timings]
     return {
         "rows": rows,

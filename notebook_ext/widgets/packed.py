@@ -29,16 +29,10 @@ async function unpack(place) {
   const bytes = Uint8Array.from(atob(document.getElementById("p" + place).textContent), (c) => c.charCodeAt(0));
   return new Response(new Blob([bytes]).stream().pipeThrough(new DecompressionStream("deflate"))).json();
 }
-const model = {
-  listeners: [],
-  get: (name) => data[name],
-  on(event, callback) { if (event === "msg:custom") this.listeners.push(callback); },
-  off() {},
-  tell(told) { for (const listener of this.listeners) listener(told); },
-  send(message) {
-    if (message.type !== "part") this.tell({ type: "say", text: "This page has no kernel: run the notebook for that." });
-    else if (message.key in places) unpack(places[message.key]).then((found) => this.tell({ type: "part", key: message.key, data: found }));
-  },
+const model = pageModel(data);
+model.send = (message) => {
+  if (message.type !== "part") model.tell("msg:custom", { type: "say", text: "This page has no kernel: run the notebook for that." });
+  else if (message.key in places) unpack(places[message.key]).then((found) => model.tell("msg:custom", { type: "part", key: message.key, data: found }));
 };
 """
 

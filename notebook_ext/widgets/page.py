@@ -19,9 +19,9 @@ _HEAD = """<!doctype html>
 <style>
 body{{margin:0;background:#fff;color:rgba(0,0,0,.87);font:13px/1.45 system-ui,-apple-system,"Segoe UI",Roboto,"Liberation Sans",sans-serif}}
 body[data-jp-theme-light=false]{{background:#111;color:rgba(255,255,255,.9)}}
-.page{{max-width:1280px;margin:0 auto;padding:8px 12px 24px}}.page>header{{display:flex;align-items:center;gap:12px;margin-bottom:8px}}.page>header b{{margin-right:auto}}
+.page{{max-width:1680px;margin:0 auto;padding:8px 12px 24px}}.page>header{{display:flex;align-items:center;gap:12px;margin-bottom:8px}}.page>header b{{margin-right:auto}}
 .page>header button{{font:inherit;color:inherit;background:none;border:1px solid #868686;border-radius:2px;padding:2px 8px;cursor:pointer}}
-.private{{max-width:1280px;margin:0 auto;padding:0 12px 16px;font-size:12px;opacity:.8}}
+.private{{max-width:1680px;margin:0 auto;padding:0 12px 16px;font-size:12px;opacity:.8}}
 {style}</style></head>
 <body data-jp-theme-light="true">
 <main class="page"><header><b>{title}</b><button type="button" id="theme">Dark theme</button></header><div id="explorer"></div></main>
@@ -35,24 +35,44 @@ _MODULE = """<script type="module">
 
 _SHIM = """
 const data = JSON.parse(document.getElementById("data").textContent);
-const model = {
-  listeners: [],
-  get: (name) => data[name],
-  on(event, callback) { if (event === "msg:custom") this.listeners.push(callback); },
-  off() {},
-  send(message) {
-    const told = message.type === "part" ? { type: "part", key: message.key, data: data.parts[message.key] } : { type: "say", text: "This page has no kernel: run the notebook for that." };
-    if (message.type !== "part" || told.data !== undefined) for (const listener of this.listeners) listener(told);
-  },
+const model = pageModel(data);
+model.send = (message) => {
+  const told = message.type === "part" ? { type: "part", key: message.key, data: data.parts[message.key] } : { type: "say", text: "This page has no kernel: run the notebook for that." };
+  if (message.type !== "part" || told.data !== undefined) model.tell("msg:custom", told);
 };
 """
 
 
+_MODEL = """
+// The place in hand stands in the address, where the page has one of its own.
+function inAddress() { return new URLSearchParams(location.hash.slice(1)); }
+function address(view) {
+  const told = inAddress();
+  told.set("view", view);
+  return location.href.split("#")[0] + "#" + told.toString().replace(/=(?=&|$)/g, "");
+}
+function pageModel(data) {
+  const listeners = [];
+  const view = inAddress().get("view");
+  if (view) data.view = view;
+  return {
+    get: (name) => data[name],
+    on(event, callback) { listeners.push([event, callback]); },
+    off(event, callback) { const at = listeners.findIndex((l) => l[0] === event && l[1] === callback); if (at >= 0) listeners.splice(at, 1); },
+    tell(event, message) { for (const [name, callback] of [...listeners]) if (name === event) callback(message); },
+    set(name, value) { data[name] = value; },
+    save_changes() { if (this.link) history.replaceState(null, "", address(data.view)); },
+    link: location.protocol === "about:" ? undefined : address,
+  };
+}
+"""
+
 _START = """
+addEventListener("hashchange", () => { const view = inAddress().get("view"); if (view && view !== model.get("view")) { model.set("view", view); model.tell("change:view"); } });
 const button = document.getElementById("theme");
 function setTheme(isDark) { document.body.dataset.jpThemeLight = String(!isDark); button.textContent = isDark ? "Light theme" : "Dark theme"; }
 button.addEventListener("click", () => setTheme(document.body.dataset.jpThemeLight === "true"));
-setTheme(location.hash.includes("dark") || (!location.hash.includes("light") && matchMedia("(prefers-color-scheme: dark)").matches));
+setTheme(inAddress().has("dark") || (!inAddress().has("light") && matchMedia("(prefers-color-scheme: dark)").matches));
 explorer.render({ model, el: document.getElementById("explorer") });
 """
 
@@ -64,7 +84,7 @@ def head_html(title: str) -> str:
 
 def module_html(model: str) -> str:
     """The end of a page: the front end, and the script that defines its ``model``."""
-    return _MODULE.format(module=_as_constant(module_text()), shim=_scoped(model + _START))
+    return _MODULE.format(module=_as_constant(module_text()), shim=_scoped(model + _START + _MODEL))
 
 
 def standalone_html(

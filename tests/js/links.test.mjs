@@ -2,7 +2,7 @@ import assert from "node:assert/strict";
 import test from "node:test";
 import { load } from "./load.mjs";
 
-const { History, LINKED, Links, SAME_LINE, placeOf, rowOf } = await load("links.js");
+const { LINKED, Links, SAME_LINE, placeOf, rowOf } = await load("links.js");
 
 /** Panes from [id, parent, rows], laid out one after another. */
 function structure(panes, up, more = {}) {
@@ -78,13 +78,4 @@ test("a place survives when another kernel's lines arrive before it", () => {
   const before = { id: "ptx", rows: 3, segments: [["k1", 0, 3]] };
   const after = { id: "ptx", rows: 8, segments: [["k0", 0, 5], ["k1", 5, 8]] };
   assert.equal(rowOf([after], placeOf(before, 2)), 7);
-});
-
-test("the history goes back and forth, and forgets what lay ahead when something new is selected", () => {
-  const history = new History();
-  for (const n of [1, 2, 2, 3]) history.add(n);
-  assert.deepEqual([history.go(-1), history.go(-1), history.go(-1), history.go(1)], [2, 1, undefined, 2]);
-  history.add(9);
-  assert.equal(history.go(1), undefined);
-  assert.equal(history.go(-1), 2);
 });

@@ -113,6 +113,10 @@ class Kernel:
             if told["msg_type"] == "comm_open" and "description" in told["content"]["data"].get("state", {}):
                 self.buttons[told["content"]["data"]["state"]["description"]] = told["content"]["comm_id"]
         reply = self.client.get_shell_msg(timeout=10)
+        while (
+            reply["parent_header"].get("msg_id") != message
+        ):  # a slow kernel answers several questions whether it is ready
+            reply = self.client.get_shell_msg(timeout=10)
         ran.succeeded = reply["content"]["status"] == "ok"
         return ran
 

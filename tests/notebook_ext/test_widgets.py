@@ -11,6 +11,7 @@ import sys
 import threading
 import time
 import weakref
+from collections import Counter
 from typing import Any
 
 import pytest
@@ -308,3 +309,17 @@ def test_nothing_is_sent_while_the_interpreter_ends(early: bool, wanted: str) ->
         check=True,
     )
     assert (ran.stdout, ran.stderr) == (wanted, "")
+
+
+def test_names_of_all_modules_are_told_apart() -> None:
+    """The modules are joined into one scope: no name stands at the top level of two."""
+    names = [
+        n
+        for file in MODULES
+        for n in re.findall(
+            r"^(?:export )?(?:async )?(?:function|class|const|let) (\w+)",
+            (STATIC / file).read_text(encoding="utf-8"),
+            re.MULTILINE,
+        )
+    ]
+    assert sorted(n for n, count in Counter(names).items() if count > 1) == []

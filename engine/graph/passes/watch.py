@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 import contextlib
+import difflib
 from collections.abc import Iterator
+from dataclasses import replace
 
 import torch.fx
 
 from engine.graph.text import line_of
 from engine.ir.context import current_session
-from engine.records.graph import PassRecord
+from engine.records.graph import EditRecord, PassRecord
 
 PASSES = "engine_passes"
 """In a module's ``meta``: what is recorded of the rewrites that it went through."""
 MOST = 100
 """Lines that are kept of what a pass took away, and of what it made."""
+MOST_EXACT = 4_000
+"""Nodes of a graph whose passes are kept edit by edit."""
 
 
 class Watch:
@@ -23,6 +27,8 @@ class Watch:
     def __init__(self, module: torch.fx.GraphModule) -> None:
         self.module = module
         self.records: list[PassRecord] = []
+        self._left: tuple[str, ...] | None = None
+        """The graph as the last pass left it."""
 
     @contextlib.contextmanager
     def watching(self, name: str) -> Iterator[None]:
@@ -35,8 +41,25 @@ class Watch:
         after = _lines(self.module)
         gone = [text for node, text in before.items() if after.get(node) != text]
         made = [text for node, text in after.items() if before.get(node) != text]
-        kept = {"removed": tuple(gone[:MOST]), "added": tuple(made[:MOST])}
-        self.records.append(PassRecord(name, len(before), len(after), len(gone), len(made), **kept))
+        told = PassRecord(name, len(before), len(after), len(gone), len(made), tuple(gone[:MOST]), tuple(made[:MOST]))
+        self.records.append(self._exact(told, tuple(before.values()), tuple(after.values())))
+
+    def _exact(self, told: PassRecord, before: tuple[str, ...], after: tuple[str, ...]) -> PassRecord:
+        """The same with its edits, where the graph is small enough to keep them."""
+        if max(len(before), len(after)) > MOST_EXACT:
+            self._left = None
+            return told
+        start = () if before == self._left else before
+        self._left = after
+        return replace(told, is_exact=True, edits=edits(before, after), start=start)
+
+
+def edits(before: tuple[str, ...], after: tuple[str, ...]) -> tuple[EditRecord, ...]:
+    """What turns one text into the other, from the top down."""
+    if before == after:
+        return ()
+    found = difflib.SequenceMatcher(None, before, after, autojunk=False).get_opcodes()
+    return tuple(EditRecord(j1, i2 - i1, after[j1:j2]) for tag, i1, i2, j1, j2 in found if tag != "equal")
 
 
 def _lines(module: torch.fx.GraphModule) -> dict[str, str]:

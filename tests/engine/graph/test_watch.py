@@ -32,6 +32,23 @@ def test_a_recorded_compilation_tells_its_passes_in_order() -> None:
     assert taken.after > taken.before
 
 
+def test_edits_lead_from_the_graph_before_each_pass_to_the_one_after() -> None:
+    """Done one by one from the first pass's start they end at the graph that was lowered, line by line; each stays in step with the counts."""
+    engine.reset()
+    with engine.record() as session:
+        engine.compile(loss)(torch.ones(4, 8), torch.ones(8, 8, requires_grad=True))
+    joint = next(g for g in session.compilations[0].graphs if g.stage == "joint")
+    lines: tuple[str, ...] = ()
+    for told in joint.passes:
+        lines = told.start or lines
+        assert told.is_exact
+        assert len(lines) == told.before
+        for edit in told.edits:
+            lines = (*lines[: edit.at], *edit.made, *lines[edit.at + edit.gone :])
+        assert len(lines) == told.after
+    assert lines == tuple(n.text for n in joint.nodes)
+
+
 def test_long_lists_are_cut_and_counted_and_nothing_is_noted_without_a_session() -> None:
     """At most MOST lines of a pass are kept; the whole numbers are told."""
     graph = torch.fx.Graph()

@@ -1,0 +1,22 @@
+// Which rows of the index a person means. No DOM here.
+
+/**
+ * Rows that hold every word, the best first: a name that is the words, that begins with them, that holds them, then the rest in order.
+ * @param {string[][]} rows [kind, name, detail, ...]
+ * @param {string} typed
+ * @param {number} most
+ * @returns {{found: number[], count: number}} numbers of rows, and how many there are in all
+ */
+export function foundIn(rows, typed, most) {
+  const wanted = typed.trim().toLowerCase(), words = wanted.split(/\s+/).filter(Boolean);
+  if (!words.length) return { found: rows.slice(0, most).map((_, i) => i), count: rows.length };
+  /** @type {number[][]} */
+  const ranked = [[], [], [], []];
+  rows.forEach(([kind, name, detail], i) => {
+    const label = name.toLowerCase(), all = `${kind} ${label} ${detail.toLowerCase()}`;
+    if (!words.every((word) => all.includes(word))) return;
+    ranked[label === wanted ? 0 : label.startsWith(wanted) ? 1 : label.includes(wanted) ? 2 : 3].push(i);
+  });
+  const found = ranked.flat();
+  return { found: found.slice(0, most), count: found.length };
+}
