@@ -16,6 +16,7 @@ from engine.ir.graph import NodeOrigin, node_id, origin_of, set_origin
 from engine.ir.philox import random_seeds
 from engine.lowering.draws import Draws
 from engine.lowering.ops import is_lowered
+from engine.lowering.parts import PARTS
 
 aten = torch.ops.aten
 
@@ -101,12 +102,12 @@ def _packet(target: torch._ops.OpOverload) -> str:
 
 @functools.cache
 def decompositions() -> dict[Any, Callable[..., Any]]:
-    """torch's decompositions of every operator that has neither a lowering nor a library of its own."""
+    """Decompositions, torch's and ours, of every operator that has neither a lowering nor a library of its own."""
     from torch._decomp import decomposition_table
 
     return {
         op: fn
-        for op, fn in decomposition_table.items()
+        for op, fn in {**decomposition_table, **PARTS}.items()
         if not is_lowered(op) and not is_library(op) and "_for_cpu" not in str(op) and not _is_random(op)
     }
 
@@ -207,7 +208,7 @@ def _is_provided(target: Any) -> bool:
     """Whether a part is better off on its own than inside the whole operator, which ATen also has."""
     if not isinstance(target, torch._ops.OpOverload):
         return True
-    return is_lowered(target) or is_library(target) or _is_random(target)
+    return is_lowered(target) or is_library(target) or _is_random(target) or _packet(target).startswith("sym_")
 
 
 def _fits(node: torch.fx.Node, traced: torch.fx.GraphModule) -> bool:

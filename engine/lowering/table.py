@@ -350,9 +350,14 @@ def broadcast_shape(args: Sequence[Any]) -> tuple[Size, ...]:
     result: list[Size] = [1] * rank
     for shape in shapes:
         for i, size in enumerate(shape, rank - len(shape)):
-            if size != 1:
+            if result[i] == 1 or (size != 1 and _is_simpler(size, result[i])):
                 result[i] = size
     return tuple(result)
+
+
+def _is_simpler(size: Size, than: Size) -> bool:
+    """Whether one of two names of the same size is the plainer."""
+    return not isinstance(than, int) and (isinstance(size, int) or size.count_ops() < than.count_ops())
 
 
 def check_loopable(*values: Any) -> None:

@@ -10,7 +10,7 @@ import torch
 
 from engine.ir.index import Index
 from engine.ir.loops import Builder, Coordinates, Op, compute_dtype
-from engine.lowering.ops.pools import MAX_WINDOW
+from engine.lowering.ops.pools import MAX_WINDOW, added_where_largest
 from engine.lowering.table import Lowering, NotLowered, Tensor, check_loopable, lowers, result_value, sizes_of
 
 aten = torch.ops.aten
@@ -115,3 +115,10 @@ def adaptive_max_pool(low: Lowering, a: Tensor, size: Sequence[Any]) -> tuple[Te
     values = low.pointwise(shape, a.dtype, lambda b, i: largest(b, i)[0], name=f"{name}_value")
     places = low.pointwise(shape, torch.int64, lambda b, i: b.cast(largest(b, i)[1], torch.int64), name=f"{name}_place")
     return values, places
+
+
+@lowers(aten.adaptive_max_pool2d_backward.default, aten.adaptive_max_pool3d_backward.default)
+def adaptive_max_pool_backward(low: Lowering, grad: Tensor, a: Tensor, indices: Tensor) -> Tensor:
+    """Each window's gradient is added to the element that was its largest."""
+    rank = 3 if low.node is not None and "3d" in str(low.node.target) else 2
+    return added_where_largest(low, grad, a, indices, rank)

@@ -9,7 +9,8 @@ from typing import Any
 
 import torch
 
-from engine.ir.index import Index, Size, plain, unflatten
+from engine.ir.index import Index, Size, contiguous_strides, flatten, unflatten
+from engine.ir.index import product as size_of
 from engine.ir.loops import Builder, Coordinates, Op, compute_dtype
 from engine.lowering.ops.scatters import scattered
 from engine.lowering.table import Lowering, NotLowered, Tensor, check_loopable, lowers, result_value, sizes_of
@@ -156,8 +157,8 @@ def avg_pool3d(low: Lowering, a: Tensor, *args: Any) -> Tensor:
     return _average(low, a, *args, rank=3)
 
 
-@lowers(aten.avg_pool2d_backward.default)
-def avg_pool2d_backward(
+@lowers(aten.avg_pool2d_backward.default, aten.avg_pool3d_backward.default)
+def avg_pool_backward(
     low: Lowering,
     grad: Tensor,
     a: Tensor,
@@ -169,11 +170,12 @@ def avg_pool2d_backward(
     divisor: int | None,
 ) -> Tensor:
     """Each element gathers from the windows that it lies in."""
-    sides = _sides(a, grad.shape, kernel, stride, padding, 2)
+    rank = _planes(low)
+    sides = _sides(a, grad.shape, kernel, stride, padding, rank)
     held = compute_dtype(grad.dtype)
 
     def body(b: Builder, index: Coordinates) -> Op:
-        lead, place = index[:-2], index[-2:]
+        lead, place = index[:-rank], index[-rank:]
 
         def part(back: tuple[int, ...]) -> tuple[Op | None, Callable[[], Op]]:
             windows = tuple((p + s.padding).div(s.step) - k for p, s, k in zip(place, sides, back, strict=True))
@@ -194,8 +196,13 @@ def avg_pool2d_backward(
     return low.pointwise(a.shape, grad.dtype, body)
 
 
-@lowers(aten.max_pool2d_with_indices_backward.default)
-def max_pool2d_with_indices_backward(
+def _planes(low: Lowering) -> int:
+    """Over how many dimensions the operator at work pools, which its name says."""
+    return 3 if low.node is not None and "3d" in str(low.node.target) else 2
+
+
+@lowers(aten.max_pool2d_with_indices_backward.default, aten.max_pool3d_with_indices_backward.default)
+def max_pool_with_indices_backward(
     low: Lowering,
     grad: Tensor,
     a: Tensor,
@@ -207,22 +214,26 @@ def max_pool2d_with_indices_backward(
     indices: Tensor,
 ) -> Tensor:
     """Each window's gradient is added to the element that was its largest."""
+    return added_where_largest(low, grad, a, indices, _planes(low))
+
+
+def added_where_largest(low: Lowering, grad: Tensor, a: Tensor, indices: Tensor, rank: int) -> Tensor:
+    """A gradient added at places in planes over the last ``rank`` dimensions."""
     check_loopable(grad, a)
-    height, width = a.shape[-2:]
+    sizes = a.shape[-rank:]
     held = compute_dtype(grad.dtype)
-    plane = plain(height * width)
+    plane = size_of(sizes)
     zeros = low.pointwise(a.shape, grad.dtype, lambda b, i: b.constant(0.0, grad.dtype), name="zeros")
 
     def write(b: Builder, index: Coordinates) -> tuple[Coordinates, Op]:
         flat = b.picked(indices.at(b, index), plane, wraps=False)
-        place = unflatten(flat, (height, width))
-        return (*index[:-2], *place), b.cast(grad.at(b, index), held)
+        return (*index[:-rank], *unflatten(flat, sizes)), b.cast(grad.at(b, index), held)
 
     return scattered(low, zeros, grad.shape, write, is_added=True)
 
 
-@lowers(aten.max_pool2d_with_indices.default)
-def max_pool2d_with_indices(
+@lowers(aten.max_pool2d_with_indices.default, aten.max_pool3d_with_indices.default)
+def max_pool_with_indices(
     low: Lowering,
     a: Tensor,
     kernel: Any,
@@ -233,13 +244,14 @@ def max_pool2d_with_indices(
 ) -> tuple[Tensor, Tensor]:
     """The largest element of each window (NaN if there is one), and where it lies in its plane."""
     shape = sizes_of(result_value(low)[0])
-    sides = _sides(a, shape, kernel, stride, padding, 2, dilation)
+    rank = _planes(low)
+    sides = _sides(a, shape, kernel, stride, padding, rank, dilation)
     held = compute_dtype(a.dtype)
     lowest = float("-inf") if held.is_floating_point else torch.iinfo(held).min
-    width = a.shape[-1]
+    steps = contiguous_strides(a.shape[-rank:])
 
     def largest(b: Builder, index: Coordinates) -> tuple[Op, Op]:
-        lead, windows = index[:-2], index[-2:]
+        lead, windows = index[:-rank], index[-rank:]
         best, where = b.constant(lowest, held), _first_place(b, sides, windows)
         for offsets in product(*(range(s.width) for s in sides)):
             place = tuple(s.first(w) + o * s.gap for s, w, o in zip(sides, windows, offsets, strict=True))
@@ -249,7 +261,7 @@ def max_pool2d_with_indices(
             if held.is_floating_point:
                 is_more = b.call("or", is_more, b.call("ne", value, value, dtype=torch.bool), dtype=torch.bool)
             best = b.where(is_more, value, best)
-            where = b.where(is_more, b.position(place[0] * width + place[1]), where)
+            where = b.where(is_more, b.position(flatten(place, steps)), where)
         return best, where
 
     name = low.node.name if low.node is not None else "max_pool"
@@ -264,8 +276,10 @@ def _guarded(b: Builder, a: Tensor, place: Coordinates, inside: Op, otherwise: f
 
 def _first_place(b: Builder, sides: Sequence[Side], windows: Coordinates) -> Op:
     """Where the first element of a window lies in its plane: the answer while nothing is larger than nothing."""
-    row, column = (_first_inside(b, s, w) for s, w in zip(sides, windows, strict=True))
-    return b.call("add", b.call("mul", row, b.size(sides[1].size, b.index_dtype)), column)
+    first, *rest = (_first_inside(b, s, w) for s, w in zip(sides, windows, strict=True))
+    for side, place in zip(sides[1:], rest, strict=True):
+        first = b.call("add", b.call("mul", first, b.size(side.size, b.index_dtype)), place)
+    return first
 
 
 def _first_inside(b: Builder, side: Side, window: Index) -> Op:

@@ -570,8 +570,9 @@ def _running_extreme(low: Lowering, kind: str, a: Tensor, dim: int) -> tuple[Ten
     """The largest (smallest) so far, and where it was last met: the running maximum of the places that hold it."""
     check_loopable(a)
     dim = _scanned(kind, a, dim)
-    if not a.shape:
-        return low.pointwise((), a.dtype, a.at), low.pointwise((), torch.int64, lambda b, i: b.constant(0, torch.int64))
+    if not a.shape or a.shape[dim] == 1:
+        first = low.pointwise(a.shape, torch.int64, lambda b, i: b.constant(0, torch.int64))
+        return low.pointwise(a.shape, a.dtype, a.at), first
     values = low.scan(kind, a.shape, dim, a.dtype, a.at)
 
     def place(b: Builder, i: Coordinates) -> Op:
@@ -603,7 +604,7 @@ def _running(low: Lowering, kind: str, a: Tensor, dim: int) -> Tensor:
     result = result_value(low).dtype
     check_loopable(a, result_value(low))
     dim = _scanned(kind, a, dim)
-    if not a.shape or a.shape[dim] == 0:
+    if not a.shape or a.shape[dim] in (0, 1):
         return low.pointwise(a.shape, result, lambda b, i: b.cast(a.at(b, i), result))
     return low.scan(kind, a.shape, dim, result, lambda b, i: b.cast(a.at(b, i), result))
 

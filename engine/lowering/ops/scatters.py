@@ -149,7 +149,7 @@ def index_put(
     check_loopable(a, values)
     given = [t for t in indices if t is not None]
     if any(t.dtype in (torch.bool, torch.uint8) for t in given):
-        return _masked_put(low, a, given, values, accumulate)
+        return _masked_put(low, a, indices, values, accumulate)
     picked_shape = broadcast_shape(given)
     spread = {d: broadcast_to(t, picked_shape) for d, t in enumerate(indices) if t is not None}
     places = sorted(spread)
@@ -173,18 +173,22 @@ def index_put(
     return scattered(low, a, ranges, write, is_added=accumulate)
 
 
-def _masked_put(low: Lowering, a: Tensor, given: Sequence[Tensor], values: Tensor, accumulate: bool) -> Tensor:
-    """``a[mask] = number``: a choice for each element."""
+def _masked_put(
+    low: Lowering, a: Tensor, indices: Sequence[Tensor | None], values: Tensor, accumulate: bool
+) -> Tensor:
+    """``a[mask] = number``, or ``a[:, mask] = number``: a choice for each element."""
+    given = [t for t in indices if t is not None]
+    first = next(d for d, t in enumerate(indices) if t is not None)
     is_number = all(n == 1 for n in values.shape)
-    if len(given) != 1 or given[0].dtype != torch.bool or len(given[0].shape) > len(a.shape) or not is_number:
+    if len(given) != 1 or given[0].dtype != torch.bool or first + len(given[0].shape) > len(a.shape) or not is_number:
         raise NotLowered("how many elements a boolean index picks depends on the data")
     if accumulate:
         raise NotLowered("adding where a boolean index is true is done by ATen")
     mask, value = given[0], values.view((), lambda _: tuple(ZERO for _ in values.shape))
-    lead = len(mask.shape)
+    last = first + len(mask.shape)
 
     def body(b: Builder, i: Coordinates) -> Op:
-        return b.where(mask.at(b, i[:lead]), b.cast(value.at(b, ()), a.dtype), a.at(b, i))
+        return b.where(mask.at(b, i[first:last]), b.cast(value.at(b, ()), a.dtype), a.at(b, i))
 
     return low.pointwise(a.shape, a.dtype, body)
 

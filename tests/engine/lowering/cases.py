@@ -435,6 +435,7 @@ def written_anywhere(x: Any, source: Any, scale: Any) -> Any:
         (torch.index_put(x, (rows, rows), scale), torch.index_put(x, (rows, None, rows)[::2], scale * 2)),
         (torch.ops.aten.index_put(x, [None, rows], scale), x.masked_fill(x > 0, 1), x.index_fill(1, rows, 2.0)),
         torch.ops.aten.index_put(x, [x > 0.5], torch.tensor(7.0)),
+        torch.ops.aten.index_put(x, [None, x[0] > 0.5], torch.tensor(7.0)),
     )
 
 
@@ -842,3 +843,72 @@ def numbers_that_do_not_fit(a: Any, b: Any) -> Any:
         (a > -1, a == -1, a.clamp(-100, 250), a % -3, a // -2, ~a, a - 200, a.masked_fill(a > 3, 255)),
         (b > 200, b + 300, torch.where(b > 3, b, 7), b * 127),
     )
+
+
+@case(normal(2, 3, 7, 9), normal(2, 3, 9), normal(1, 2, 4, 5, 6, dtype=BF16), normal(2, 3, 6, 8), dynamic=False)
+def gradients_of_interpolation(planes: Any, rows: Any, boxes: Any, doubled: Any) -> Any:
+    """Each element of the smaller picture gathers from all that were made from it, corners aligned or not."""
+    aten = torch.ops.aten
+    return (
+        [aten.upsample_bilinear2d_backward(planes, [7, 9], [2, 3, 4, 5], a, None, None) for a in (False, True)],
+        [aten.upsample_bicubic2d_backward(planes, [7, 9], [2, 3, 4, 5], a, None, None) for a in (False, True)],
+        [aten.upsample_linear1d_backward(rows, [9], [2, 3, 4], a, 2.1) for a in (False, True)],
+        aten.upsample_trilinear3d_backward(boxes, [4, 5, 6], [1, 2, 3, 2, 2], False),
+        aten.upsample_nearest2d_backward(doubled, [6, 8], [2, 3, 3, 4], 2.0, 2.0),
+        aten.upsample_nearest1d_backward(rows, [9], [2, 3, 4], None),
+        aten._upsample_nearest_exact2d_backward(planes, [7, 9], [2, 3, 4, 5], None, None),
+    )
+
+
+@case(normal(2, 3, 8, 12), dynamic=False)
+def smoothed_pictures(x: Any) -> Any:
+    """Interpolation whose kernel grows where the picture shrinks."""
+    return [
+        F.interpolate(x, size=size, mode=mode, antialias=True, align_corners=align)
+        for size in ((3, 4), (11, 9))
+        for mode, align in (("bilinear", False), ("bicubic", True))
+    ]
+
+
+@case(normal(2, 3, 7, 8), normal(2, 3, 4, 5), normal(1, 2, 5, 6, 4), dynamic=False)
+def gradients_of_windows(grad: Any, small: Any, boxes: Any) -> Any:
+    """Back through copies at the edges, adaptive averages, and the largest of windows in planes and boxes."""
+    aten = torch.ops.aten
+    best, where = F.adaptive_max_pool2d(small, (2, 3), return_indices=True)
+    deep, there = F.max_pool3d(boxes, 3, 2, 1, return_indices=True)
+    return (
+        (aten.replication_pad2d_backward(grad, small, [2, 1, 0, 3]), aten._adaptive_avg_pool2d_backward(small, grad)),
+        (aten.adaptive_max_pool2d_backward(best * 2, small, where), deep, there),
+        aten.max_pool3d_with_indices_backward(deep, boxes, [3] * 3, [2] * 3, [1] * 3, [1] * 3, False, there),
+        aten.avg_pool3d_backward(deep, boxes, [3] * 3, [2] * 3, [1] * 3, False, False, None),
+    )
+
+
+@case(normal(2, 4, 5), normal(2, 4, 3), normal(2, 5, 3))
+def distances(grad: Any, a: Any, b: Any) -> Any:
+    """Gradients of distances, also between equal points, and of weights that are scaled to a length."""
+    b = torch.cat((a[:, 1:2], b[:, 1:]), 1)
+    aten, norms = torch.ops.aten, a.norm(dim=(1, 2), keepdim=True)
+    return (
+        [aten._cdist_backward(grad, a, b, p, torch.cdist(a, b, p)) for p in (0.5, 1.0, 2.0, 3.0, math.inf)],
+        aten._weight_norm_interface_backward(a * 2, a, norms * 3, norms, 0),
+        (torch.diag_embed(a), torch.diag_embed(grad > 0, -1, 0, 2)),
+    )
+
+
+@case(normal(5, 3), dynamic=False)
+def distances_of_pairs(a: Any) -> Any:
+    """Of all pairs of rows."""
+    return F.pdist(a), F.pdist(a, 1.0)
+
+
+@case(normal(1), normal(3, 1))
+def running_results_of_one(x: Any, rows: Any) -> Any:
+    """There is nothing to run along."""
+    return x.cummin(0), x.cumsum(0), x.logcumsumexp(0), x.cumprod(0), rows.cummax(1), rows.cumsum(1)
+
+
+@case(normal(17, 4), whole(4, 4, below=9))
+def diagonals_beside_their_tensor(x: Any, n: Any) -> Any:
+    """A symbolic size has several names where a diagonal is as long as a row."""
+    return torch.fmax(x[:4], n.diagonal()), n.diagonal() + x[:4]

@@ -1,0 +1,72 @@
+"""Operators that torch does not take apart, taken apart here: gradients of distances and of normalised weights, distances of all pairs, diagonals."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from engine.lowering import resampling
+
+aten = torch.ops.aten
+
+
+def _cdist_backward(grad: torch.Tensor, a: torch.Tensor, b: torch.Tensor, p: float, distance: torch.Tensor) -> Any:
+    """The gradient for the first of two sets of points, (..., P, M) and (..., R, M), of their distances (..., P, R)."""
+    apart = a.unsqueeze(-2) - b.unsqueeze(-3)
+    towards, length = grad.unsqueeze(-1), distance.unsqueeze(-1)
+    if p == 0.0:
+        return torch.zeros_like(a)
+    if p == 1.0:
+        return (towards * apart.sign()).sum(-2)
+    if math.isinf(p):
+        return (towards * apart.sign() * (apart.abs() == length)).sum(-2)
+    if p == 2.0:
+        return torch.where(length == 0.0, 0.0, towards * apart / length).sum(-2)
+    if p < 2.0:
+        part = apart.sign() * apart.abs() ** (p - 1.0) * towards / length ** (p - 1.0)
+        return torch.where((length == 0.0) | ((apart == 0.0) & (p < 1.0)), 0.0, part).sum(-2)
+    return torch.where(length == 0.0, 0.0, apart * apart.abs() ** (p - 2.0) * towards / length ** (p - 1.0)).sum(-2)
+
+
+def _pdist(a: torch.Tensor, p: float = 2.0) -> torch.Tensor:
+    """The distances of all pairs of rows, the first row's first."""
+    first, second = torch.triu_indices(a.shape[0], a.shape[0], 1, device=a.device).unbind()
+    return torch.linalg.vector_norm(a[first] - a[second], p, -1)
+
+
+def _weight_norm_backward(
+    grad: torch.Tensor, direction: torch.Tensor, length: torch.Tensor, norms: torch.Tensor, dim: int
+) -> Any:
+    """Gradients of ``direction / norm * length``, where norms leave out one dimension."""
+    held = norms.dtype
+    dims = [d for d in range(direction.dim()) if d != dim % direction.dim()]
+    wide, moved = direction.to(held), grad.to(held)
+    along = (moved * wide).sum(dims, keepdim=True)
+    norm, scale = norms.reshape(along.shape), length.to(held).reshape(along.shape)
+    turned = scale / norm * (moved - wide * along / (norm * norm))
+    return turned.to(direction.dtype), (along / norm).to(length.dtype).reshape(length.shape)
+
+
+def _diag_embed(a: torch.Tensor, offset: int = 0, dim1: int = -2, dim2: int = -1) -> torch.Tensor:
+    """A last dimension along the diagonal of two new ones."""
+    rank, size = a.dim() + 1, a.shape[-1] + abs(offset)
+    place = torch.arange(size, device=a.device)
+    row, column = dim1 % rank, dim2 % rank
+    padded = torch.nn.functional.pad(a, (max(offset, 0), max(-offset, 0)))
+    is_there = place[None, :] == place[:, None] + offset
+    # Along each column the element is the one of its number.
+    square = torch.where(is_there, padded.unsqueeze(-2), torch.zeros((), dtype=a.dtype, device=a.device))
+    return square.movedim((-2, -1), (row, column)).contiguous()
+
+
+PARTS: dict[Any, Callable[..., Any]] = {
+    **resampling.PARTS,
+    aten._cdist_backward.default: _cdist_backward,
+    aten._pdist_forward.default: _pdist,
+    aten._weight_norm_interface_backward.default: _weight_norm_backward,
+    aten.diag_embed.default: _diag_embed,
+}
+"""Each operator in terms of others."""
