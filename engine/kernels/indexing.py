@@ -14,7 +14,11 @@ from engine.kernels.online import sums_with_largest
 
 PERSISTENT_LIMIT = 32_768
 """Longest row that one program holds whole."""
+LONGEST_SCAN = 16_384
+"""The same where a result runs along the row."""
 LOOP_BLOCK = 8_192
+SCAN_BLOCK = 2_048
+"""Elements at a time along which a result runs on."""
 READ_ONCE = 8_192
 """Longest row that one program holds whole where each row is read once and only a few numbers a row are written."""
 READ_ONCE_BLOCK = 4_096
@@ -76,11 +80,11 @@ def blocking(kernel: LoopKernel) -> Blocking:
         return Blocking(1, READ_ONCE_BLOCK, True, 4)
     if online and r is not None and r > READ_TWICE:
         return Blocking(1, READ_TWICE, True, 16)
-    if r is not None and power_of_two(r) <= PERSISTENT_LIMIT:
+    if r is not None and power_of_two(r) <= (LONGEST_SCAN if has_scan else PERSISTENT_LIMIT):
         block = power_of_two(r)
         rows = max(1, min(TILE // block, power_of_two(x // MANY_PROGRAMS), 64)) if block < 1024 else 1
         return Blocking(rows, block, False, _warps(rows * block))
-    return Blocking(1, LOOP_BLOCK, True, 16)
+    return Blocking(1, SCAN_BLOCK, True, 8) if has_scan else Blocking(1, LOOP_BLOCK, True, 16)
 
 
 def stages(block: Blocking) -> int:

@@ -26,6 +26,11 @@ class Run:
         self.exponentials = {first.number: op for op, first in self._beside(printer.online)}
         self.squares = {first.number: op for op, first in self._beside(printer.welford)}
         self.accumulators: dict[int, str] = {}
+        beside = {op.number for op in (*self.exponentials.values(), *self.squares.values())}
+        self.leading = [op for op in self.reductions if op.number not in beside]
+        roots = [*(a for op in self.leading for a in op.args), *self.stores]
+        self.needed = closure(roots, printer.kernel.ops, in_one_run=True)
+        self.scans = [op for op in live if op.name == "scan" and op.number in self.needed]
 
     def _beside(self, firsts: dict[int, Op]) -> list[tuple[Op, Op]]:
         """Reductions of this run that are kept up beside another, and that other."""
@@ -36,19 +41,19 @@ class Run:
         if not self.reductions and not self.stores:
             return
         p = self.printer
-        beside = {op.number for op in (*self.exponentials.values(), *self.squares.values())}
-        leading = [op for op in self.reductions if op.number not in beside]
+        needed = self.needed
         self._start()
         p.add(f"for start in range(0, {p.extent(R)}, COLS):")
         p.indent = "        "
         p.add("col = start + cols")
-        needed = closure([*(a for op in leading for a in op.args), *self.stores], p.kernel.ops, in_one_run=True)
         for op in p.live:
             is_needed = op.number in needed or (op.name == "check" and op.args[0].number in needed)
             if is_needed and R in op.space and (op.name not in WRITES or op in self.stores):
                 p.texts.pop(op.number, None)
                 p.write(op)
-        for op in leading:
+                if op in self.scans:
+                    self._carry(op)
+        for op in self.leading:
             if op.number in self.exponentials:
                 self._accumulate_exponentials(op, self.exponentials[op.number])
             elif op.number in self.squares:
@@ -62,6 +67,9 @@ class Run:
 
     def _start(self) -> None:
         p = self.printer
+        for op in self.scans:
+            name = p.carries[op.number] = p.unique(f"{role(op.label or 'running')}_before")
+            p.add(f"{name} = tl.full((), {p.neutral(op)}, {TYPES[op.dtype]})", (op.number,))
         for op in self.reductions:
             kind = "mean" if op.number in self.squares else "acc"
             name = self.accumulators[op.number] = p.unique(f"{role(op.label or 'total')}_{kind}")
@@ -72,6 +80,13 @@ class Run:
                 continue
             shape = p.shape(op.args[0].space | {R})
             p.add(f"{name} = tl.full({shape}, {p.neutral(op)}, {TYPES[op.dtype]})", (op.number,))
+
+    def _carry(self, scan: Op) -> None:
+        """What comes after this block runs on from the block's last result."""
+        p = self.printer
+        last = f"tl.sum(tl.where(cols == COLS - 1, {p.text_of(scan).text}, 0), 0)"
+        narrow = f".to({TYPES[scan.dtype]})" if scan.dtype in (torch.int8, torch.int16, torch.uint8) else ""
+        p.add(f"{p.carries[scan.number]} = {last}{narrow}", (scan.number,))
 
     def _accumulate(self, op: Op) -> None:
         p, acc, value = self.printer, self.accumulators[op.number], self.printer.masked_value(op)

@@ -55,6 +55,8 @@ class Printer:
         self.block: Blocking = blocking(kernel)
         self.lines: list[Line] = []
         self.names: dict[int, str] = {}
+        self.carries: dict[int, str] = {}
+        """By a running result's number, what a block of a long row runs on from."""
         self.taken: set[str] = set(RESERVED)
         self.texts: dict[int, Text] = {}
         self.helpers: dict[str, None] = {}
@@ -373,7 +375,11 @@ class Printer:
             combine = COMBINES[op.value][op.dtype.is_floating_point]
             self.helpers[combine] = None
             text = f"tl.associative_scan({value.text}, {axis}, {combine})"
-        return Text(text, True, (*value.ops, op.number))
+        before = self.carries.get(op.number)
+        if before is not None:
+            infix = {"sum": "+", "prod": "*"}.get(op.value)
+            text = f"{before} {infix} {text}" if infix else f"{combine}({before}, {text})"
+        return Text(text, before is None or op.value in COMBINES, (*value.ops, op.number))
 
     def _index_value(self, op: Op) -> Text:
         assert op.index is not None

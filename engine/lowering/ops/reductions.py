@@ -34,6 +34,8 @@ WANTED_PROGRAMS = 512
 LEAST_PART = 1024
 """Elements of a row that one program should at least reduce."""
 LEAST_COLUMN_PART = 64
+LONGEST_RUN = 1 << 17
+"""Elements along which one program runs."""
 COLUMNS = 64
 """Neighbouring columns that one program reduces together."""
 
@@ -592,11 +594,15 @@ def logcumsumexp(low: Lowering, a: Tensor, dim: int) -> Tensor:
 
 
 def _scanned(kind: str, a: Tensor, dim: int) -> int:
-    """The dimension of a running result, where a kernel can hold it whole."""
+    """The dimension of a running result, where one program does well to walk along it.
+
+    Raises:
+        NotLowered: it is so long that many programs had better share it, as a library's do.
+    """
     dim = positive_dim(dim, len(a.shape))
     size = a.shape[dim] if a.shape else 1
-    if not isinstance(size, int) or size > 16_384:
-        raise NotLowered(f"a running {kind} along a long or symbolic dimension is computed by ATen")
+    if isinstance(size, int) and size > LONGEST_RUN:
+        raise NotLowered(f"a running {kind} along so long a dimension is computed by ATen, by many programs side by side")
     return dim
 
 

@@ -912,3 +912,17 @@ def running_results_of_one(x: Any, rows: Any) -> Any:
 def diagonals_beside_their_tensor(x: Any, n: Any) -> Any:
     """A symbolic size has several names where a diagonal is as long as a row."""
     return torch.fmax(x[:4], n.diagonal()), n.diagonal() + x[:4]
+
+
+@case(normal(1, 2100), lambda: torch.rand(3, 50) > 0.2)
+def running_results_block_by_block(x: Any, mask: Any) -> Any:
+    """A block of a long row runs on from the one before; what reads a running result may need all of it first."""
+    running = (x * 1e-3).cumsum(-1)
+    positions = (mask.long().cumsum(-1) - 1).masked_fill(~mask, 1)
+    return running / running.abs().amax(-1, keepdim=True), (x * 1e-3 + 1).cumprod(-1), x.cummax(-1), positions
+
+
+@case(whole(1, 16_400, below=3), dynamic=False)
+def running_sums_of_long_rows(n: Any) -> Any:
+    """Whole numbers, of types wide and narrow."""
+    return n.cumsum(-1), (n > 1).cumsum(-1), n.to(torch.int8).cumsum(-1, dtype=torch.int8), n.cumprod(-1)
