@@ -602,7 +602,9 @@ def _scanned(kind: str, a: Tensor, dim: int) -> int:
     dim = positive_dim(dim, len(a.shape))
     size = a.shape[dim] if a.shape else 1
     if isinstance(size, int) and size > LONGEST_RUN:
-        raise NotLowered(f"a running {kind} along so long a dimension is computed by ATen, by many programs side by side")
+        raise NotLowered(
+            f"a running {kind} along so long a dimension is computed by ATen, by many programs side by side"
+        )
     return dim
 
 

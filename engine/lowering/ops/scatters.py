@@ -173,9 +173,7 @@ def index_put(
     return scattered(low, a, ranges, write, is_added=accumulate)
 
 
-def _masked_put(
-    low: Lowering, a: Tensor, indices: Sequence[Tensor | None], values: Tensor, accumulate: bool
-) -> Tensor:
+def _masked_put(low: Lowering, a: Tensor, indices: Sequence[Tensor | None], values: Tensor, accumulate: bool) -> Tensor:
     """``a[mask] = number``, or ``a[:, mask] = number``: a choice for each element."""
     given = [t for t in indices if t is not None]
     first = next(d for d, t in enumerate(indices) if t is not None)
