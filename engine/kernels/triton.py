@@ -370,16 +370,16 @@ class Printer:
 
     def _scan(self, op: Op) -> Text:
         value, axis = self.masked_value(op), "0" if self.block.is_row else "1"
-        text = f"tl.cum{op.value}({value.text}, {axis})"
-        if op.value in COMBINES:
-            combine = COMBINES[op.value][op.dtype.is_floating_point]
-            self.helpers[combine] = None
-            text = f"tl.associative_scan({value.text}, {axis}, {combine})"
-        before = self.carries.get(op.number)
-        if before is not None:
-            infix = {"sum": "+", "prod": "*"}.get(op.value)
-            text = f"{before} {infix} {text}" if infix else f"{combine}({before}, {text})"
-        return Text(text, before is None or op.value in COMBINES, (*value.ops, op.number))
+        before, behind = self.carries.get(op.number), (*value.ops, op.number)
+        if op.value not in COMBINES:
+            text = f"tl.cum{op.value}({value.text}, {axis})"
+            if before is None:
+                return Text(text, True, behind)
+            return Text(f"{before} {'+' if op.value == 'sum' else '*'} {text}", False, behind)
+        combine = COMBINES[op.value][op.dtype.is_floating_point]
+        self.helpers[combine] = None
+        text = f"tl.associative_scan({value.text}, {axis}, {combine})"
+        return Text(text if before is None else f"{combine}({before}, {text})", True, behind)
 
     def _index_value(self, op: Op) -> Text:
         assert op.index is not None

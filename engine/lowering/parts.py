@@ -34,7 +34,8 @@ def _cdist_backward(grad: torch.Tensor, a: torch.Tensor, b: torch.Tensor, p: flo
 def _pdist(a: torch.Tensor, p: float = 2.0) -> torch.Tensor:
     """The distances of all pairs of rows, the first row's first."""
     first, second = torch.triu_indices(a.shape[0], a.shape[0], 1, device=a.device).unbind()
-    return torch.linalg.vector_norm(a[first] - a[second], p, -1)
+    distances: torch.Tensor = torch.linalg.vector_norm(a[first] - a[second], p, -1)
+    return distances
 
 
 def _weight_norm_backward(

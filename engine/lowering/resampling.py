@@ -43,7 +43,7 @@ def added(grad: torch.Tensor, shape: Sequence[Any], sides: Sequence[Taps]) -> to
     ranges = [n for side in sides for n in side.places.shape]
     value = value.expand(*grad.shape[:lead], *ranges)
     zeros = torch.zeros(tuple(shape), dtype=held, device=grad.device)
-    total = aten._unsafe_index_put(zeros, [None] * lead + indices, value, True)
+    total: torch.Tensor = aten._unsafe_index_put(zeros, [None] * lead + indices, value, True)
     return total.to(grad.dtype)
 
 
@@ -165,9 +165,9 @@ def _smooth_taps(
 
 def _along(a: torch.Tensor, dim: int, taps: Taps) -> torch.Tensor:
     assert taps.weights is not None
+    read: torch.Tensor = aten._unsafe_index(a, [None] * (a.dim() + dim) + [taps.places])
     if dim == -1:
-        return (aten._unsafe_index(a, [None] * (a.dim() - 1) + [taps.places]) * taps.weights).sum(-2)
-    read = aten._unsafe_index(a, [None] * (a.dim() - 2) + [taps.places])
+        return (read * taps.weights).sum(-2)
     return (read * taps.weights[..., None]).sum(-3)
 
 
