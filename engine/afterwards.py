@@ -37,6 +37,8 @@ class _Beside:
     """By compilation: the graph of the call, and the backward once it was lowered."""
     jobs: list[Job] = field(default_factory=list)
     lock: threading.Lock = field(default_factory=threading.Lock)
+    stop: threading.Event = field(default_factory=threading.Event)
+    """Set when the session's work is cancelled, measuring while compiling too."""
 
 
 _beside: weakref.WeakKeyDictionary[Session, _Beside] = weakref.WeakKeyDictionary()
@@ -103,9 +105,15 @@ def wait(session: Session, timeout: float | None = None) -> bool:
 
 
 def cancel(session: Session) -> None:
-    """Stop the session's background work; what is finished stays."""
+    """Stop the session's background work, and measuring while it compiles; what is finished stays."""
+    _of(session).stop.set()
     for job in tuple(_of(session).jobs):
         job.cancel()
+
+
+def stopped(session: Session) -> threading.Event:
+    """What is set once the session's work is cancelled."""
+    return _of(session).stop
 
 
 def verify(session: Session) -> dict[str, VerifyRecord]:

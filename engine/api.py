@@ -21,7 +21,7 @@ from engine.expectation import expecting
 from engine.ir.context import current_session, recording
 from engine.ir.marks import DYNAMIC, ORIGINALS, STATIC
 from engine.kernels.targets import default_target, parse_target
-from engine.options import MODES, Options
+from engine.options import MODES, TEMPLATES, Options
 from engine.pipeline import BACKENDS, Pipeline, forget_pipelines, pipeline_for
 from engine.records.guards import CallExplanation, GuardsRecord
 from engine.records.session import Session
@@ -59,7 +59,7 @@ __all__ = [
 ]
 
 LEVELS = ("standard", "steps")
-SETTINGS = ("fused_random", "mode", "draw_again")
+SETTINGS = ("fused_random", "mode", "templates", "draw_again")
 """What ``options`` of ``engine.compile`` may name."""
 
 
@@ -90,6 +90,10 @@ def make_options(
         raise errors.BadArgument(f"engine.compile knows no option {min(unknown)!r}: leave it out.")
     if extra.get("mode", "default") not in MODES:
         raise errors.BadArgument(f"The option 'mode' is one of {', '.join(MODES)}, not {extra['mode']!r}.")
+    if extra.get("templates", "never") not in TEMPLATES:
+        raise errors.BadArgument(
+            f"The option 'templates' is one of {', '.join(TEMPLATES)}, not {extra['templates']!r}."
+        )
     if target is not None:
         parse_target(target)
     return Options(backend, bool(fullgraph), dynamic, target, extra)

@@ -7,8 +7,11 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-MODES = ("default", "reduce-overhead")
-"""How kernels are launched on a GPU: one by one, or recorded once for each shape and launched as one (CUDA graphs)."""
+MODES = ("default", "reduce-overhead", "max-autotune", "max-autotune-no-cudagraphs")
+"""How kernels are launched on a GPU: one by one, or recorded once for each shape and launched as one (CUDA graphs). The last two also
+measure where a template is faster than a library, recorded and not."""
+TEMPLATES = ("never", "always", "measured")
+"""When templates compute products and attention: never, wherever one fits, or where it was measured on a GPU to be faster."""
 
 
 @dataclass(frozen=True)
@@ -24,7 +27,13 @@ class Options:
     @property
     def is_recorded(self) -> bool:
         """Whether kernels on a GPU are recorded and launched as one."""
-        return self.extra.get("mode") == "reduce-overhead"
+        return self.extra.get("mode") in ("reduce-overhead", "max-autotune")
+
+    @property
+    def templates(self) -> str:
+        """When templates take the place of library calls: as told, else where the mode measures."""
+        is_tuned = str(self.extra.get("mode", "")).startswith("max-autotune")
+        return str(self.extra.get("templates", "measured" if is_tuned else "never"))
 
 
 @dataclass

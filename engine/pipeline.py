@@ -35,7 +35,8 @@ from engine.ir.graph import origin_of
 from engine.ir.guard import Guard
 from engine.ir.kernel import Program
 from engine.ir.origin import Local, Scope
-from engine.ir.store import folder_of_user
+from engine.ir.store import Store, folder_of_user
+from engine.ir.tuning import ASKED, MEASURED, USUAL, Chooser, Templates
 from engine.options import Options, config
 from engine.records.bytecode import Span
 from engine.records.guards import GuardResult, GuardsRecord, Rejection
@@ -320,7 +321,7 @@ class Pipeline:
         if graph.stage == "backward":
             return self._lower_backward(graph, work, on_gpu=on_gpu)
         if self.options.backend == "triton" and (on_gpu or work.session is not None):
-            program = self._program(graph, work)
+            program = self._program(graph, work, on_gpu=on_gpu)
             if on_gpu and program is not None:
                 try:
                     program, run = self._built(program, graph, work)
@@ -342,7 +343,7 @@ class Pipeline:
                     raise
                 work.fail("kernels", error, "ATen computes what this kernel would have")
                 refused |= dict.fromkeys(error.nodes, str(error))
-            program = self._lowered(graph, refused)
+            program = self._lowered(graph, work, refused, on_gpu=True)
 
     def _executable(self, program: Program, graph: AotGraph, work: _Work) -> Run:
         """What launches a program's kernels on the GPU at hand: one by one, or recorded and replayed as one."""
@@ -364,7 +365,7 @@ class Pipeline:
         if self.options.backend != "triton" or not (on_gpu or work.session is not None):
             return reference(graph)
         try:
-            program, run = self._lowered(graph), None
+            program, run = self._lowered(graph, work, on_gpu=on_gpu), None
             if on_gpu:
                 program, run = self._built(program, graph, work)
         except Exception as error:
@@ -376,22 +377,42 @@ class Pipeline:
         run = reference(graph) if run is None else run
         return run if work.session is None else _telling(run, program, graph, work.session, work.compilation)
 
-    def _lowered(self, graph: AotGraph, refused: Mapping[str, str] = MappingProxyType({})) -> Program:
+    def _chooser(self, work: _Work, *, on_gpu: bool) -> Chooser:
+        """Who says where a template takes a library's place. Without a GPU nothing is measured, and the answer is always the same."""
+        if self.options.templates == ASKED:
+            return Templates()
+        if self.options.templates != MEASURED or not on_gpu:
+            return USUAL
+        from engine.runtime.autotune import tuner
+
+        told = (lambda sentence: None) if work.session is None else work.session.set_stage
+        stop = None if work.session is None else afterwards.stopped(work.session)
+        return tuner(Store(folder_of_user() / "tuned"), told, stop)
+
+    def _lowered(
+        self,
+        graph: AotGraph,
+        work: _Work,
+        refused: Mapping[str, str] = MappingProxyType({}),
+        *,
+        on_gpu: bool,
+    ) -> Program:
         from engine.kernels.targets import default_target
         from engine.kernels.triton import emit
         from engine.lowering.driver import lower
 
         fused_random = bool(self.options.extra.get("fused_random", False))
         target = self.options.target or default_target()
-        return lower(graph, target, emit, fused_random=fused_random, refused=refused)
+        chooser = self._chooser(work, on_gpu=on_gpu)
+        return lower(graph, target, emit, fused_random=fused_random, refused=refused, chooser=chooser)
 
-    def _program(self, graph: AotGraph, work: _Work) -> Program | None:
+    def _program(self, graph: AotGraph, work: _Work, *, on_gpu: bool) -> Program | None:
         from engine.kernels.targets import default_target
 
         target = self.options.target or default_target()
         try:
             with work.timings.stage("lowering"):
-                program = self._lowered(graph)
+                program = self._lowered(graph, work, on_gpu=on_gpu)
         except Exception as error:
             work.fail("lowering", error, "results come from ATen")
             work.tell(lowering=LoweringRecord(target, error=work.failures[-1].sentence))

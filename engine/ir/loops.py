@@ -431,6 +431,35 @@ class Builder:
 
 
 @dataclass(frozen=True)
+class Tiling:
+    """How a product of matrices is cut: tiles of ``rows`` x ``cols``, summed up over slices of ``inner``; ``group`` rows of tiles share columns."""
+
+    rows: int
+    cols: int
+    inner: int
+    num_warps: int = 4
+    num_stages: int = 3
+    group: int = 8
+
+    def __str__(self) -> str:
+        return f"{self.rows}x{self.cols}x{self.inner}, {self.num_warps} warps, {self.num_stages} stages"
+
+
+@dataclass(frozen=True)
+class Product:
+    """What makes a kernel one of a product template: its "dot" op is summed over slices of the inner dimension.
+
+    ``across`` and ``down`` are that dimension as the left side's columns and as the right side's rows; ``batch`` counts matrices.
+    """
+
+    across: Var
+    down: Var
+    batch: Var
+    tiling: Tiling
+    precision: str
+
+
+@dataclass(frozen=True)
 class LoopKernel:
     """One kernel before it has text: operations in order, over a flat outer loop ``x`` and a flat inner (reduced) loop ``r``.
 
@@ -452,6 +481,8 @@ class LoopKernel:
     name: str = ""
     starts: Mapping[str, str | float] = field(default_factory=dict)
     """Buffers that it changes rather than fills: what each starts from, another buffer or a number."""
+    product: Product | None = None
+    """Its loops are those of a template: ``x`` and ``r`` are rows and columns of the product."""
 
     @property
     def is_tiled(self) -> bool:

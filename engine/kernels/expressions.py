@@ -132,17 +132,38 @@ def smaller_or_nan(a, b):
 def tanh_of_half(x):
     square = x * x
     near_zero = x * (1.0 + square * (-0.33333333 + square * (0.13333333 + square * (-0.05396825 + square * 0.02186949))))
-    return tl.where(tl.abs(x) < 0.3, near_zero, 1.0 - 2.0 / (tl.exp(2.0 * x) + 1.0))
+    return tl.where(tl.abs(x) < 0.3, near_zero, 1.0 - libdevice.fast_dividef(2.0, libdevice.fast_expf(2.0 * x) + 1.0))
 """,
     "one_plus_erf": """
 @triton.jit
 def one_plus_erf(x):
     # Abramowitz and Stegun 7.1.26: within 1.5e-7
     size = tl.abs(x)
-    t = 1.0 / (1.0 + 0.3275911 * size)
+    t = libdevice.fast_dividef(1.0, 1.0 + 0.3275911 * size)
     series = 0.254829592 + t * (-0.284496736 + t * (1.421413741 + t * (-1.453152027 + t * 1.061405429)))
-    rest = t * series * tl.exp(-size * size)
+    rest = t * series * libdevice.fast_expf(-x * x)
     return tl.where(x < 0, rest, 2.0 - rest)
+""",
+    "sigmoid_of_half": """
+@triton.jit
+def sigmoid_of_half(x):
+    return libdevice.fast_dividef(1.0, 1.0 + libdevice.fast_expf(-x))
+""",
+    "sine_of_half": """
+@triton.jit
+def sine_of_half(x):
+    if tl.max(tl.abs(x)) < 8000.0:
+        # Less whole half turns, in three parts that multiply without rounding (Cody and Waite, 1980).
+        moved = x * 0.3183098861837907 + 12582912.0
+        turns = moved - 12582912.0
+        rest = ((x - turns * 3.140625) - turns * 9.67502593994140625e-4) - turns * 1.509957990978376e-7
+        square = rest * rest
+        made = rest + rest * square * (-0.16665856 + square * (0.00831431 - square * 0.00018543))
+        sign = moved.to(tl.int32, bitcast=True) << 31
+        sine = (made.to(tl.int32, bitcast=True) ^ sign).to(tl.float32, bitcast=True)
+    else:
+        sine = tl.sin(x)
+    return sine
 """,
     "add_exponents": """
 @triton.jit
@@ -153,6 +174,7 @@ def add_exponents(a, b):
 """,
 }
 """Functions that Triton's portable language lacks, by the name that kernels call them by."""
+HELPERS_WITH_LIBDEVICE = frozenset(("tanh_of_half", "one_plus_erf", "sigmoid_of_half"))
 
 
 def constant_text(value: bool | float, dtype: torch.dtype, *, typed: bool = False) -> str:

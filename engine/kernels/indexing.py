@@ -22,11 +22,13 @@ SCAN_BLOCK = 2_048
 READ_ONCE = 8_192
 """Longest row that one program holds whole where each row is read once and only a few numbers a row are written."""
 READ_ONCE_BLOCK = 4_096
-READ_TWICE = 16_384
+READ_TWICE, READ_TWICE_BLOCK = 16_384, 8_192
 """Longest row that one program holds whole where a row of results depends on all of it; longer ones are read twice, so much at a time."""
 POINTWISE_BLOCK = 2_048
 LEAST_BLOCKS = 1_024
 """Blocks that an elementwise kernel should have: smaller ones keep more of the device busy."""
+MUCH_ARITHMETIC = range(20, 41)
+"""Arithmetic per element for which longer blocks win: there is more to compute while memory is waited for, and registers suffice."""
 MANY_PROGRAMS = 256
 """Programs that keep every multiprocessor of a large device busy: rows are only put together beyond that."""
 TILE_SIDE = 64
@@ -64,6 +66,8 @@ def blocking(kernel: LoopKernel) -> Blocking:
     x = kernel.x.size if isinstance(kernel.x.size, int) else 1 << 20
     if kernel.r is None:
         block = POINTWISE_BLOCK if x >= POINTWISE_BLOCK * LEAST_BLOCKS else POINTWISE_BLOCK // 2
+        if x >= 2 * POINTWISE_BLOCK * LEAST_BLOCKS and sum(op.cost for op in kernel.ops) in MUCH_ARITHMETIC:
+            block = 2 * POINTWISE_BLOCK
         block = min(block, power_of_two(x))
         return Blocking(block, 0, False, 4 if block >= 512 else max(1, block // 128))
     if kernel.is_tiled and not _runs_along(kernel, X):
@@ -79,7 +83,7 @@ def blocking(kernel: LoopKernel) -> Blocking:
     if online and (r is None or r >= READ_ONCE) and _is_read_once(kernel, online):
         return Blocking(1, READ_ONCE_BLOCK, True, 4)
     if online and r is not None and r > READ_TWICE:
-        return Blocking(1, READ_TWICE, True, 16)
+        return Blocking(1, READ_TWICE_BLOCK, True, 8)
     if r is not None and power_of_two(r) <= (LONGEST_SCAN if has_scan else PERSISTENT_LIMIT):
         block = power_of_two(r)
         rows = max(1, min(TILE // block, power_of_two(x // MANY_PROGRAMS), 64)) if block < 1024 else 1

@@ -14,7 +14,7 @@ def live(ops: tuple[Op, ...]) -> list[Op]:
 
 
 def closure(roots: list[Op], ops: tuple[Op, ...], *, in_one_run: bool = False) -> set[int]:
-    """What the roots need; ``in_one_run`` without what reductions that are over needed."""
+    """What the roots need; ``in_one_run`` without what reductions and products that are over needed."""
     seen: set[int] = set()
     stack = list(roots)
     while stack:
@@ -22,7 +22,7 @@ def closure(roots: list[Op], ops: tuple[Op, ...], *, in_one_run: bool = False) -
         if op.number in seen:
             continue
         seen.add(op.number)
-        if not (in_one_run and op.name == "reduce"):
+        if not (in_one_run and op.name in ("reduce", "dot")):
             stack.extend(needs(op, ops))
     return seen
 

@@ -14,6 +14,9 @@ from engine.kernels.text import Text, role
 if TYPE_CHECKING:
     from engine.kernels.triton import Printer
 
+EVICT_LAST, EVICT_FIRST = ', eviction_policy="evict_last"', ', eviction_policy="evict_first"'
+"""What a row that is read again should do in the card's cache: stay until then, and make room afterwards."""
+
 
 class Run:
     """The loop that everything needs whose operands are known after ``level`` earlier runs."""
@@ -36,18 +39,19 @@ class Run:
         """Reductions of this run that are kept up beside another, and that other."""
         return [(op, firsts[op.number]) for op in self.reductions if op.number in firsts]
 
-    def write(self) -> None:
-        """Print the loop, and what follows from it."""
+    def write(self, read: set[int], later: set[int]) -> None:
+        """Print the loop, and what follows from it. Earlier runs have ``read`` what later ones need again: ``later``."""
         if not self.reductions and not self.stores:
             return
         p = self.printer
-        needed = self.needed
+        p.loads_kept = {n: EVICT_LAST if n in later else EVICT_FIRST for n in self.needed & (read | later)}
+        p.stores_pass = bool(read)
         self._start()
         p.add(f"for start in range(0, {p.extent(R)}, COLS):")
         p.indent = "        "
         p.add("col = start + cols")
         for op in p.live:
-            is_needed = op.number in needed or (op.name == "check" and op.args[0].number in needed)
+            is_needed = op.number in self.needed or (op.name == "check" and op.args[0].number in self.needed)
             if is_needed and R in op.space and (op.name not in WRITES or op in self.stores):
                 p.texts.pop(op.number, None)
                 p.write(op)

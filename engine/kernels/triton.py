@@ -15,6 +15,7 @@ from engine.ir.loops import WRITES, LoopKernel, Op, R, X
 from engine.kernels import needs
 from engine.kernels.expressions import (
     HELPERS,
+    HELPERS_WITH_LIBDEVICE,
     SIGNATURE,
     TYPES,
     constant_text,
@@ -40,10 +41,16 @@ COMBINES = {
     "logaddexp": ("add_exponents", "add_exponents"),
 }
 """What puts two parts of a running result together: for whole numbers, for floats."""
+HELPED = {"tanh": "tanh_of_half", "sigmoid": "sigmoid_of_half", "sin": "sine_of_half"}
+"""Helpers that take an operation's place where everything that is read has 16 bits."""
 
 
 def emit(kernel: LoopKernel, target: str) -> KernelSource:
     """The kernel's Triton module. The text is the same for every target: it uses only what all of them have."""
+    if kernel.product is not None:
+        from engine.kernels.products import ProductPrinter
+
+        return ProductPrinter(kernel, kernel.product).source()
     return Printer(kernel).source()
 
 
@@ -62,6 +69,8 @@ class Printer:
         self.helpers: dict[str, None] = {}
         self.uses_libdevice = False
         self.indent = "    "
+        self.loads_kept: dict[int, str] = {}
+        self.stores_pass = False
         self.sizes: dict[Size, str] = {}
         self.live = needs.live(kernel.ops)
         self.uses = needs.uses(self.live)
@@ -189,11 +198,13 @@ class Printer:
             for op in self.live:
                 self.write(op)
             return
-        for level in range(max(self.levels.values(), default=0) + 1):
+        runs = [Run(self, level) for level in range(max(self.levels.values(), default=0) + 1)]
+        for level, run in enumerate(runs):
             for op in self.live:
                 if R not in op.space and self.levels[op.number] == level and op.name != "reduce":
                     self.write(op)
-            Run(self, level).write()
+            before, after = runs[:level], runs[level + 1 :]
+            run.write(set().union(*(r.needed for r in before)), set().union(*(r.needed for r in after)))
 
     def _loop_variables(self) -> None:
         wide = ".to(tl.int64)" if self.kernel.is_wide else ""
@@ -357,16 +368,21 @@ class Printer:
         """Operations that need fewer instructions where everything that is read has 16 bits: their errors are far below those bits."""
         if not self.reads_half or op.dtype != torch.float32:
             return None
-        name, value = "", op.args[0] if op.args else op
-        if op.name == "tanh":
-            name = "tanh_of_half"
+        name, value = HELPED.get(op.name, ""), op.args[0] if op.args else op
+        if op.name == "sin" and not self._fills_block(op):
+            name = ""
         elif op.name == "add" and value.name == "erf" and op.args[1].name == "constant" and op.args[1].value == 1.0:
             name, value = "one_plus_erf", value.args[0]
         if not name:
             return None
         self.helpers[name] = None
+        self.uses_libdevice |= name in HELPERS_WITH_LIBDEVICE
         text = self.text_of(value)
         return Text(f"{name}({text.text})", True, (*text.ops, op.args[0].number, op.number))
+
+    def _fills_block(self, op: Op) -> bool:
+        """Whether a value is a block, of which a largest element can be asked, and no single number."""
+        return op.space >= ({X} if self.block.r_block == 0 else {R} if self.block.is_row else set()) and bool(op.space)
 
     def _scan(self, op: Op) -> Text:
         value, axis = self.masked_value(op), "0" if self.block.is_row else "1"
@@ -399,7 +415,7 @@ class Printer:
         pointer = self.pointers[op.buffer]
         index = self._index(op.index)
         text = pointer if index == "0" else f"{pointer} + {index}"
-        space = {X if v == self.kernel.x else R for v in op.index.variables()}
+        space = self.space_of(op.index)
         for number in op.index.picks():
             space |= self.kernel.ops[number].space
         is_scattered = op.name == "atomic_add" or (op.name == "store" and op.mask is not None)
@@ -407,6 +423,10 @@ class Printer:
         if wanted - space:
             text = f"{text} + tl.zeros({self.shape(wanted)}, tl.int32)"
         return text
+
+    def space_of(self, index: Index) -> set[str]:
+        """Along which loops an index varies, not counting what it reads."""
+        return {X if v == self.kernel.x else R for v in index.variables()}
 
     def _mask(self, op: Op, space: frozenset[str]) -> str:
         parts = []
@@ -424,7 +444,8 @@ class Printer:
 
     def _load(self, op: Op) -> Text:
         masked = (op.mask.number,) if op.mask is not None else ()
-        return Text(f"tl.load({self._place(op)}{self._mask(op, op.space)})", True, (op.number, *masked))
+        hint = self.loads_kept.get(op.number, "")
+        return Text(f"tl.load({self._place(op)}{self._mask(op, op.space)}{hint})", True, (op.number, *masked))
 
     def _check(self, op: Op) -> None:
         """Stop the device where an index is out of bounds, naming the user's line."""
@@ -440,7 +461,7 @@ class Printer:
         if op.args[0].name == "constant":
             value = Text(constant_text(op.args[0].value, op.args[0].dtype), True, value.ops)
         masked = () if op.mask is None else (op.mask.number,)
-        order = ', sem="relaxed"' if op.name == "atomic_add" else ""
+        order = ', sem="relaxed"' if op.name == "atomic_add" else ', cache_modifier=".cs"' if self.stores_pass else ""
         self.add(
             f"tl.{op.name}({self._place(op)}, {value.text}{self._mask(op, op.space)}{order})",
             (*value.ops, op.number, *masked),

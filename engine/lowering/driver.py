@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import operator
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -19,13 +20,15 @@ from engine.ir.graph import ROWS_APART, origin_of
 from engine.ir.index import Size, contiguous_strides, is_same, plain
 from engine.ir.kernel import Program
 from engine.ir.loops import Def
+from engine.ir.tuning import USUAL, Chooser
 from engine.lowering.decompose import decompose, is_library, reason_for
 from engine.lowering.fuse import bases, fuse, probed
 from engine.lowering.masks import masks_as_numbers
-from engine.lowering.memory import layout, strided
+from engine.lowering.memory import alone, layout, strided
 from engine.lowering.ops import complex_lowering_of, lowering_of
 from engine.lowering.share import Emit
 from engine.lowering.table import REAL, ExternNode, Lowering, NotLowered, Tensor, dense_stride, parts_like, sizes_of
+from engine.lowering.templates.choose import with_templates
 from engine.lowering.whole import whole
 from engine.records.bytecode import Span
 
@@ -52,11 +55,13 @@ def lower(
     *,
     fused_random: bool = False,
     refused: Mapping[str, str] = MappingProxyType({}),
+    chooser: Chooser = USUAL,
 ) -> Program:
     """Lower a functional graph to kernels for ``target`` ("cuda:90", "hip:gfx942").
 
     Operators without a lowering become ATen calls, each with its reason. ``fused_random``: kernels draw random numbers themselves, which a
     seed then makes other than in eager. ``refused``: nodes, by their ids, that ATen is to compute, and why; views are made all the same.
+    ``chooser``: says where a template takes a library's place.
 
     Raises:
         LoweringError: something in the graph cannot be expressed at all.
@@ -77,6 +82,8 @@ def lower(
         walk = Walk(graph.compilation, watch.module, graph.stage, saved, refused)
         walk.run()
         schedule = fuse(walk.low.defs, walk.low.externs, walk.kept(), walk.low.apart)
+        returned = {v.base for v in walk.outputs if isinstance(v, Tensor)}
+        schedule = with_templates(schedule, returned, chooser, functools.partial(alone, walk, target, emit), refused)
         program = layout(walk, schedule, target, emit)
         return replace(program, record=replace(program.record, passes=tuple(watch.records)))
     except LoweringError:

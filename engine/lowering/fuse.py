@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field
+from typing import Any
 
 from engine.ir.index import (
     Div,
@@ -26,7 +27,7 @@ from engine.ir.index import (
 )
 from engine.ir.loops import Builder, Coordinates, Def, Demand
 from engine.lowering.table import ExternNode, Tensor
-from engine.records.lowering import FusionDecision
+from engine.records.lowering import Choice, FusionDecision
 
 MAX_MEMBERS = 48
 MAX_READS = 20
@@ -99,8 +100,10 @@ def _row_major(variables: Iterable[Var]) -> tuple[Size, ...]:
 class Schedule:
     """Kernels and ATen calls in an order that respects what reads what, and why each kernel is as it is."""
 
-    steps: tuple[Group | ExternNode, ...]
+    steps: tuple[Any, ...]
+    """Groups, ATen calls, and templates in the place of both."""
     decisions: tuple[FusionDecision, ...]
+    choices: tuple[Choice, ...] = ()
 
 
 def fuse(defs: list[Def], externs: list[ExternNode], kept: set[Def], apart: Collection[Def] = frozenset()) -> Schedule:

@@ -13,10 +13,12 @@ from engine.ir.index import Index, Size, Var, contiguous_strides, exact_quotient
 from engine.ir.kernel import Buffer, Extern, KernelSource, Launch, Program, Ref, Step
 from engine.ir.loops import WRITES, Builder, Def, LoopKernel, Op, R
 from engine.lowering.cost import bytes_moved, flops
-from engine.lowering.fuse import Group, Schedule
+from engine.lowering.fuse import Group, Schedule, bases
 from engine.lowering.reuse import reuse
 from engine.lowering.share import Emit, Printed
 from engine.lowering.table import ExternNode, Tensor
+from engine.lowering.templates.choose import Tiled
+from engine.lowering.templates.products import product_kernel
 from engine.lowering.tile import tiled
 from engine.records.lowering import ExternCall, LoweringRecord
 
@@ -37,7 +39,7 @@ def layout(walk: Walk, schedule: Schedule, target: str, emit: Emit) -> Program:
         if isinstance(step, ExternNode):
             steps.append(_extern(step))
         else:
-            kernel = loops[len(steps)] = loop_kernel(step, printed.next_id, walk, buffers)
+            kernel = loops[len(steps)] = _kernel(step, printed.next_id, walk, buffers)
             steps.append(Launch(printed.source(kernel)))
     outputs = tuple(_ref(v) if isinstance(v, Tensor) else v for v in walk.outputs)
     buffers, reuses = reuse(steps, loops, buffers, outputs)
@@ -46,6 +48,8 @@ def layout(walk: Walk, schedule: Schedule, target: str, emit: Emit) -> Program:
         for e in schedule.steps
         if isinstance(e, ExternNode)
     )
+    lowered = walk.lowered + sum(isinstance(step, Tiled) for step in schedule.steps)
+    told = LoweringRecord(target, schedule.decisions, externs, lowered, walk.computing, choices=schedule.choices)
     program = Program(
         target,
         tuple(name for name, _ in walk.inputs),
@@ -53,11 +57,51 @@ def layout(walk: Walk, schedule: Schedule, target: str, emit: Emit) -> Program:
         tuple(steps),
         outputs,
         walk.symbols,
-        LoweringRecord(target, schedule.decisions, externs, walk.lowered, walk.computing),
+        told,
         walk.module,
     )
     record = replace(program.record, wrapper_text=wrapper_text(program), reuses=reuses)
     return replace(program, record=record)
+
+
+def alone(walk: Walk, target: str, emit: Emit, steps: tuple[Group | ExternNode | Tiled, ...]) -> Program:
+    """A program of some of a schedule's steps, which is given what they read of the others, and returns what they write."""
+    buffers = {made.name: _buffer(made, "intermediate") for step in steps for made in _written(step)}
+    given = {made.name: _buffer(made, "input") for step in steps for made in _read(step) if made.name not in buffers}
+    buffers |= given
+    printed = Printed(emit, target)
+    made: list[Step] = []
+    for step in steps:
+        if isinstance(step, ExternNode):
+            made.append(_extern(step))
+        else:
+            made.append(Launch(printed.source(_kernel(step, printed.next_id, walk, buffers))))
+    written = tuple(Ref(name) for name, buffer in buffers.items() if buffer.kind != "input")
+    return Program(target, tuple(given), buffers, tuple(made), written)
+
+
+def _kernel(step: Group | Tiled, id: str, walk: Walk, buffers: Mapping[str, Buffer]) -> LoopKernel:
+    if isinstance(step, Group):
+        return loop_kernel(step, id, walk, buffers)
+    prefix = f"loop:{walk.low.compilation}"
+    return product_kernel(step.fused, step.tiling, id, prefix, _words(step.fused.origins), buffers)
+
+
+def _written(step: Group | ExternNode | Tiled) -> list[Def]:
+    if isinstance(step, ExternNode):
+        return [r for r in step.results if r is not None]
+    return list(step.stored if isinstance(step, Group) else step.fused.stored)
+
+
+def _read(step: Group | ExternNode | Tiled) -> list[Def]:
+    if isinstance(step, ExternNode):
+        return list(bases(step))
+    found = step.sources() if isinstance(step, Group) else step.fused.sources()
+    return sorted(found, key=lambda d: d.position)
+
+
+def _buffer(made: Def, kind: Literal["input", "intermediate", "output"]) -> Buffer:
+    return Buffer(made.name, made.dtype, made.shape, made.stride, kind, made.is_complex)
 
 
 def _first(values: tuple[str, ...]) -> str:
@@ -75,11 +119,10 @@ def _buffers(walk: Walk, schedule: Schedule) -> dict[str, Buffer]:
     buffers: dict[str, Buffer] = {}
     for made in walk.low.defs:
         if made.kind == "input":
-            buffers[made.name] = Buffer(made.name, made.dtype, made.shape, made.stride, "input", made.is_complex)
+            buffers[made.name] = _buffer(made, "input")
     for step in schedule.steps:
-        for made in step.stored if isinstance(step, Group) else [r for r in step.results if r is not None]:
-            kind: Literal["output", "intermediate"] = "output" if made in returned else "intermediate"
-            buffers[made.name] = Buffer(made.name, made.dtype, made.shape, made.stride, kind, made.is_complex)
+        for made in _written(step):
+            buffers[made.name] = _buffer(made, "output" if made in returned else "intermediate")
     return buffers
 
 

@@ -73,7 +73,7 @@ def _loops(kernel: LoopKernel, roles: tuple[str, ...]) -> Hashable:
         for op in kernel.ops
     )
     dtypes = tuple(kernel.buffers[name].dtype for name in roles)
-    return ops, kernel.x, kernel.r, dtypes, kernel.is_wide
+    return ops, kernel.x, kernel.r, dtypes, kernel.is_wide, kernel.product
 
 
 def _rebound(source: KernelSource, buffers: dict[str, str], kernel: LoopKernel) -> KernelSource:

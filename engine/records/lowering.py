@@ -50,6 +50,19 @@ class BufferReuse(Record):
 
 
 @dataclass(frozen=True, slots=True)
+class Choice(Record):
+    """Of several ways to compute ``nodes`` one was ``taken``; ``ways`` are all with the seconds that each took (None: not measured)."""
+
+    nodes: tuple[str, ...]
+    taken: str
+    reason: str
+    ways: tuple[tuple[str, float | None], ...] = ()
+    device: str = ""
+    is_known: bool = False
+    """It was measured by an earlier process, and read from disk."""
+
+
+@dataclass(frozen=True, slots=True)
 class LoweringRecord(Record):
     """The whole of one graph's lowering. Counts are of ATen nodes that compute (placeholders, outputs and getitems left out)."""
 
@@ -67,3 +80,5 @@ class LoweringRecord(Record):
     reuses: tuple[BufferReuse, ...] = ()
     passes: tuple[PassRecord, ...] = ()
     """Rewrites of the ATen graph before it became loops, in order."""
+    choices: tuple[Choice, ...] = ()
+    """Where a template could do what a library does: which was taken."""

@@ -10,10 +10,11 @@ from typing import Any
 
 @functools.cache
 def mend() -> None:
-    """Make comparisons give truth values, sizes count loops, bfloat16 round to nearest and assertions hold, once a process.
+    """Make comparisons give truth values, sizes count loops, bfloat16 round to nearest and be multiplied, and assertions hold, once a process.
 
     The interpreter labels a comparison's result with its operands' type: a scalar one, spread over a block, became a block of floats,
-    which ``&`` and ``|`` refuse. It cuts float32 off to bfloat16 where every device rounds to the nearest, halves to even. Before Triton 3.7 it hands numpy an array of one element where it needs a whole number, which numpy 2.4
+    which ``&`` and ``|`` refuse. It cuts float32 off to bfloat16 where every device rounds to the nearest, halves to even, and
+    multiplies matrices of bfloat16 as if they were whole numbers. Before Triton 3.7 it hands numpy an array of one element where it needs a whole number, which numpy 2.4
     refuses. Its assertions do nothing unless told otherwise.
     """
     interpreter: Any = importlib.import_module("triton.runtime.interpreter")
@@ -23,6 +24,7 @@ def mend() -> None:
             setattr(builder, name, _truthful(getattr(builder, name)))
     interpreter._patch_lang_tensor = _countable(interpreter._patch_lang_tensor)
     builder.cast_impl = _rounding(builder.cast_impl)
+    builder.create_dot = _widened(builder.create_dot)
     interpreter.interpreter_builder.options = interpreter.InterpreterOptions(debug=True, sanitize_overflow=False)
 
 
@@ -55,6 +57,25 @@ def _rounding(cast: Callable[..., Any]) -> Callable[..., Any]:
         return TensorHandle(_nearest(source.data), tl.bfloat16)
 
     return call
+
+
+def _widened(dot: Callable[..., Any]) -> Callable[..., Any]:
+    def call(builder: Any, left: Any, right: Any, *rest: Any) -> Any:
+        return dot(builder, _wide(left), _wide(right), *rest)
+
+    return call
+
+
+def _wide(held: Any) -> Any:
+    """A block of bfloat16, which the interpreter holds as upper halves, in float32; others as they are."""
+    import numpy as np
+    import triton.language as tl
+    from triton.runtime.interpreter import TensorHandle
+
+    if held.dtype.scalar != tl.bfloat16:
+        return held
+    bits = np.ascontiguousarray(held.data).view(np.uint16).astype(np.uint32) << np.uint32(16)
+    return TensorHandle(bits.view(np.float32), tl.float32)
 
 
 def _nearest(values: Any) -> Any:

@@ -812,6 +812,12 @@ def loss_of_rows_read_once(x: Any, target: Any) -> Any:
     )
 
 
+@case(normal(2, 17000, dtype=BF16), dynamic=False)
+def rows_read_twice(x: Any) -> Any:
+    """Rows too long to hold, of which results depend on all of them."""
+    return torch.log_softmax(x, -1), torch.softmax(x.float(), -1) * 2
+
+
 @case(normal(300, dtype=BF16), normal(300, dtype=F16))
 def curves_of_half(x: Any, y: Any) -> Any:
     """What is read in 16 bits, also where the curve is flat or nearly a line."""
@@ -824,6 +830,18 @@ def curves_of_half(x: Any, y: Any) -> Any:
         F.gelu(x, approximate="tanh"),
         torch.erf(wide),
     )
+
+
+def _angles() -> torch.Tensor:
+    ends = torch.tensor([0.0, -0.0, 30000.0, -9000.0, 60000.0, torch.inf, -torch.inf, torch.nan])
+    return torch.cat([torch.randn(300) * 50, torch.randn(300) * 1e-3, torch.arange(-160, 160) * math.pi, ends]).to(F16)
+
+
+@case(_angles, normal(40, 130, dtype=F16))
+def waves_of_half(x: Any, y: Any) -> Any:
+    """Sines and sigmoids of small, large and endless arguments, alone, by rows and of one number a row."""
+    one = y.amax(-1, keepdim=True)
+    return torch.sin(x), torch.sin(x[:920]), torch.sigmoid(x), torch.sin(y) * torch.sin(one), torch.sigmoid(one)
 
 
 @case(normal(256, 256), normal(256, 256), dynamic=False)

@@ -10,34 +10,40 @@ import json
 import sys
 import traceback
 import warnings
+from collections.abc import Mapping
 
 import torch
 
+from engine.ir.tuning import USUAL, Chooser, Templates
 from engine.kernels.triton import emit
 from engine.lowering.driver import lower
 from engine.runtime.launch import in_interpreter
 from engine.runtime.program import executable
 from tests.engine.lowering.cases import CASES, Case
+from tests.engine.lowering.products import PRODUCTS
 from tests.engine.lowering.tracing import flat, trace
 
 TOLERANCES = {torch.float16: 4e-3, torch.bfloat16: 3e-2}
+OF_SUMS = {torch.float16: 2e-2, torch.bfloat16: 6e-2, torch.float32: 1e-4}
+"""The same for sums of products, whose operands were rounded otherwise, or in another order."""
 
 
-def problems(case: Case, *, is_dynamic: bool) -> list[str]:
+def problems(case: Case, *, is_dynamic: bool, chooser: Chooser = USUAL) -> list[str]:
     """What differs from eager, in words."""
     args = case.args()
     wanted = flat(case.function)(*args)
     graph = trace(case.function, args, is_dynamic=is_dynamic)
-    program = lower(graph, "cuda:90", emit)
+    program = lower(graph, "cuda:90", emit, chooser=chooser)
     found = executable(program, in_interpreter)(*case.args())
-    return [text for k, pair in enumerate(zip(found, wanted, strict=True)) if (text := difference(k, *pair))]
+    limits = TOLERANCES if chooser is USUAL else OF_SUMS
+    return [text for k, pair in enumerate(zip(found, wanted, strict=True)) if (text := difference(k, *pair, limits))]
 
 
-def difference(number: int, found: object, wanted: object) -> str:
+def difference(number: int, found: object, wanted: object, tolerances: Mapping[torch.dtype, float]) -> str:
     """Why one result is wrong, empty if it is right."""
     if not isinstance(wanted, torch.Tensor):
         return "" if found == wanted else f"result {number}: {found} is not {wanted}"
-    tolerance = TOLERANCES.get(wanted.dtype)
+    tolerance = tolerances.get(wanted.dtype)
     limits = {} if tolerance is None else {"rtol": tolerance, "atol": tolerance}
     try:
         torch.testing.assert_close(found, wanted, equal_nan=True, check_stride=True, **limits)
@@ -47,17 +53,20 @@ def difference(number: int, found: object, wanted: object) -> str:
 
 
 def main() -> None:
-    """Run the named cases, or all of them."""
+    """Run the named cases, or all of them; with ``--templates`` those that templates compute, and by templates."""
     warnings.filterwarnings("ignore")
     outcome: dict[str, list[str]] = {}
-    for name, case in CASES.items():
-        if sys.argv[1:] and name not in sys.argv[1:]:
+    names = [name for name in sys.argv[1:] if name != "--templates"]
+    by_template = len(names) < len(sys.argv) - 1
+    chooser: Chooser = Templates() if by_template else USUAL
+    for name, case in (PRODUCTS if by_template else CASES).items():
+        if names and name not in names:
             continue
         for is_dynamic in (False, True):
             if is_dynamic and not case.can_be_dynamic:
                 continue
             try:
-                found = problems(case, is_dynamic=is_dynamic)
+                found = problems(case, is_dynamic=is_dynamic, chooser=chooser)
             except Exception:
                 found = [traceback.format_exc()[-1500:]]
             outcome[f"{name}:{'dynamic' if is_dynamic else 'static'}"] = found

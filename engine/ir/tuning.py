@@ -1,0 +1,69 @@
+"""What lowering asks of whoever can measure: of several ways to compute the same, which is taken, and why."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Protocol
+
+from engine.ir.kernel import Program
+
+NEVER, ASKED, MEASURED = "never", "always", "measured"
+"""When templates are used: never, wherever one fits, or where one was measured to win."""
+
+
+@dataclass(frozen=True)
+class Way:
+    """One way to compute what a question is about: its name, and a program that does it alone."""
+
+    label: str
+    make: Callable[[], Program]
+
+
+@dataclass(frozen=True)
+class Question:
+    """``ways`` compute the same from the same inputs; the first is the usual one, a call of the vendor's library."""
+
+    node: str
+    ways: tuple[Way, ...]
+
+
+@dataclass(frozen=True)
+class Answer:
+    """The position of the way taken, what each took in seconds (None: not measured, or it could not be run), and a sentence."""
+
+    taken: int
+    seconds: tuple[float | None, ...] = ()
+    reason: str = ""
+    is_known: bool = False
+    """It was found in the cache on disk."""
+    device: str = ""
+
+
+class Chooser(Protocol):
+    """Answers questions. Where nothing can be measured the answer is always the same."""
+
+    def choose(self, question: Question) -> Answer:
+        """Which way to take."""
+        ...
+
+
+@dataclass(frozen=True)
+class Usual:
+    """Takes the library's call everywhere, and asks nothing."""
+
+    def choose(self, question: Question) -> Answer:
+        """The first way."""
+        return Answer(0)
+
+
+USUAL = Usual()
+
+
+@dataclass(frozen=True)
+class Templates:
+    """Takes a template wherever one fits: its first configuration."""
+
+    def choose(self, question: Question) -> Answer:
+        """The second way, if there is one."""
+        return Answer(min(1, len(question.ways) - 1), reason="A template was asked for; nothing was measured.")

@@ -1,0 +1,1 @@
+"""Kernels made from templates where loops over elements would be slow: products of matrices and attention."""

@@ -1,0 +1,161 @@
+"""Puts templates in the place of library calls, with the kernels around them taken in, where whoever is asked says so."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass, replace
+
+from engine.ir.kernel import Program
+from engine.ir.loops import Def, Tiling
+from engine.ir.tuning import Answer, Chooser, Question, Usual, Way
+from engine.lowering.fuse import Group, Schedule, bases, bytes_saved
+from engine.lowering.table import ExternNode, Tensor
+from engine.lowering.templates.products import Fused, Multiplied, is_epilogue, is_prologue, multiplied
+from engine.lowering.templates.tilings import tilings
+from engine.records.lowering import Choice, FusionDecision
+
+
+@dataclass(frozen=True, eq=False)
+class Tiled:
+    """A product that a kernel of the template computes, cut this way."""
+
+    fused: Fused
+    tiling: Tiling
+
+
+Step = Group | ExternNode | Tiled
+Alone = Callable[[tuple[Step, ...]], Program]
+"""Makes a program of some of a schedule's steps, which reads the rest as inputs."""
+
+
+def with_templates(
+    schedule: Schedule, kept: Collection[Def], chooser: Chooser, alone: Alone, refused: Mapping[str, str]
+) -> Schedule:
+    """The schedule with a template wherever the chooser takes one.
+
+    ``kept`` are Defs that the program returns. Nodes in ``refused`` stay as they are.
+    """
+    if isinstance(chooser, Usual):
+        return schedule
+    work = _Work(list(schedule.steps), list(schedule.decisions), set(kept), chooser, alone)
+    for step in schedule.steps:
+        if isinstance(step, ExternNode) and not any(o in refused for o in step.origins):
+            call = multiplied(step)
+            if call is not None:
+                work.consider(call)
+    return Schedule(tuple(work.steps), tuple(work.decisions), tuple(work.choices))
+
+
+class _Work:
+    def __init__(
+        self, steps: list[Step], decisions: list[FusionDecision], kept: set[Def], chooser: Chooser, alone: Alone
+    ) -> None:
+        self.steps, self.decisions, self.kept = steps, decisions, kept
+        self.chooser, self.alone = chooser, alone
+        self.choices: list[Choice] = []
+
+    def consider(self, call: Multiplied) -> None:
+        """Ask whether a template computes this product, with all that it can take in and with nothing."""
+        whole = self._fused(call)
+        forms = [whole]
+        if whole.before:
+            forms.append(self._fused(call, takes_before=False))
+        ways = [Way("vendor", functools.partial(self.alone, self._replaced_by(whole)))]
+        candidates: list[Tiled] = []
+        for fused in forms:
+            rest = [s for s in self._replaced_by(whole) if s is not call.extern and s not in _parts(fused)]
+            for tiling in tilings(*call.sizes, call.left.dtype.itemsize):
+                tiled = Tiled(fused, tiling)
+                candidates.append(tiled)
+                ways.append(Way(_label(tiled), functools.partial(self.alone, (*rest, tiled))))
+        answer = self.chooser.choose(Question(call.extern.origins[0] if call.extern.origins else "", tuple(ways)))
+        self.choices.append(_choice(call, ways, answer))
+        if answer.taken == 0:
+            self._stay(call, answer)
+        else:
+            self._take(candidates[answer.taken - 1], answer)
+
+    def _stay(self, call: Multiplied, answer: Answer) -> None:
+        if answer.reason:
+            self.steps[self.steps.index(call.extern)] = replace(call.extern, reason=answer.reason)
+
+    def _take(self, tiled: Tiled, answer: Answer) -> None:
+        fused = tiled.fused
+        last = fused.after or fused.call.extern
+        gone = _parts(fused)
+        self.steps = [tiled if s is last else s for s in self.steps if s is last or s not in gone]
+        for group in (*fused.before, *([] if fused.after is None else [fused.after])):
+            made = next(iter(group.stored))
+            nodes = tuple(dict.fromkeys(o for m in sorted(group.members, key=lambda d: d.position) for o in m.origins))
+            when = "where its tiles are read" if group in fused.before else "before its tiles are stored"
+            reason = f"The template computes it {when}: it never goes through memory. {answer.reason}"
+            self.decisions.append(
+                FusionDecision(fused.call.extern.origins, nodes, True, reason.strip(), bytes_saved(made))
+            )
+
+    def _replaced_by(self, fused: Fused) -> tuple[Step, ...]:
+        """What a template would take the place of, in order."""
+        parts = _parts(fused)
+        return tuple(s for s in self.steps if s in parts)
+
+    def _fused(self, call: Multiplied, *, takes_before: bool = True) -> Fused:
+        readers = self._readers(call.result)
+        after = next((r for r in readers if isinstance(r, Group) and is_epilogue(r, call)), None)
+        if after is not None and not self._can_wait(call, after, readers):
+            after = None
+        others = [r for r in readers if r is not after]
+        before = tuple(self._prologues(call)) if takes_before else ()
+        is_seen = call.result in self.kept or bool(others)
+        return Fused(call, before, after, is_kept=after is None or is_seen)
+
+    def _can_wait(self, call: Multiplied, after: Group, readers: list[Step]) -> bool:
+        """Whether nobody needs the product before the kernel that would take it in."""
+        at = self.steps.index(after)
+        return all(self.steps.index(r) >= at for r in readers)
+
+    def _prologues(self, call: Multiplied) -> list[Group]:
+        found = []
+        for operand in (call.left, call.right):
+            made = operand.base
+            group = next((s for s in self.steps if isinstance(s, Group) and made in s.stored), None)
+            if group is None or made in self.kept or self._readers(made) != [call.extern]:
+                continue
+            if is_prologue(group, operand) and group not in found and not _reads(call.added, made):
+                found.append(group)
+        return found
+
+    def _readers(self, made: Def) -> list[Step]:
+        return [s for s in self.steps if made in _sources(s)]
+
+
+def _reads(value: Tensor | None, made: Def) -> bool:
+    return value is not None and value.base is made
+
+
+def _sources(step: Step) -> Collection[Def]:
+    if isinstance(step, Group):
+        return step.sources()
+    return step.fused.sources() if isinstance(step, Tiled) else set(bases(step))
+
+
+def _parts(fused: Fused) -> list[Step]:
+    """The steps that a template stands for."""
+    return [*fused.before, fused.call.extern, *([] if fused.after is None else [fused.after])]
+
+
+def _label(tiled: Tiled) -> str:
+    within = " with its operands computed on the way" if tiled.fused.before else ""
+    return f"template {tiled.tiling}{within}"
+
+
+def _choice(call: Multiplied, ways: list[Way], answer: Answer) -> Choice:
+    taken = answer.seconds or (None,) * len(ways)
+    return Choice(
+        call.extern.origins,
+        ways[answer.taken].label,
+        answer.reason,
+        tuple((way.label, seconds) for way, seconds in zip(ways, taken, strict=True)),
+        answer.device,
+        answer.is_known,
+    )

@@ -1,0 +1,206 @@
+"""Answers by measuring on the GPU at hand: each way to compute something runs on made-up numbers, and what was found is kept on disk."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import statistics
+import threading
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+
+from engine.ir.binary import static_size
+from engine.ir.kernel import Launch, Program, Ref
+from engine.ir.store import NotStored, Store
+from engine.ir.tuning import Answer, Question
+from engine.runtime.launch import Bind, on_gpu
+from engine.runtime.measured import Clock, cold_clock
+from engine.runtime.program import Run, executable
+
+QUICK, THOROUGH = 3, 11
+"""Runs of each way at first, and of the best of them afterwards."""
+FINALISTS = 3
+MARGIN = 0.98
+"""The library's call stays unless something takes less than this part of its time."""
+BUILDERS = 8
+"""Threads that compile ways."""
+WRONG = 0.05
+"""Difference from the library's results, in units of the largest of them, from which a way is not taken, however fast."""
+LIMIT = 120.0
+"""Seconds of measuring for one graph, after which the usual way is taken."""
+
+
+@dataclass
+class Tuner:
+    """Chooses by time. ``told`` hears what is being measured; ``stop`` set, everything else is done the usual way."""
+
+    device: str
+    clock: Clock
+    bind: Bind = on_gpu
+    store: Store | None = None
+    told: Callable[[str], None] = lambda sentence: None
+    stop: threading.Event = field(default_factory=threading.Event)
+    limit: float = LIMIT
+    _spent: float = 0.0
+    _asked: int = 0
+
+    def choose(self, question: Question) -> Answer:
+        """The fastest way: as found on disk, or measured now."""
+        if len(question.ways) < 2:
+            return Answer(0)
+        self._asked += 1
+        programs = [way.make() for way in question.ways]
+        if not all(map(_is_static, programs)):
+            return Answer(0, reason="Its sizes vary: the library's call serves them all.")
+        key = _key(programs, self.device)
+        known = self._known(key, len(programs))
+        if known is not None:
+            return self._answer(question, known, is_known=True)
+        if self.stop.is_set() or self._spent > self.limit:
+            return Answer(0, reason="Measuring was stopped: the library's call is the usual way.")
+        started = time.perf_counter()
+        self.told(f"tuning {self._asked}: {len(programs)} ways to compute {question.node}")
+        try:
+            seconds = self._measured(programs)
+        except torch.OutOfMemoryError:
+            return Answer(0, reason="The card has no room to measure other ways: the library's call is the usual one.")
+        finally:
+            self._spent += time.perf_counter() - started
+        if not self.stop.is_set():
+            self._keep(key, seconds)
+        return self._answer(question, seconds)
+
+    def _answer(self, question: Question, seconds: Sequence[float | None], *, is_known: bool = False) -> Answer:
+        usual = seconds[0]
+        others = [(s, n) for n, s in enumerate(seconds) if n and s is not None]
+        if not others or usual is None:
+            return Answer(0, tuple(seconds), "No template could be measured.", is_known, self.device)
+        best, at = min(others)
+        taken = at if best < MARGIN * usual else 0
+        first = f"the library's call, with the kernels around it, takes {usual * 1e6:.1f} us"
+        second = f"the best template {best * 1e6:.1f} us ({question.ways[at].label.removeprefix('template ')})"
+        when = "Measured before on" if is_known else "Measured on"
+        return Answer(taken, tuple(seconds), f"{when} {self.device}: {first}, {second}.", is_known, self.device)
+
+    def _measured(self, programs: Sequence[Program]) -> list[float | None]:
+        given = {name: value for p in programs for name, value in _inputs(p).items()}
+        with ThreadPoolExecutor(BUILDERS, thread_name_prefix="engine-tune") as pool:
+            runs = list(pool.map(self._built, programs))
+        works: list[Callable[[], Any] | None] = []
+        wanted: dict[str, Any] = {}
+        for program, run in zip(programs, runs, strict=True):
+            work = None if run is None else _work(run, [given[name] for name in program.inputs])
+            works.append(work if work is not None and self._is_right(program, work, wanted) else None)
+        found = [None if w is None or self.stop.is_set() else self._time(w, QUICK) for w in works]
+        best = sorted((s, n) for n, s in enumerate(found) if s is not None)[:FINALISTS]
+        for n in {0, *(n for _, n in best)}:
+            work = works[n]
+            if work is not None and not self.stop.is_set():
+                found[n] = self._time(work, THOROUGH)
+        return found
+
+    def _built(self, program: Program) -> Run | None:
+        try:
+            return executable(program, self.bind)
+        except Exception:  # it does not fit this card: not a way
+            return None
+
+    def _is_right(self, program: Program, work: Callable[[], Any], wanted: dict[str, Any]) -> bool:
+        """Whether a way gives what the first one gave."""
+        try:
+            results = dict(zip((o.buffer for o in program.outputs if isinstance(o, Ref)), work(), strict=True))
+        except torch.OutOfMemoryError:
+            raise
+        except Exception:
+            return False
+        if not wanted:
+            wanted.update(results)
+            return True
+        return all(_agree(results[name], wanted[name]) for name in results.keys() & wanted.keys())
+
+    def _time(self, work: Callable[[], Any], times: int) -> float:
+        return statistics.median(self.clock(work) for _ in range(times))
+
+    def _known(self, key: str, ways: int) -> list[float | None] | None:
+        """What an earlier process found; None where there is nothing that can be used."""
+        if self.store is None:
+            return None
+        try:
+            text = self.store.get(key)
+            found = None if text is None else json.loads(text)
+        except (NotStored, ValueError):
+            return None
+        if not isinstance(found, list) or len(found) != ways:
+            return None
+        is_usable = all(s is None or (type(s) is float and 0 < s < 1e3) for s in found)
+        return found if is_usable else None
+
+    def _keep(self, key: str, seconds: Sequence[float | None]) -> None:
+        if self.store is None:
+            return
+        try:
+            self.store.put(key, json.dumps(list(seconds)))
+        except NotStored:  # the next process measures again
+            return
+
+
+def tuner(
+    store: Store | None, told: Callable[[str], None] = lambda sentence: None, stop: threading.Event | None = None
+) -> Tuner:
+    """One for the current GPU."""
+    name = torch.cuda.get_device_name()
+    return Tuner(name, cold_clock(), store=store, told=told, stop=stop or threading.Event())
+
+
+def _work(run: Run, given: list[Any]) -> Callable[[], Any]:
+    return lambda: run(*given)
+
+
+def _is_static(program: Program) -> bool:
+    sizes = [s for b in program.buffers.values() for s in (*b.shape, *b.stride)]
+    return all(static_size(s) is not None for s in sizes)
+
+
+def _inputs(program: Program) -> dict[str, torch.Tensor]:
+    """Made-up numbers in every buffer that the program is given: whole numbers are zero, so that they are places in any table."""
+    generator = torch.Generator("cuda" if torch.cuda.is_available() else "cpu").manual_seed(0)
+    made: dict[str, torch.Tensor] = {}
+    for name in program.inputs:
+        buffer = program.buffers[name]
+        value = torch.empty_strided(buffer.shape, buffer.stride, dtype=buffer.dtype, device=generator.device)  # type: ignore[arg-type]
+        made[name] = value.normal_(generator=generator) if buffer.dtype.is_floating_point else value.zero_()
+    return made
+
+
+def _agree(found: torch.Tensor, wanted: torch.Tensor) -> bool:
+    if not wanted.is_floating_point() or not wanted.numel():
+        return torch.equal(found, wanted)
+    found, wanted = found.float(), wanted.float()
+    off = (found - wanted).abs().max()
+    return bool(off <= WRONG * wanted.abs().max().clamp(min=1e-6))
+
+
+def _key(programs: Sequence[Program], device: str) -> str:
+    """A digest of all that the answer depends on: what each way runs, on what, by which versions."""
+    import triton
+
+    parts = [device, torch.__version__, str(torch.version.cuda), triton.__version__, [_told(p) for p in programs]]
+    return hashlib.sha256(json.dumps(parts).encode()).hexdigest()
+
+
+def _told(program: Program) -> list[Any]:
+    steps = []
+    for step in program.steps:
+        if isinstance(step, Launch):
+            k = step.kernel
+            values = [(a.name, a.triton_type, str(a.value)) for a in k.args]
+            steps.append(["kernel", k.text, values, str(k.grid), k.num_warps, k.num_stages])
+        else:
+            steps.append(["call", str(step.target), str(step.args), str(dict(step.kwargs))])
+    buffers = [[n, str(b.dtype), str(b.shape), str(b.stride), b.kind] for n, b in sorted(program.buffers.items())]
+    return [steps, buffers]

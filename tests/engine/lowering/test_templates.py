@@ -1,0 +1,215 @@
+"""Products of matrices by a template: right values in Triton's interpreter, on every target, with what stands around them taken in."""
+
+from __future__ import annotations
+
+import functools
+import importlib.util
+import json
+import os
+import pathlib
+import subprocess
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+import torch
+
+import engine
+from engine.ir.kernel import Extern, KernelSource, Launch, Program
+from engine.ir.tuning import Answer, Chooser, Question, Templates
+from engine.kernels.targets import TARGETS, compile_kernel
+from engine.kernels.triton import emit
+from engine.lowering.driver import lower
+from engine.lowering.templates.tilings import tilings
+from engine.runtime.interpret import verify
+from tests.engine.lowering.products import PRODUCTS
+from tests.engine.lowering.tracing import trace
+
+ROOT = pathlib.Path(__file__).parents[3]
+F = torch.nn.functional
+BF16 = torch.bfloat16
+needs_triton = pytest.mark.skipif(importlib.util.find_spec("triton") is None, reason="no Triton here")
+
+
+@functools.cache
+def outcomes() -> dict[str, list[str]]:
+    """What the interpreter's process found, for all cases at once."""
+    done = subprocess.run(
+        [sys.executable, "-m", "tests.engine.lowering.in_interpreter", "--templates"],
+        cwd=ROOT,
+        env={**os.environ, "TRITON_INTERPRET": "1"},
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    found: dict[str, list[str]] = json.loads(done.stdout.splitlines()[-1])
+    return found
+
+
+@needs_triton
+@pytest.mark.parametrize("name", PRODUCTS)
+def test_equals_eager(name: str) -> None:
+    """Every result of the case agrees with eager."""
+    assert outcomes()[f"{name}:static"] == []
+
+
+def program(function: Callable[..., Any], *args: torch.Tensor, chooser: Chooser | None = None) -> Program:
+    """A function's program, with templates wherever one fits."""
+    return lower(trace(function, args), "cuda:90", emit, chooser=chooser or Templates())
+
+
+def linear(x: Any, w: Any, b: Any) -> Any:
+    """A layer and its activation."""
+    return F.gelu(torch.addmm(b, x, w.t()))
+
+
+ARGS = (torch.randn(256, 96).to(BF16), torch.randn(320, 96).to(BF16), torch.randn(320).to(BF16))
+
+
+@needs_triton
+@pytest.mark.parametrize("target", TARGETS)
+def test_every_target_compiles_it(target: str) -> None:
+    """A product with its bias and activation becomes machine code, on NVIDIA's with tensor cores, without a GPU."""
+    (kernel,) = program(linear, *ARGS).kernels
+    record = compile_kernel(kernel, target)
+    assert not record.error
+    text = next(x.text for x in record.listings if x.stage in ("ptx", "amdgcn"))
+    assert any(word in text for word in ("wgmma", "mma.sync", "tcgen05.mma", "v_mfma"))
+
+
+@needs_triton
+def test_a_target_with_little_shared_memory_gets_thinner_slices(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The same tiles, with less on the way at once."""
+    from dataclasses import replace
+
+    from engine.kernels import resources
+
+    (kernel,) = program(linear, *ARGS).kernels
+    taken = compile_kernel(kernel, "cuda:80").resources
+    assert taken is not None
+    assert taken.shared_bytes
+    monkeypatch.setitem(
+        resources.FACTS, "cuda:80", replace(resources.FACTS["cuda:80"], block_shared=taken.shared_bytes - 1)
+    )
+    record = compile_kernel(kernel, "cuda:80")
+    assert not record.error
+    assert record.configuration.startswith("It runs with INNER=")
+
+
+def lines_of(kernel: KernelSource, text: str) -> list[set[str]]:
+    """The nodes behind each line that holds a text."""
+    origins = {op.id: op.origins for op in kernel.ops}
+    found = zip(kernel.text.splitlines(), kernel.line_ops, strict=True)
+    return [{o.rpartition(":")[2] for i in ops for o in origins[i]} for line, ops in found if text in line]
+
+
+def test_lines_know_the_nodes_they_come_from() -> None:
+    """The sum is the product's, what follows it the activation's; the store is both."""
+    (kernel,) = program(linear, *ARGS).kernels
+    assert lines_of(kernel, "tl.dot(") == [{"addmm"}]
+    assert lines_of(kernel, "arg1_ptr +") == [{"addmm"}]
+    assert lines_of(kernel, "gelu = ") == [{"gelu"}]
+    assert kernel.flops is not None
+    assert kernel.flops > 2 * 256 * 320 * 96
+    assert kernel.bytes_moved == 2 * (256 * 96 + 320 * 96 + 320 + 256 * 320)
+
+
+@needs_triton
+def test_a_template_is_verified_like_any_kernel() -> None:
+    """The interpreter runs it on ATen's values, and finds no difference."""
+    graph = trace(linear, ARGS)
+    found = verify(lower(graph, "cuda:90", emit, chooser=Templates()), graph, ARGS)
+    assert [r.outcome for r in found.values()] == ["close"] or [r.outcome for r in found.values()] == ["equal"]
+
+
+def test_nothing_changes_unless_it_is_asked_for() -> None:
+    """Without anyone who measures, the library computes products, and nothing is recorded."""
+    usual = lower(trace(linear, ARGS), "cuda:90", emit)
+    assert [type(s) for s in usual.steps] == [Extern, Launch]
+    assert usual.record.choices == ()
+
+
+@dataclass
+class Picky:
+    """Takes the ways at these positions, one question after the other, and keeps what it was asked."""
+
+    positions: list[int]
+    asked: list[Question] = field(default_factory=list)
+
+    def choose(self, question: Question) -> Answer:
+        """The next position."""
+        self.asked.append(question)
+        return Answer(self.positions[len(self.asked) - 1], reason="It was told to.")
+
+
+def test_ways_compute_the_same_alone() -> None:
+    """Each way is a program of its own with the same inputs: the call with the kernels around it, and the template instead of both."""
+    picky = Picky([0])
+    made = program(linear, *ARGS, chooser=picky)
+    assert [type(s) for s in made.steps] == [Extern, Launch]
+    assert made.record.externs[0].reason == "It was told to."
+    (question,) = picky.asked
+    usual, *others = (way.make() for way in question.ways)
+    assert [type(s) for s in usual.steps] == [Extern, Launch]
+    assert {len(o.steps) for o in others} == {1}
+    assert {frozenset(p.inputs) for p in (usual, *others)} == {frozenset(("arg0_1", "arg1_1", "arg2_1"))}
+    assert made.record.choices[0].taken == "vendor"
+
+
+def test_what_is_cheap_is_computed_on_the_way_or_before() -> None:
+    """An operand that a kernel casts: some ways cast it as tiles are read, the others let the kernel be."""
+
+    def cast(x: Any, w: Any) -> Any:
+        return x @ w.to(BF16)
+
+    picky = Picky([1])
+    args = (torch.randn(64, 64).to(BF16), torch.randn(64, 64))
+    taken = program(cast, *args, chooser=picky)
+    assert len(taken.kernels) == 1
+    labels = [way.label for way in picky.asked[0].ways]
+    last = program(cast, *args, chooser=Picky([len(labels) - 1]))
+    assert len(last.kernels) == 2
+    assert {len(way.make().kernels) for way in picky.asked[0].ways} == {1, 2}
+
+
+def test_ways_are_few_and_fit() -> None:
+    """The model leaves a handful, whose slices fit into shared memory, and prefers flat tiles for few rows."""
+    for sizes in ((1, 16, 50257, 768), (1, 4096, 4096, 4096), (12, 512, 512, 64), (1, 300, 17, 20)):
+        found = tilings(*sizes, 2)
+        assert 1 <= len(found) <= 8
+        assert all(2 * (t.rows + t.cols) * t.inner * t.num_stages <= 200_000 for t in found)
+    assert tilings(1, 16, 50257, 768, 2)[0].rows == 16
+    assert tilings(1, 4096, 4096, 4096, 2)[0].rows >= 64
+
+
+def test_an_option_asks_for_templates() -> None:
+    """A session shows the template's kernel without a GPU, and results are eager's; other words are refused in a sentence."""
+    engine.reset()
+    model = torch.nn.Sequential(torch.nn.Linear(32, 64), torch.nn.ReLU())
+    x = torch.randn(48, 32)
+    with engine.record() as session, torch.no_grad():
+        found = engine.compile(model, options={"templates": "always"})(x)
+    torch.testing.assert_close(found, model(x))
+    (compiled,) = session.compilations
+    assert ["tl.dot" in k.text for k in compiled.kernels] == [True]
+    assert compiled.lowering is not None
+    assert compiled.lowering.externs == ()
+    assert compiled.lowering.choices[0].reason == "A template was asked for; nothing was measured."
+    with pytest.raises(engine.errors.BadArgument, match="'templates' is one of never, always, measured"):
+        engine.compile(model, options={"templates": "sometimes"})
+
+
+def test_measuring_without_a_gpu_is_the_library_every_time() -> None:
+    """The mode that measures changes nothing where there is nothing to measure on."""
+    if torch.cuda.is_available():
+        pytest.skip("this machine has something to measure on")
+    engine.reset()
+    with engine.record() as session:
+        engine.compile(lambda x: torch.relu(x @ x), options={"mode": "max-autotune"})(torch.randn(32, 32))
+    (compiled,) = session.compilations
+    assert compiled.lowering is not None
+    assert [e.is_library for e in compiled.lowering.externs] == [True]
