@@ -87,7 +87,10 @@ def test_a_decorator_with_options() -> None:
         ({"target": "h100"}, "no target 'h100'"),
         ({"dynamic": "yes"}, "dynamic must be"),
         ({"options": {"mood": "fast"}}, "no option 'mood'"),
-        ({"options": {"mode": "fast"}}, "is one of default, reduce-overhead, not 'fast'"),
+        (
+            {"options": {"mode": "fast"}},
+            "is one of default, reduce-overhead, max-autotune, max-autotune-no-cudagraphs, not 'fast'",
+        ),
     ],
 )
 def test_wrong_arguments_are_refused_in_a_sentence(arguments: dict[str, Any], words: str) -> None:
