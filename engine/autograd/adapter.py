@@ -52,8 +52,8 @@ class Recorder(Protocol):
         """Two gradients that meet."""
         ...
 
-    def accumulate(self, variable: Any, grad: Any) -> Any:
-        """Into a leaf's ``.grad``."""
+    def accumulate(self, variable: Any, grad: Any, old: Any) -> Any:
+        """Into a leaf's ``.grad``, which was ``old``."""
         ...
 
     def hook(self, kind: str, place: int, values: Sequence[Any], others: Sequence[Any] = ()) -> list[Any]:
@@ -153,7 +153,8 @@ class Protocol213:
     def accumulate_grad(self, variable: Any, *rest: Any) -> Any:
         """(variable, grad[, has post hooks]), and since 2.13 (variable, variable's grad, grad, has post hooks), which wants an answer."""
         is_old = len(rest) < 3
-        result = self._to.accumulate(variable, rest[0] if is_old else rest[1])
+        grad, before = (rest[0], getattr(variable, "grad", None)) if is_old else (rest[1], rest[0])
+        result = self._to.accumulate(variable, grad, before)
         return None if is_old else result
 
     @_safely(lambda values, *_: values)

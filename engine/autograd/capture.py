@@ -58,6 +58,8 @@ class Captured:
     devices: tuple[torch.device, ...]
     sizes: int
     """How many sizes are symbols."""
+    added_to: int = 0
+    """How many leaves have a ``.grad`` already."""
 
 
 class Refused(Exception):
@@ -80,6 +82,7 @@ class Capture:
         self._inputs: tuple[torch.Tensor, ...] = ()
         self._devices: tuple[torch.device, ...] = ()
         self._count = 0
+        self._added_to = 0
         self._sizes = Sizes()
         self._failure: BaseException | None = None
         self._zeros: Any = _Zeros(self.zeros)
@@ -193,7 +196,8 @@ class Capture:
         step = Step("add", "add", (first, second), self._calls[-1])
         return self._stand_in(Value(step, None, (*(first.terms or (first,)), second)))
 
-    def accumulate(self, variable: Any, grad: Any) -> Any:
+    def accumulate(self, variable: Any, grad: Any, old: Any) -> Any:
+        self._added_to += old is not None
         step = self._step("accumulate", "accumulate_grad", variable, grad)
         return self._stand_in(Value(step), like=variable)
 
@@ -245,7 +249,7 @@ class Capture:
         calls = tuple(c for c in self._calls if c.index >= 0 or c.steps)
         self._values.clear()
         self._alive.clear()
-        return Captured(calls, returned, self._inputs, self._devices, self._count)
+        return Captured(calls, returned, self._inputs, self._devices, self._count, self._added_to)
 
 
 class _Zeros(TorchDispatchMode):

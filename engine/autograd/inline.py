@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from itertools import islice
 from typing import Any
 
 import torch
 import torch.fx
 
 from engine.autograd.program import CALL, FUNCTION, KIND, named
-from engine.autograd.targets import unchanged
+from engine.autograd.targets import unchanged, zeros
 from engine.ir.graph import origin_of, set_origin
 from engine.ir.inlined import INLINED, Inlined
 
@@ -55,21 +56,25 @@ def _inlined_of(node: torch.fx.Node) -> Inlined | None:
 
 def _why_not(node: torch.fx.Node, known: Inlined) -> str:
     """Why a compiled call's node must be called as it is; empty when its graph can stand for it."""
-    grads: Any = node.args[3]
-    if any(grads[n] is None for n in known.differentiable):
-        return "not all of its results were used"
-    if None in known.layouts:
-        return "its sizes are symbols"
     if any(u.target is not operator.getitem for u in node.users):
         return "its gradients are used together"
-    for inner in known.graph.graph.nodes:
-        if inner.op in ("placeholder", "output") or inner.target is operator.getitem:
-            continue
-        if not isinstance(inner.target, torch._ops.OpOverload) or inner.target._schema.is_mutable:
-            return f"{inner.name} is no functional operator"
-        if torch.Tag.nondeterministic_seeded in inner.target.tags or inner.target.namespace not in ("aten", "prims"):
-            return f"{inner.name} must run where it stands"
+    return next((reason for inner in known.graph.graph.nodes if (reason := _unfit(inner))), "")
+
+
+def _unfit(inner: torch.fx.Node) -> str:
+    if inner.op in ("placeholder", "output") or _is_of_sizes(inner):
+        return ""
+    if not isinstance(inner.target, torch._ops.OpOverload) or inner.target._schema.is_mutable:
+        return f"{inner.name} is no functional operator"
+    if torch.Tag.nondeterministic_seeded in inner.target.tags or inner.target.namespace not in ("aten", "prims"):
+        return f"{inner.name} must run where it stands"
     return ""
+
+
+def _is_of_sizes(inner: torch.fx.Node) -> bool:
+    """Whether it computes with sizes, or takes something out of a list."""
+    module, name = getattr(inner.target, "__module__", ""), getattr(inner.target, "__name__", "")
+    return module in ("_operator", "math") or (module == "torch" and name.startswith("sym_"))
 
 
 def _put(graph: torch.fx.Graph, node: torch.fx.Node, known: Inlined, values: Values) -> tuple[Any, ...]:
@@ -84,14 +89,22 @@ def _put(graph: torch.fx.Graph, node: torch.fx.Node, known: Inlined, values: Val
 
     if check:
         put(named("unchanged", unchanged), (*check, tuple(s for s in saved if s is not None)), "unchanged", "check")
-    numbers = put(named("open", known.open), (context,), "opened", "open")
-    given: list[Any] = [*saved]
-    given += [put(operator.getitem, (numbers, n), "number", "item") for n in range(known.numbers)]
-    for place, (size, stride) in zip(known.differentiable, _layouts(known), strict=True):
-        given.append(put(named("laid_out", known.laid_out), (grads[place], size, stride), "tangent", "add"))
+    opened = put(named("open", known.open), (context,), "opened", "open")
+    count = known.numbers + sum(2 * rank for rank in known.layouts if isinstance(rank, int))
+    numbers = [put(operator.getitem, (opened, n), "number", "item") for n in range(count)]
+    given: list[Any] = [*saved, *numbers[: known.numbers]]
+    standing, wants_zeros = known.standing_for(tuple(grads[n] is not None for n in known.differentiable))
+    tangents = [n for n in known.graph.graph.nodes if n.op == "placeholder"][known.tensors + known.numbers :]
+    layouts = _layouts(known, numbers[known.numbers :])
+    for place, (size, stride), tangent in zip(known.differentiable, layouts, tangents, strict=True):
+        if grads[place] is not None:
+            given.append(put(named("laid_out", known.laid_out), (grads[place], size, stride), "tangent", "add"))
+        elif wants_zeros:
+            like = tangent.meta["val"]
+            given.append(put(named("zeros", zeros), (size, like.dtype, like.device), "tangent", "zeros"))
     inner: dict[torch.fx.Node, Any] = {}
     returned: Any = ()
-    for old in known.graph.graph.nodes:
+    for old in standing.graph.nodes:
         if old.op == "placeholder":
             inner[old] = given[len(inner)]
         elif old.op == "output":
@@ -102,8 +115,13 @@ def _put(graph: torch.fx.Graph, node: torch.fx.Node, known: Inlined, values: Val
     return tuple(None if n is None else returned[n] for n in known.gradients)
 
 
-def _layouts(known: Inlined) -> list[tuple[tuple[int, ...], tuple[int, ...]]]:
-    return [layout for layout in known.layouts if layout is not None]
+def _layouts(known: Inlined, numbers: Sequence[Any]) -> list[tuple[Sequence[Any], Sequence[Any]]]:
+    """Size and stride of each tangent; nodes of the graph where they are symbols."""
+    rest = iter(numbers)
+    return [
+        (tuple(islice(rest, layout)), tuple(islice(rest, layout))) if isinstance(layout, int) else layout
+        for layout in known.layouts
+    ]
 
 
 def _marked(made: torch.fx.Node, node: torch.fx.Node) -> torch.fx.Node:

@@ -20,6 +20,8 @@ class Shape:
     inputs: tuple[tuple[str, str], ...]
     """Type and device of each tensor input."""
     sizes: int
+    added_to: int = 0
+    """Leaves that have a ``.grad`` already."""
 
     @property
     def accumulating(self) -> int:
@@ -35,7 +37,7 @@ def shape_of(id: str, captured: Captured) -> Shape:
     inputs = tuple(
         (str(t.dtype).removeprefix("torch."), str(d)) for t, d in zip(captured.inputs, captured.devices, strict=True)
     )
-    return Shape(id, tuple(c.name for c in captured.calls), steps, inputs, captured.sizes)
+    return Shape(id, tuple(c.name for c in captured.calls), steps, inputs, captured.sizes, captured.added_to)
 
 
 def miss_reason(shape: Shape, before: Sequence[Shape]) -> MissReason:
@@ -68,13 +70,17 @@ def _difference(new: Shape, old: Shape) -> tuple[str, tuple[str, ...]]:
         return f"other hooks than {old.id}, at {len(changed)} {'node' if len(changed) == 1 else 'nodes'}", details
     if new.sizes != old.sizes:
         return f"sizes changed since {old.id}: {new.sizes} of them are symbols now, {old.sizes} were before", ()
-    extra = len(new.inputs) - len(old.inputs)
-    if extra and new.accumulating:
+    extra = new.added_to - old.added_to
+    if extra:
         now = "have a .grad to add to now" if extra > 0 else "have no .grad any more"
         return (
             f"{abs(extra)} of {new.accumulating} leaves {now}, unlike {old.id}: zero_grad(set_to_none=True) keeps them alike",
             (),
         )
+    kept_more = len(new.inputs) - len(old.inputs)
+    if kept_more:
+        word = "more" if kept_more > 0 else "fewer"
+        return f"the forward kept {abs(kept_more)} {word} tensors for its backward than in {old.id}", ()
     for n, (given, kept) in enumerate(zip(new.inputs, old.inputs, strict=False)):
         if given != kept:
             return f"input {n} is {' on '.join(given)}, it was {' on '.join(kept)} in {old.id}", ()

@@ -17,16 +17,20 @@ class Inlined:
     """``graph`` takes saved tensors, saved numbers and a tangent for each of the positions ``differentiable`` of the call's results.
 
     It returns gradients; ``gradients`` says, for each input of the call, which of them is its. ``layouts`` are sizes and strides that each
-    tangent must have, None where they are symbols.
+    tangent must have; where they are symbols, the tangent's number of dimensions.
     """
 
     graph: torch.fx.GraphModule
     tensors: int
     numbers: int
     differentiable: tuple[int, ...]
-    layouts: tuple[tuple[tuple[int, ...], tuple[int, ...]] | None, ...]
+    layouts: tuple[tuple[tuple[int, ...], tuple[int, ...]] | int, ...]
     gradients: tuple[int | None, ...]
     open: Callable[[Any], tuple[Any, ...]]
-    """Of a node of this kind: the numbers that it saved; lets go of what else it holds."""
+    """Of a node of this kind: the numbers that it saved, then sizes and strides of tangents where they are symbols, one by one; lets go of what
+    else it holds."""
+    standing_for: Callable[[tuple[bool, ...]], tuple[torch.fx.GraphModule, bool]]
+    """The graph for calls where only these tangents are there, with None for gradients that nothing flows to; and whether it wants zeros for
+    the others."""
     laid_out: Callable[[Any, Any, Any], Any]
     """A tangent in the layout that the graph wants."""

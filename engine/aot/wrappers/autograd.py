@@ -149,14 +149,17 @@ def post_compile(crossing: Crossing, forward: Run, backward: Backward) -> Run:
 def inlined(crossing: Crossing, backward: Backward) -> Inlined:
     """What a captured backward needs to hold this one's graph in place of its node."""
     places = {n: k for k, n in enumerate(crossing.needing)}
+    fakes = {n.name: n.meta["val"] for n in backward.graph.graph.nodes if n.op == "placeholder"}
+    tangents = [fakes[name] for name in crossing.tangents]
     return Inlined(
         backward.graph,
         crossing.tensors,
         crossing.numbers,
         crossing.differentiable,
-        crossing.layouts,
+        tuple(known or tangent.dim() for known, tangent in zip(crossing.layouts, tangents, strict=True)),
         tuple(places.get(n) for n in range(crossing.inputs)),
         backward.open,
+        backward.standing_for,
         laid_out,
     )
 
@@ -289,9 +292,23 @@ class Backward:
         return [None if g is None else next(guarded) for g in found]
 
     def open(self, ctx: Any) -> tuple[Any, ...]:
-        """The numbers that a call saved, where the graph runs inside of another one; lets go of what else the call holds."""
+        """The numbers that a call saved, and layouts of tangents that are symbols, where the graph runs inside of another one.
+
+        Lets go of what else the call holds.
+        """
         self._let_go(ctx)
-        return tuple(ctx.numbers) if self.crossing.numbers else ()
+        numbers = list(ctx.numbers) if self.crossing.numbers else []
+        for size, stride in ctx.layouts if None in self.crossing.layouts else ():
+            numbers += [*size, *stride]
+        return tuple(numbers)
+
+    def standing_for(self, mask: tuple[bool, ...]) -> tuple[torch.fx.GraphModule, bool]:
+        """The graph for calls where only these tangents are there; and whether it wants zeros for the others."""
+        if all(mask):
+            return self.graph, False
+        defined = {name for name, there in zip(self.crossing.tangents, mask, strict=True) if there}
+        found = self._without(defined)
+        return (found, False) if found is not None else (_with_nothing(self.graph, defined), True)
 
     def _let_go(self, ctx: Any) -> None:
         """Free what the call holds, unless the graph is retained. What saved nothing may be differentiated any number of times."""
@@ -324,12 +341,19 @@ class Backward:
             return self._variants[mask]
 
     def _thinned(self, whole: Run, defined: set[str]) -> _Variant:
-        names = self.crossing.tangents
-        try:
-            graph = without_tangents(self.graph, set(names) - defined, names)
-        except NotSeparable:
+        graph = self._without(defined)
+        if graph is None:
             return _Variant(whole, True, absent_gradients(self.graph, defined))
         return _Variant(self._context.copy().run(_undisturbed, self.compile, graph), False)
+
+    def _without(self, defined: set[str]) -> torch.fx.GraphModule | None:
+        """The graph without the other tangents; None where zeros must stand for them."""
+        names = self.crossing.tangents
+        try:
+            made: torch.fx.GraphModule = without_tangents(self.graph, set(names) - defined, names)
+        except NotSeparable:
+            return None
+        return made
 
     def _filled(self, tangents: Sequence[Any], wanted: Sequence[Layout]) -> list[Any]:
         fakes = {n.name: n.meta["val"] for n in self.graph.graph.nodes if n.name in self.crossing.tangents}
@@ -339,6 +363,16 @@ class Backward:
             zeros = tangent is None
             filled.append(torch.zeros(size, dtype=like.dtype, device=like.device) if zeros else tangent)
         return filled
+
+
+def _with_nothing(module: torch.fx.GraphModule, defined: set[str]) -> torch.fx.GraphModule:
+    """A copy that gives None for gradients that nothing flows to."""
+    graph = torch.fx.Graph()
+    graph.output(graph.graph_copy(module.graph, {}))
+    output = next(iter(reversed(graph.nodes)))
+    pairs = zip(output.args[0], absent_gradients(module, defined), strict=True)
+    output.args = (tuple(None if nothing else g for g, nothing in pairs),)
+    return torch.fx.GraphModule(module, graph)
 
 
 def laid_out(tangent: torch.Tensor, size: Sequence[int], stride: Sequence[int]) -> torch.Tensor:

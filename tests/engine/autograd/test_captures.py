@@ -371,6 +371,55 @@ def test_backwards_of_compiled_calls_are_inlined() -> None:
     assert [n for n in session.backwards[0].notes if "is inlined" in n]
 
 
+class Several(nn.Module):
+    """Four results of different shapes."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = mlp()
+
+    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        """A sum, all rows twice, and the first row."""
+        h = self.inner(x)
+        return h.sum(), h.relu(), h[0], h.exp().log()
+
+
+@pytest.mark.parametrize("dynamic", [None, True])
+@pytest.mark.parametrize("uses", [(1,), (0, 1, 2), (2,), (1, 3), (0, 1, 2, 3)])
+def test_unused_results_and_symbolic_sizes_are_inlined(uses: tuple[int, ...], dynamic: bool | None) -> None:
+    """A compiled call's backward is part of the graph whatever is used of it and whether or not its sizes are symbols; what is absent stays so."""
+    m = Several()
+    compiled = engine.compile(m, backend="aot_eager", dynamic=dynamic)
+
+    def found(x: torch.Tensor) -> Any:
+        loss = sum(compiled(x)[n].square().sum() for n in uses)
+        return torch.autograd.grad(loss, [x, *m.parameters()], allow_unused=True)
+
+    with engine.record() as session:
+        for n in (2, 3, 5):
+            x = torch.linspace(-1, 2, 4 * n).view(n, 4).requires_grad_()
+            expected = found(x)
+            with engine.compiled_autograd("aot_eager"):
+                captured = found(x)
+            for a, b in zip(expected, captured, strict=True):
+                assert (a is None) == (b is None)
+                assert a is None or (a.equal(b) and a.stride() == b.stride())
+    notes = [note for b in session.backwards for note in b.notes]
+    assert notes
+    assert all("is inlined" in note for note in notes)
+
+
+def test_sizes_and_gradients_are_told_apart() -> None:
+    """A forward that keeps more for other sizes is not mistaken for gradients that are added to."""
+    m = Several()
+    compiled = engine.compile(m, backend="aot_eager")
+    with engine.record() as session, engine.compiled_autograd("eager"):
+        for n in (2, 3):
+            m.zero_grad()
+            compiled(torch.randn(n, 4))[0].backward()
+    assert ".grad" not in session.backwards[-1].cause.sentence
+
+
 def test_a_training_step_compiled_with_its_backward() -> None:
     """compile(..., compiled_autograd=True) captures the backward that the function runs; a module is refused with the remedy."""
     m, x = mlp(), torch.randn(2, 4)
