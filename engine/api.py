@@ -16,10 +16,10 @@ import torch
 
 from engine import afterwards, errors, remedies
 from engine.autograd.front import forget
-from engine.backwards import captured_backwards
+from engine.backwards import captured_backwards, capturing_pipeline
 from engine.expectation import expecting
 from engine.ir.context import current_session, recording
-from engine.ir.marks import DYNAMIC, ORIGINALS, STATIC
+from engine.ir.marks import DYNAMIC, STATIC
 from engine.kernels.targets import default_target, parse_target
 from engine.options import MODES, TEMPLATES, Options
 from engine.pipeline import BACKENDS, Pipeline, forget_pipelines, pipeline_for
@@ -125,7 +125,8 @@ def compile(
             traffic); a seed then gives the same numbers at each run, but not those of eager. ``{"mode": "reduce-overhead"}``: on a GPU, the
             kernels of each graph are recorded once for each shape and launched as one (CUDA graphs). ``{"draw_again": True}``: a backward may draw
             the forward's random numbers again, from the generator's state, instead of keeping a byte for each element of a mask.
-        compiled_autograd: capture the backwards that run while the function does (a training step), as in ``engine.compiled_autograd``.
+        compiled_autograd: capture the backwards that run while the function does (a training step), and those that go back through what it
+            returned (a model), as in ``engine.compiled_autograd``; a context of that kind that is open when a backward runs comes first.
 
     Returns:
         A function with the signature of ``fn``; for a module, a module of the same class that shares the original's parameters; for a class
@@ -138,28 +139,9 @@ def compile(
     ``mark_dynamic``, ``disable``, ``observe_torch`` (the same for stock torch.compile). ``notebooks/reference/BREAKS.md`` lists why graphs break, ``notebooks/reference/GUARDS.md`` what is guarded.
     """
     checked = make_options(backend, fullgraph=fullgraph, dynamic=dynamic, target=target, options=options)
-    compiling = functools.partial(_compile, pipeline=pipeline_for(checked))
-    if compiled_autograd:
-        compiling = functools.partial(_step, checked)
+    pipeline = capturing_pipeline(checked) if compiled_autograd else pipeline_for(checked)
+    compiling = functools.partial(_compile, pipeline=pipeline)
     return compiling if fn_or_module is None else compiling(fn_or_module)
-
-
-def _step(options: Options, fn: Any) -> Any:
-    """A function whose backwards are captured while it runs."""
-    if not isinstance(fn, types.FunctionType):
-        raise errors.BadArgument(
-            f"compiled_autograd=True takes a function that calls backward(), not {describe(fn)}: call backward() under engine.compiled_autograd()."
-        )
-    compiled = _compile(fn, pipeline_for(options))
-
-    @functools.wraps(fn)
-    def step(*args: Any, **kwargs: Any) -> Any:
-        with captured_backwards(options):
-            return compiled(*args, **kwargs)
-
-    made: Any = step
-    ORIGINALS[made] = original(fn)
-    return made
 
 
 @contextlib.contextmanager

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import weakref
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any
 
 import torch
 
-from engine.autograd.front import Event, Settings, capturing
+from engine.autograd.follow import follow
+from engine.autograd.front import Event, Settings, attend, capturing
 from engine.autograd.inline import inline
 from engine.autograd.run import CapturedBackward
 from engine.autograd.scalars import move_scalars
@@ -29,13 +31,33 @@ Run = Callable[..., Any]
 @contextlib.contextmanager
 def captured_backwards(options: Options | None) -> Iterator[None]:
     """Capture the backwards of this thread while the context is open, and run them as ``options`` say (None: leave them to torch)."""
-    settings = None
-    if options is not None:
-        pipeline = pipeline_for(options)
-        compile = functools.partial(_compile, pipeline)
-        settings = Settings(pipeline, compile, bool(options.dynamic), functools.partial(_tell, options))
-    with capturing(settings):
+    with capturing(None if options is None else _settings(options)):
         yield
+
+
+def capturing_pipeline(options: Options) -> Pipeline:
+    """The pipeline for functions whose backwards are captured: those that run inside, and those that go back through what they return."""
+    pipeline = pipeline_for(replace(options, compiled_autograd=True))
+    if pipeline.around is None:
+        pipeline.around = functools.partial(_around, _settings(options))
+    return pipeline
+
+
+def _around(settings: Settings, run: Run) -> Run:
+    def compiled(*args: Any, **kwargs: Any) -> Any:
+        with capturing(settings):
+            result = run(*args, **kwargs)
+        follow(result, settings)
+        return result
+
+    weakref.finalize(compiled, attend())
+    return compiled
+
+
+def _settings(options: Options) -> Settings:
+    pipeline = pipeline_for(options)
+    compile = functools.partial(_compile, pipeline)
+    return Settings(pipeline, compile, bool(options.dynamic), functools.partial(_tell, options))
 
 
 def _compile(pipeline: Pipeline, backward: CapturedBackward) -> Run:

@@ -23,6 +23,8 @@ class Options:
     dynamic: bool | None = None
     target: str | None = None
     extra: Mapping[str, Any] = field(default_factory=dict)
+    compiled_autograd: bool = False
+    """Backwards that run inside of a compiled function, or go back through what it returned, are captured."""
 
     @property
     def is_recorded(self) -> bool:

@@ -130,6 +130,8 @@ class Pipeline:
     def __init__(self, options: Options) -> None:
         self.options = options
         self.callee = make_callee(self)
+        self.around: Callable[[Run], Run] | None = None
+        """What stands around each function that a person compiles."""
 
     def session(self) -> Session | None:
         """The session that records in this thread."""
@@ -526,7 +528,8 @@ _pipelines_lock = threading.Lock()
 
 def pipeline_for(options: Options) -> Pipeline:
     """The one pipeline for these options, so that equal options share their caches."""
-    key = (options.backend, options.fullgraph, options.dynamic, options.target, tuple(sorted(options.extra.items())))
+    extra = tuple(sorted(options.extra.items()))
+    key = (options.backend, options.fullgraph, options.dynamic, options.target, extra, options.compiled_autograd)
     with _pipelines_lock:
         return _pipelines.setdefault(key, Pipeline(options))
 

@@ -18,6 +18,7 @@ import torch
 
 from engine.autograd import adapter, anomaly
 from engine.autograd.capture import Capture, Captured, Refused
+from engine.autograd.follow import followed
 from engine.autograd.order import Node, eager_order, places_of, walk
 from engine.autograd.program import Writer
 from engine.autograd.reasons import Shape, shape_of
@@ -46,7 +47,10 @@ class Event:
     reason: str = ""
 
 
-current: contextvars.ContextVar[Settings | None] = contextvars.ContextVar("engine_compiled_autograd", default=None)
+NOBODY = Settings(None, lambda backward: backward)
+"""Where no context is open."""
+
+current: contextvars.ContextVar[Settings | None] = contextvars.ContextVar("engine_compiled_autograd", default=NOBODY)
 
 
 class _Thread(threading.local):
@@ -224,6 +228,8 @@ class Front:
     def run_backward(self, tensors: Sequence[Any], *args: Any, **kwargs: Any) -> Any:
         """Run one backward, captured if this thread asks for it and torch allows it."""
         settings = current.get()
+        if settings is NOBODY:
+            settings = followed(tensors) if _Process.attending else None
         if settings is None:
             return self._plain(tensors, args, kwargs)
         reason = _why_not(tensors, creates_graph=len(args) > 2 and bool(args[2]))
@@ -301,7 +307,7 @@ COLLISION = "within another compiled autograd call"
 
 
 class _Process:
-    """What the whole process shares: how many contexts are open, and how much torch's own capture had captured when we last looked.
+    """What the whole process shares: how many contexts are open, how many functions are followed, and how much torch's own capture had captured.
 
     ``is_off``: no backward is just being captured. Others wait for that: torch's switch is one for all threads.
     """
@@ -310,6 +316,7 @@ class _Process:
     is_off.set()
 
     open = 0
+    attending = 0
     stock_captures = -1
     lock = threading.Lock()
 
@@ -334,6 +341,18 @@ def capturing(settings: Settings | None) -> Iterator[None]:
     finally:
         current.reset(token)
         _remove()
+
+
+def attend() -> Callable[[], None]:
+    """Stay before torch's engine for backwards that go back through a function's results; to be called when that function is gone."""
+    _install()
+    _Process.attending += 1
+
+    def leave() -> None:
+        _Process.attending -= 1
+        _remove()
+
+    return leave
 
 
 @contextlib.contextmanager

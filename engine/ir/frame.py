@@ -131,6 +131,11 @@ class Compiler(Protocol):
         ...
 
     @property
+    def around(self) -> Callable[[Callable[..., Any]], Callable[..., Any]] | None:
+        """What stands around each function that a person compiles (frames of role "root"); None: nothing."""
+        ...
+
+    @property
     def callee(self) -> Callable[[Any], Any]:
         """``runtime.call.make_callee(self)``: where calls of frames left to Python go."""
         ...

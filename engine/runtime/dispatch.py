@@ -10,7 +10,7 @@ import weakref
 from collections.abc import Callable, MutableMapping
 from dataclasses import replace
 from types import FunctionType
-from typing import Any
+from typing import Any, cast
 
 from engine.bytecode.route import route_calls
 from engine.errors import EngineError, RecompileLimit
@@ -399,6 +399,8 @@ def dispatcher(
     if role == "resume":
         # Made anew at each break, and never seen by a person: no more than it needs.
         return dispatch
+    if role == "root" and compiler.around is not None:
+        dispatch = cast("FunctionType", compiler.around(dispatch))
     dress(dispatch, function)
     ORIGINALS[dispatch] = function
     _states[dispatch] = state

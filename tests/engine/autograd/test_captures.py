@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gc
 import threading
+import types
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -325,7 +327,6 @@ def test_stock_and_ours_in_one_process() -> None:
 
 def test_memory_is_not_kept() -> None:
     """After a backward nothing of it is held: neither what was saved nor the gradients."""
-    import gc
     import weakref
 
     x = torch.randn(3, requires_grad=True)
@@ -421,7 +422,7 @@ def test_sizes_and_gradients_are_told_apart() -> None:
 
 
 def test_a_training_step_compiled_with_its_backward() -> None:
-    """compile(..., compiled_autograd=True) captures the backward that the function runs; a module is refused with the remedy."""
+    """compile(..., compiled_autograd=True) captures the backward that the function runs, and no other."""
     m, x = mlp(), torch.randn(2, 4)
     m(x).square().sum().backward()
     expected = [g.clone() for g in grads(m)]
@@ -440,5 +441,66 @@ def test_a_training_step_compiled_with_its_backward() -> None:
     assert all(a.allclose(b) for a, b in zip(expected, grads(m), strict=True))
     m(x).sum().backward()
     assert len(session.backward_calls) == 3
-    with pytest.raises(ValueError, match=r"under engine\.compiled_autograd"):
-        engine.compile(m, compiled_autograd=True)
+
+
+class Marked(nn.Module):
+    """Results in an object of its own."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = mlp()
+
+    def forward(self, x: torch.Tensor) -> Any:
+        """Under the name ``logits``."""
+        return types.SimpleNamespace(logits=self.inner(x))
+
+
+@pytest.mark.parametrize("kind", ["module", "class", "method", "function", "object"])
+def test_backwards_through_what_was_compiled_are_captured(kind: str) -> None:
+    """With compiled_autograd=True a caller's backward through the results is captured, whatever was compiled; other backwards are not."""
+    m, x = Marked() if kind == "object" else mlp(), torch.randn(2, 4)
+    options: Any = {"backend": "aot_eager", "compiled_autograd": True}
+    run: Any = {
+        "module": lambda: engine.compile(m, **options),
+        "object": lambda: engine.compile(m, **options),
+        "method": lambda: engine.compile(m.forward, **options),
+        "function": lambda: engine.compile(lambda t: m(t), **options),
+        "class": lambda: engine.compile(type("Own", (nn.Sequential,), {"forward": _through}), **options)(*m.children()),
+    }[kind]()
+
+    def loss(result: Any) -> torch.Tensor:
+        logits: torch.Tensor = result.logits if kind == "object" else result
+        return (logits.square() * 2).sum()
+
+    loss(m(x)).backward()
+    expected = [g.clone() for g in grads(m)]
+    with engine.record() as session:
+        for _ in range(2):
+            m.zero_grad()
+            loss(run(x)).backward()
+        assert outcomes(session) == ["captured", "hit"]
+        loss(m(x)).backward()
+        with engine.compiled_autograd(enabled=False):
+            loss(run(x)).backward()
+    assert len(session.backward_calls) == 2
+    m.zero_grad()
+    loss(run(x)).backward()
+    assert all(a.allclose(b) for a, b in zip(expected, grads(m), strict=True))
+
+
+def _through(self: Any, x: torch.Tensor) -> torch.Tensor:
+    for part in self:
+        x = part(x)
+    return x
+
+
+def test_torchs_engine_stands_again_where_nothing_is_followed() -> None:
+    """Once a compiled function whose backwards are captured is gone, so is what stood before torch's engine."""
+    gc.collect()
+    before = torch.autograd.Variable._execution_engine
+    compiled = engine.compile(lambda x: x * 2, backend="eager", compiled_autograd=True)
+    assert compiled(torch.ones(2, requires_grad=True)).requires_grad
+    assert torch.autograd.Variable._execution_engine is not before
+    del compiled
+    gc.collect()
+    assert torch.autograd.Variable._execution_engine is before
