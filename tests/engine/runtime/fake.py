@@ -32,6 +32,7 @@ class FakeCompiler:
         self.options = Options(fullgraph=fullgraph)
         self.requests: list[FrameRequest] = []
         self.callee = make_callee(self)
+        self.around: Callable[[Callable[..., Any]], Callable[..., Any]] | None = None
         self.code_of = code_of or (lambda code: code)
         self.before: Callable[[FrameRequest], None] = lambda request: None
 
