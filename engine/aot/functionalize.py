@@ -29,6 +29,7 @@ from engine.graph.composites import whole
 from engine.graph.passes.drop_dead import drop_dead
 from engine.graph.passes.watch import PASSES, Watch
 from engine.graph.rules import FUNCTIONAL, check
+from engine.graph.tokens import hand_tokens, thread_tokens
 from engine.ir.fake import fake_mode
 from engine.ir.frame import GraphInput
 from engine.ir.graph import node_id, origin_of, set_origin
@@ -81,6 +82,7 @@ def trace(
     watch = Watch(module)
     with watch.watching("drop_dead"):
         drop_dead(module)
+    thread_tokens(module)
     module.meta[PASSES] = tuple(watch.records)
     module.recompile()
     return module, fakes
@@ -225,9 +227,10 @@ class Interpreter(torch.fx.Interpreter):
         given = _shapes(self.fetch_args_kwargs_from_env(n)[1].get("out")) if "out" in n.kwargs else None
         with torch.fx.traceback.set_current_meta(n):
             result = super().run_node(n)
-        if given is not None and given != _shapes(result):
-            raise NotFunctional(f"{n.name} resizes the tensor that it is to write to")
         traced = n.meta.get("example_value")
+        # Where a view is resized, only what was traced tells.
+        if given is not None and (given != _shapes(result) or given != _shapes(traced)):
+            raise NotFunctional(f"{n.name} resizes the tensor that it is to write to")
         self.by_fake[id(traced)] = result
         if is_unbacked(traced):
             take_place(traced, result)
@@ -280,7 +283,8 @@ class Tracing:
     def results(self, args: Sequence[Any]) -> tuple[tuple[Any, ...], tuple[Any, ...], list[Any]]:
         """The results; for each, the functional tensor that it is the value of; and the functional arguments as the caller has them."""
         interpreter = self.interpreter()
-        with FunctionalTensorMode():
+        with FunctionalTensorMode() as mode:
+            hand_tokens(mode)
             originals = [FunctionalTensor.to_functional(a) if isinstance(a, torch.Tensor) else a for a in args]
             # What is reshaped in place is looked at through an alias that keeps the layout it came with.
             kept = [

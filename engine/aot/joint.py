@@ -25,6 +25,7 @@ from engine.graph.passes.drop_aliases import drop_aliases
 from engine.graph.passes.drop_dead import drop_dead
 from engine.graph.passes.watch import PASSES, Watch
 from engine.graph.rules import FUNCTIONAL, check
+from engine.graph.tokens import hand_tokens
 from engine.ir.frame import GraphInput
 from engine.ir.graph import NodeOrigin, origin_of, set_origin
 from engine.ir.plan import Plan
@@ -198,7 +199,8 @@ class _Differentiating(Tracing):
         marks = _Marks(self._watching.origin)
         hooks = list(marks.hook(needed))
         try:
-            with FunctionalTensorMode(), torch._C._DisableAutocast(), torch.no_grad():
+            with FunctionalTensorMode() as mode, torch._C._DisableAutocast(), torch.no_grad():
+                hand_tokens(mode)
                 functional = [FunctionalTensor.to_functional(t) for t in tangents]
                 found = torch.autograd.grad(needed, leaves, functional, allow_unused=True)
         finally:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import operator
+from collections import Counter
 from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -9,9 +11,19 @@ from typing import Any
 import torch
 import torch.fx
 from torch._subclasses.functional_tensor import FunctionalTensor
+from torch.utils import _pytree as pytree
 
-from engine.aot.analyse import is_reshaped
-from engine.aot.views import NotFunctional, counts_with, offset_of, storage_of, view_of, writes_to
+from engine.aot.analyse import is_reshaped, output_args
+from engine.aot.views import (
+    NotFunctional,
+    counts_with,
+    is_made_by_hand,
+    offset_of,
+    overlaps,
+    storage_of,
+    view_of,
+    writes_to,
+)
 from engine.ir.frame import GraphInput
 from engine.ir.plan import OutputPlan, View, is_same_layout
 from engine.ir.unbacked import is_unbacked
@@ -37,6 +49,9 @@ class OutputPlanner:
         self._roots_by_id: dict[int, int] = {}
         self._root_fakes: list[torch.Tensor] = []
         self._creators = _creators(graph)
+        # An output that is returned twice is one.
+        shown = {id(f): storage_of(f) for n in output_args(graph) if isinstance(f := _fake_of(n), torch.Tensor)}
+        self._shown = Counter(shown.values())
         self._first_versions = {
             id(n.meta.get("example_value")): n.meta["version"] for n in graph.nodes if "version" in n.meta
         }
@@ -139,7 +154,13 @@ class OutputPlanner:
 
     def _view_of_input(self, name: str, n: int, fake: torch.Tensor) -> OutputPlan:
         given = self._inputs[n].fake
+        if is_made_by_hand(given, fake):
+            raise NotFunctional(f"{name} is a view of an input that an autograd function of the user's own made")
         view = view_of(name, given, fake)
+        if given.requires_grad and overlaps(given) and not view.is_plain:
+            raise NotFunctional(
+                f"{name} is a view of an input that sees some of its memory twice, and gradients are needed"
+            )
         if is_reshaped(given, self._inputs[n].real):
             return OutputPlan(name, "alias of input", n, replace(view, is_plain=False))
         early = not fake.is_inference() and self._first_versions.get(id(fake), fake._version) != fake._version
@@ -177,6 +198,8 @@ class OutputPlanner:
         made = value if creator is fake else self._by_fake.get(id(creator))
         if not isinstance(made, FunctionalTensor):
             raise NotFunctional(f"{name} shares memory with something inside an operator")
+        if is_made_by_hand(creator, fake):
+            return self._made_by_hand(name, fake, value)
         whole = self._whole(name, creator, made)
         if fake is creator:
             # An operator may return a view of a tensor that nobody else sees.
@@ -188,6 +211,17 @@ class OutputPlanner:
             raise NotFunctional(f"{name} is a view of something inside an operator")
         index = whole.index
         return self._rooted(name, fake, creator, lambda root, view: OutputPlan(name, "alias of result", index, view))
+
+    def _made_by_hand(self, name: str, fake: torch.Tensor, value: FunctionalTensor) -> OutputPlan:
+        """A view of nothing that anybody else sees: gradients enter at the view, on whose way back the user's function lies."""
+        if self._shown[storage_of(fake)] > 1:
+            raise NotFunctional(
+                f"{name} is a view that an autograd function of the user's own made, over memory that others see"
+            )
+        whole = self._whole(name, fake, value)
+        return replace(
+            self._alias(name, whole, fake, fake), view=replace(view_of(name, fake, fake), is_made_by_hand=True)
+        )
 
     def _alias(self, name: str, whole: OutputPlan, creator: torch.Tensor, fake: torch.Tensor) -> OutputPlan:
         return OutputPlan(name, "alias of result", whole.index, view_of(name, creator, fake))
@@ -232,6 +266,10 @@ def _creators(graph: torch.fx.Graph) -> dict[int, torch.Tensor]:
     return found
 
 
+def _fake_of(node: Any) -> Any:
+    return node.meta.get("example_value") if isinstance(node, torch.fx.Node) else None
+
+
 def _source(node: torch.fx.Node, storage: int) -> str:
     """Name of the input that a tensor was made from by views."""
     *_, first = chain_of(node, storage)
@@ -241,12 +279,24 @@ def _source(node: torch.fx.Node, storage: int) -> str:
 def chain_of(node: torch.fx.Node, storage: int) -> Iterator[torch.fx.Node]:
     """A node and those before it that its tensor was made from by views, following operands over the same memory."""
     yield node
+    place = None
     while node.op != "placeholder":
         before = [n for n in node.all_input_nodes if _lies_in(n.meta.get("example_value"), storage)]
         if not before:
             return
-        node = before[0]
+        same = _operand(node, place)
+        place = node.args[1] if node.target is operator.getitem else None
+        node = same if same in before else before[0]
         yield node
+
+
+def _operand(node: torch.fx.Node, place: Any) -> torch.fx.Node | None:
+    """Which tensor result ``place`` of an operator on several (``broadcast_tensors``) sees, where it has a result for each."""
+    given = [a for a in pytree.tree_leaves((node.args, node.kwargs)) if isinstance(a, torch.fx.Node)]
+    made = node.meta.get("example_value")
+    return (
+        given[place] if isinstance(place, int) and isinstance(made, (tuple, list)) and len(made) == len(given) else None
+    )
 
 
 def _lies_in(value: Any, storage: int) -> bool:

@@ -9,6 +9,7 @@ import torch
 import torch.fx
 
 from engine.graph.passes.drop_dead import is_droppable
+from engine.graph.tokens import takes_token
 
 _EXPENSIVE = frozenset(
     (
@@ -32,6 +33,8 @@ def ban(node: torch.fx.Node) -> str:
         return ""
     target = node.target
     if not isinstance(target, torch._ops.OpOverload):
+        if takes_token(node):
+            return "it has effects, which must happen once"
         return "" if target is operator.getitem or is_size(node) else "it is not an operator"
     if torch.Tag.nondeterministic_seeded in target.tags:
         return "it draws random numbers, which must be the same in forward and backward"

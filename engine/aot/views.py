@@ -76,6 +76,19 @@ def history_of(name: str, fake: torch.Tensor) -> Any:
         raise NotFunctional(f"{name} is a view whose history is spoilt by a change in place") from error
 
 
+def is_made_by_hand(base: torch.Tensor | None, fake: torch.Tensor) -> bool:
+    """Whether the user's own autograd function, whose backward says what gradients are, made a view of ``base``, or what it is a view of."""
+    if fake.is_inference() or not fake._is_view():
+        return False
+    node: Any = history_of("a view", fake)
+    last = None if base is None else history_of("a view", base)
+    while node is not None and node is not last:
+        if isinstance(node, torch.autograd.function.BackwardCFunction):
+            return True
+        node = node.next_functions[0][0] if node.next_functions else None
+    return False
+
+
 def _becomes_one_of_several(base: torch.Tensor, fake: torch.Tensor) -> bool:
     """Whether it is what was done to ``base`` that makes a view one of several: what ``base`` is itself, its views inherit."""
     if not _is_one_of_several(fake):

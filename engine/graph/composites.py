@@ -15,6 +15,9 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
+from torch._higher_order_ops.effects import with_effects
+
+from engine.graph.tokens import run_with_token
 
 Function = Callable[..., Any]
 
@@ -110,6 +113,8 @@ WHOLE: dict[Any, Function] = {
 
 def eager_of(target: Any) -> Function | None:
     """What an operator of ours runs, to be called without the dispatcher in between; None for all others. Gradients must be off."""
+    if target is with_effects:
+        return run_with_token
     if not isinstance(target, torch._ops.OpOverload) or target.namespace != "engine":
         return None
     known = operators().get(target._schema.name.removeprefix("engine::"))

@@ -97,7 +97,10 @@ def argument(value: Any) -> str:
         return f"slice({argument(value.start)}, {argument(value.stop)}, {argument(value.step)})"
     if isinstance(value, torch.device):
         return f'device("{value}")'
-    if isinstance(value, (type, types.FunctionType, types.BuiltinFunctionType)):
+    if isinstance(
+        value,
+        (type, types.FunctionType, types.BuiltinFunctionType, torch._ops.OpOverload, torch._ops.HigherOrderOperator),
+    ):
         return _qualified(value)
     if value is Ellipsis:
         return "..."
@@ -164,6 +167,8 @@ def _qualified(target: Any) -> str:
         return name.removesuffix(".default")
     if isinstance(target, str):
         return target
+    if isinstance(target, torch._ops.HigherOrderOperator):
+        return target.name()
     name = getattr(target, "__qualname__", None) or getattr(target, "__name__", None) or type(target).__name__
     if name.startswith("TensorBase."):
         return f"Tensor.{name.removeprefix('TensorBase.')}"

@@ -36,6 +36,8 @@ class View:
     """Made under ``no_grad``: no gradient flows from the view to what it sees."""
     is_one_of_several: bool = False
     """Made by an operator that returns several views (``split``), which autograd forbids to write to."""
+    is_made_by_hand: bool = False
+    """Made by the user's own autograd function, which autograd forbids to write to as well."""
 
 
 @dataclass(frozen=True)

@@ -180,12 +180,16 @@ def emit(
     fakes = [p[1] for p in pairs]
     keyword_fakes = {k: p[1] for k, p in keyword_pairs.items()}
     before = _versions((fakes, keyword_fakes))
+    listed = _written_in_a_row(target, fakes)
     try:
         result = evaluate(tx, op, target, fakes, keyword_fakes, run)
     except BaseException:
         tx.graph.forget(node)
         raise
     _note_writes(target, fakes, keyword_fakes)
+    for fake, version in listed:
+        if fake._version == version:
+            torch.autograd.graph.increment_version(fake)
     changed = before is None or result is None or before != _versions((fakes, keyword_fakes))
     for value in (*args, *(kwargs or {}).values()):
         # In-place operators return one of their arguments: the same Python object, so the same value.
@@ -205,6 +209,19 @@ def _refuse_quantized(target: Any) -> None:
     name = str(target if isinstance(target, str) else getattr(target, "__name__", ""))
     if name.startswith(("quantize_per_", "quantized_", "quantize_dynamic", "_make_per_")):
         raise Unsupported("unsupported-operation", f"{name} makes a quantised tensor")
+
+
+def _written_in_a_row(target: Any, fakes: list[Any]) -> list[tuple[torch.Tensor, int]]:
+    """The tensors that a ``_foreach_..._`` operator writes to, which fakes do not count, with their versions."""
+    name = getattr(target, "__name__", "").partition(".")[0]
+    if (
+        not name.startswith("_foreach_")
+        or not name.endswith("_")
+        or not fakes
+        or not isinstance(fakes[0], (list, tuple))
+    ):
+        return []
+    return [(t, t._version) for t in fakes[0] if isinstance(t, torch.Tensor) and not t.is_inference()]
 
 
 def _note_writes(target: Any, fakes: list[Any], keyword_fakes: dict[str, Any]) -> None:

@@ -50,6 +50,67 @@ def complex_and_its_parts(z, parts):
     return z.abs(), z.real, parts
 
 
+class Tripled(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        return x
+
+    @staticmethod
+    def backward(ctx, gradient):
+        return gradient * 3
+
+
+class Flattened(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        ctx.shape = x.shape
+        return x.view(-1)
+
+    @staticmethod
+    def backward(ctx, gradient):
+        return gradient.view(ctx.shape) * 3
+
+
+@program(lambda: (leaf(3, 4),))
+def views_made_by_autograd_functions(x):
+    """What a function of the user's own returns as it is, or as a view, has the gradient that the function gives."""
+    return Tripled.apply(x * 2), Flattened.apply(x * 3)
+
+
+@program(lambda: (leaf(3, 4),))
+def views_of_arguments_made_by_autograd_functions(x):
+    """The same of an argument itself, which the result is a view of."""
+    return Tripled.apply(x), Flattened.apply(x)
+
+
+@program(lambda: (leaf(3, 4),))
+def views_of_views_made_by_autograd_functions(x):
+    """A view of what such a function returns."""
+    return Tripled.apply(x.sin())[1:].t()
+
+
+@program(lambda: (torch.randn(3), torch.randn(2, 2), leaf(3)))
+def writes_in_lists(x, y, z):
+    """Operators over lists write to tensors, which counts as a write to each."""
+    torch._foreach_mul_([x, y], 2.0)
+    torch._foreach_add_([x], [z.detach()])
+    return x * z, y._version, x._version
+
+
+@program(lambda: overlapping(lambda t: t[:8], lambda t: t[4:]))
+def writes_in_lists_to_shared_memory(x, y):
+    """A list's tensor shares memory with another argument."""
+    torch._foreach_mul_([x], 2.0)
+    return y * 1
+
+
+@program(lambda: (lambda t: (t, t[0]))(torch.randn(4, 4)), lambda: (torch.randn(4, 4), torch.randn(4)))
+def one_of_several_results_is_a_view(x, y):
+    """Each result of an operator on several tensors is a view of its own argument, also where they first shared memory."""
+    _, wide = torch.broadcast_tensors(x, y)
+    return wide.t()
+
+
 @program(lambda: overlapping(lambda t: t[:8], lambda t: t.detach()[4:].view(2, 4)))
 def a_detached_alias(x, y):
     """Two aliases with no base in common."""

@@ -9,12 +9,14 @@ from typing import Any
 
 import torch
 import torch.fx
+from torch._higher_order_ops.effects import with_effects
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 
 from engine.aot.joint import BACKWARD, is_backward
 from engine.aot.randomness import form_named, form_of
 from engine.graph.composites import operator as operator_of_ours
 from engine.graph.composites import operators
+from engine.graph.tokens import first_token
 from engine.ir.graph import CHECKPOINT, NodeOrigin, checkpoint_of, origin_of
 from engine.ir.plan import InputPlan, OutputPlan, Plan, View
 from engine.records.aot import PartitionRecord, SavedValue
@@ -60,6 +62,8 @@ def to_plain(value: Any, node: Callable[[torch.fx.Node], Data] | None = None) ->
             return {"set": [go(i) for i in sorted(v)]}
         if type(v) is slice:
             return {"slice": [go(v.start), go(v.stop), go(v.step)]}
+        if isinstance(v, torch._ops.OpOverload):
+            return {"operator": target_name(v)}
         if v is Ellipsis:
             return {"ellipsis": True}
         if type(v) in _KINDS:
@@ -110,6 +114,7 @@ _READ: Mapping[str, Callable[[Data, Callable[[Data], Any]], Any]] = {
     "slice": lambda v, go: slice(*map(go, v)),
     "ellipsis": lambda v, go: Ellipsis,
     "device": lambda v, _: torch.device(v),
+    "operator": lambda v, _: target_named(v),
 }
 
 
@@ -150,6 +155,8 @@ def from_shape(data: Data, mode: FakeTensorMode) -> Any:
 
 # Graphs.
 
+_TOKENS: Mapping[Any, str] = {with_effects: "with effects", first_token(): "token"}
+
 
 def target_name(target: Any) -> str:
     """The name of an operator of a functional graph.
@@ -157,6 +164,8 @@ def target_name(target: Any) -> str:
     Raises:
         NotPlain: it is not torch's or ours.
     """
+    if target in _TOKENS:
+        return _TOKENS[target]
     if isinstance(target, torch._ops.OpOverload):
         if form := form_of(target):
             return form
@@ -171,6 +180,9 @@ def target_name(target: Any) -> str:
 
 def target_named(name: str) -> Any:
     """The operator of this name."""
+    for target, known in _TOKENS.items():
+        if name == known:
+            return target
     if name.startswith("operator."):
         return getattr(operator, name.partition(".")[2])
     if (form := form_named(name, target_named)) is not None:

@@ -106,6 +106,9 @@ def seen(base: str, view: View, names: dict[str, Any]) -> str:
     if view.is_one_of_several:
         names["one_of_several"] = _one_of_several
         text = f"one_of_several({text})"
+    if view.is_made_by_hand:
+        names["made_by_hand"] = _made_by_hand
+        text = f"made_by_hand({text})"
     if not view.is_unseen:
         return text
     names["unseen"] = torch.no_grad()(_called)
@@ -114,6 +117,11 @@ def seen(base: str, view: View, names: dict[str, Any]) -> str:
 
 def _one_of_several(view: torch.Tensor) -> torch.Tensor:
     torch._C._autograd._set_creation_meta(view, torch._C._autograd.CreationMeta.MULTI_OUTPUT_NODE)
+    return view
+
+
+def _made_by_hand(view: torch.Tensor) -> torch.Tensor:
+    torch._C._autograd._set_creation_meta(view, torch._C._autograd.CreationMeta.IN_CUSTOM_FUNCTION)
     return view
 
 

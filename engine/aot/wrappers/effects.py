@@ -1,7 +1,7 @@
 """Tells which operators have effects, in the order that they keep: nothing is left out, doubled, or moved past another one.
 
-Tokens that such operators hand to each other (torch's AOTAutograd) are not needed where graphs run in the order of their nodes: a check
-of both halves takes their place.
+Operators that are there for their effects alone hand tokens to each other (``engine.graph.tokens``); others may have effects as well, and a check of
+both halves sees to their order.
 """
 
 from __future__ import annotations

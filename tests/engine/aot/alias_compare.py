@@ -93,10 +93,10 @@ def _phase(seen: Seen, name: str, run: Run, args: tuple[Any, ...]) -> Any:
             return None
 
 
-def _leaves(tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+def _leaves(values: Sequence[Any]) -> list[torch.Tensor]:
     found: dict[int, torch.Tensor] = {}
     todo: list[Any] = []
-    for t in tensors:
+    for t in (v for v in values if isinstance(v, torch.Tensor)):
         if t.requires_grad and t.is_leaf:
             found[id(t)] = t
         todo.append(t.grad_fn)
@@ -199,11 +199,12 @@ def _message(text: str, phase: str) -> str:
 
 
 def _without_maker(text: str) -> str:
-    """An error about a view without the name of the autograd function that made it.
+    """An error about a view, or of an autograd function, without the function's name.
 
     Compiled code sees a view's whole chain as one ``AsStrided``, as ``grad_fn`` shows; that there is an error, and the rest of what it
     says, must be eager's.
     """
+    text = re.sub(r"Function \w+ returned", "A function returned", text)
     return re.sub(r"Output \d+ of \w+ is a view", "A view", text)
 
 

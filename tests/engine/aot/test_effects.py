@@ -75,6 +75,66 @@ def test_effects_happen_once_and_in_order(ops: Any, backend: str) -> None:
             assert torch.equal(e, f)
 
 
+def test_effects_hand_tokens_to_each_other(ops: Any) -> None:
+    """The functional graph says in its values in which order effects happen, in training and without gradients."""
+
+    def program(a: torch.Tensor) -> torch.Tensor:
+        ops.note(a, "first")
+        b = torch.linalg.inv(a)
+        ops.note(b.detach(), "second")
+        return b.sin()
+
+    for needs in (True, False):
+        LOG.clear()
+        engine.reset()
+        a = (torch.eye(3) * 2).requires_grad_(needs)
+        with engine.record() as session:
+            found = engine.compile(program, backend="aot_eager", fullgraph=True)(a)
+        assert LOG == ["first", "second"]
+        torch.testing.assert_close(found, program(a))
+        (record,) = session.compilations
+        graph = next(g for g in record.graphs if g.stage in ("aten", "forward"))
+        texts = [n.text for n in graph.nodes if "token" in n.text]
+        assert [t.partition(" = ")[2].partition("(")[0] for t in texts if "[" not in t] == [
+            "engine.effect_token",
+            *["with_effects"] * 3,
+        ]
+        assert "tests_effects.note, a, 'first'" in texts[1] and texts[1].partition("(")[2].startswith("token,")
+        order = [t.partition("(")[2].partition(",")[0] for t in texts if "with_effects" in t]
+        assert order == ["token", "token_1", "token_2"]
+
+
+class Precise(torch.nn.Module):
+    """A Gaussian's log density by way of Cholesky's factor, a solve and a determinant: operators that check what they made."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.scale = torch.nn.Parameter(torch.eye(3) * 2)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """Log densities up to a constant."""
+        factor = torch.linalg.cholesky(self.scale @ self.scale.mT + torch.eye(3))
+        solved = torch.linalg.solve_triangular(factor, x.mT, upper=False)
+        return -solved.square().sum(0) - factor.logdet() + torch.linalg.solve(self.scale, x.mT).sum(0)
+
+
+@pytest.mark.parametrize("backend", ["aot_eager", "triton"])
+def test_linear_algebra_that_checks_itself_is_functional(backend: str) -> None:
+    """Factors, solves and determinants train in one compiled graph; a singular matrix raises eager's error."""
+    model, x = Precise(), torch.randn(5, 3)
+    engine.reset()
+    with engine.record() as session:
+        found = engine.compile(model, backend=backend, fullgraph=True)(x)
+    aot = session.compilations[0].aot
+    assert aot is not None and aot.mode == "training" and not aot.note
+    torch.testing.assert_close(found, model(x))
+    expected = torch.autograd.grad(model(x).sum(), model.scale)[0]
+    torch.testing.assert_close(torch.autograd.grad(found.sum(), model.scale)[0], expected)
+    invert = engine.compile(lambda a: torch.linalg.inv(a), backend=backend)
+    with pytest.raises(torch.linalg.LinAlgError, match="singular"):
+        invert(torch.zeros(3, 3))
+
+
 def test_what_nobody_reads_is_not_tried_out_with_effects(ops: Any) -> None:
     """Compiling runs no custom operator, whether its result is read or not."""
 
