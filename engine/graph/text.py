@@ -168,7 +168,7 @@ def _qualified(target: Any) -> str:
     if isinstance(target, str):
         return target
     if isinstance(target, torch._ops.HigherOrderOperator):
-        return target.name()
+        return str(target.name())
     name = getattr(target, "__qualname__", None) or getattr(target, "__name__", None) or type(target).__name__
     if name.startswith("TensorBase."):
         return f"Tensor.{name.removeprefix('TensorBase.')}"

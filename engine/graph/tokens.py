@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import functools
 import operator
-from typing import Any
+from typing import Any, cast
 
 import torch
 import torch.fx
@@ -104,8 +104,8 @@ def _handed_on(graph: torch.fx.Graph, node: Node, token: Node) -> Node:
         called = node
     else:
         with graph.inserting_before(node):
-            name = node.name
-            called = graph.create_node("call_function", with_effects, (token, node.target, *node.args), node.kwargs)
+            name, ran = node.name, cast("Any", node.target)
+            called = graph.create_node("call_function", with_effects, (token, ran, *node.args), node.kwargs)
         called.meta = {**node.meta, "val": (token.meta["val"], None)}
         graph.erase_node(node)
         called._rename(name)
@@ -123,12 +123,9 @@ def _name(node: Node) -> str:
 
 def _is_token(node: Node) -> bool:
     """Whether a node is the token that an operator hands on."""
-    return (
-        node.target is operator.getitem
-        and isinstance(node.args[0], Node)
-        and takes_token(node.args[0])
-        and node.args[1] == 0
-    )
+    if node.target is not operator.getitem or not isinstance(node.args[0], Node):
+        return False
+    return takes_token(node.args[0]) and bool(node.args[1] == 0)
 
 
 def run_with_token(token: torch.Tensor, target: Any, *args: Any, **kwargs: Any) -> tuple[Any, ...]:
