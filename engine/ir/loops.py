@@ -51,10 +51,11 @@ COSTS = {
     "sigmoid": 12,
     "reduce": 2,
     "scan": 10,
+    "common_divisor": 400,
     "rand": 60,
     "randint": 60,
 }
-FREE = frozenset(("constant", "index", "load", "store", "to", "check"))
+FREE = frozenset(("constant", "index", "load", "store", "to", "bitcast", "check"))
 WRITES = frozenset(("store", "atomic_add"))
 
 
@@ -96,9 +97,8 @@ class Op:
         """The operation as a line, buffers by other names where given."""
         parts = [f"%{a.number}" for a in self.args]
         if self.value is not None:
-            parts.append(
-                repr(self.value) if not isinstance(self.value, torch.dtype) else str(self.value).removeprefix("torch.")
-            )
+            told = self.value if isinstance(self.value, tuple) else (self.value,)
+            parts += [str(v).removeprefix("torch.") if isinstance(v, torch.dtype) else repr(v) for v in told]
         if self.index is not None:
             where = text_of(self.index, lambda number: f"%{number}")
             parts.insert(0, f"{buffers.get(self.buffer, self.buffer)}[{where}]" if self.buffer else where)
@@ -273,6 +273,10 @@ class Builder:
         if compute_dtype(dtype) == dtype:
             return self.cast(op, dtype)
         return self._write("round", (self.cast(op, torch.float32),), torch.float32, value=dtype)
+
+    def bits(self, op: Op, own: torch.dtype, dtype: torch.dtype) -> Op:
+        """The bits of a value of dtype ``own`` read as ``dtype``, which has as many."""
+        return self._write("bitcast", (op,), compute_dtype(dtype), value=(own, dtype))
 
     def where(self, condition: Op, then: Op, otherwise: Op) -> Op:
         """Choose between two values of one dtype."""

@@ -172,6 +172,19 @@ def add_exponents(a, b):
     low = tl.where((a > b) | (a != a), b, a)
     return tl.where(top == low, top + 0.6931471805599453, top + tl.log(1.0 + tl.exp(low - top)))
 """,
+    "common_divisor": """
+@triton.jit
+def common_divisor(a, b):
+    # Euclid's; numbers of 64 bits take at most 92 steps
+    a = tl.abs(a)
+    b = tl.abs(b)
+    for _ in range(92):
+        rest = a % tl.where(b == 0, b + 1, b)
+        rest = tl.where(b == 0, b, rest)
+        a = tl.where(b == 0, a, b)
+        b = rest
+    return a
+""",
 }
 """Functions that Triton's portable language lacks, by the name that kernels call them by."""
 HELPERS_WITH_LIBDEVICE = frozenset(("tanh_of_half", "one_plus_erf", "sigmoid_of_half"))
@@ -197,6 +210,8 @@ def operation_text(name: str, args: Sequence[str], dtype: torch.dtype, operand: 
     """One operation over operands' texts; infix texts come in parentheses-free form, so operands must be closed."""
     if name in INFIX:
         return f"{args[0]} {INFIX[name]} {args[1]}"
+    if name in HELPERS:
+        return f"{name}({', '.join(args)})"
     if name == "neg":  # Triton subtracts from zero, which would lose the sign of a zero
         return f"{args[0]} * -1.0" if operand.is_floating_point else f"-{args[0]}"
     if name == "not":  # Triton's interpreter has no complement of unsigned numbers

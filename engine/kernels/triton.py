@@ -356,6 +356,13 @@ class Printer:
             return Text(f"{args[0].closed}.to({TYPES[op.dtype]})", True, behind)
         if op.name == "round" and isinstance(op.value, torch.dtype):
             return Text(f"{args[0].closed}.to({TYPES[op.value]}).to(tl.float32)", True, behind)
+        if op.name == "bitcast":
+            own, wanted = op.value
+            narrow = args[0].closed if own == op.args[0].dtype else f"{args[0].closed}.to({TYPES[own]})"
+            wide = "" if wanted == op.dtype else f".to({TYPES[op.dtype]})"
+            return Text(f"{narrow}.to({TYPES[wanted]}, bitcast=True){wide}", True, behind)
+        if op.name in HELPERS:
+            self.helpers[op.name] = None
         self.uses_libdevice |= needs_libdevice(op.name)
         infix = is_infix(op.name)
         return Text(

@@ -1,4 +1,6 @@
-"""Operators that torch does not take apart, taken apart here: gradients of distances and of normalised weights, distances of all pairs, diagonals."""
+"""Operators that torch does not take apart, taken apart here: gradients of distances and of normalised weights, distances of all pairs,
+diagonals, and operators on lists of tensors.
+"""
 
 from __future__ import annotations
 
@@ -63,7 +65,47 @@ def _diag_embed(a: torch.Tensor, offset: int = 0, dim1: int = -2, dim2: int = -1
     return square.movedim((-2, -1), (row, column)).contiguous()
 
 
+ELEMENTWISE = (
+    "abs", "add", "addcdiv", "addcmul", "ceil", "clamp_max", "clamp_min", "copy", "cos", "div", "erf", "exp", "expm1", "floor", "frac",
+    "lerp", "log", "log10", "log1p", "log2", "maximum", "minimum", "mul", "neg", "pow", "reciprocal", "round", "rsqrt", "sigmoid", "sign",
+    "sin", "sqrt", "sub", "tanh", "trunc",
+)  # fmt: skip
+"""What ``_foreach_`` operators do to each tensor of their lists, by name."""
+
+
+def _of_each(name: str) -> Callable[..., list[torch.Tensor]]:
+    """An operator on lists as one call for each tensor, which is what eager runs on a CPU."""
+    function = (lambda x, y, *_: y.to(x.dtype)) if name == "copy" else getattr(torch, name)
+
+    def call(tensors: list[torch.Tensor], *more: Any, alpha: Any = 1, value: Any = None, **named: Any) -> Any:
+        more = (*more, *named.values())
+        columns = [v if isinstance(v, (list, tuple)) else [v] * len(tensors) for v in more]
+        rows = [list(row) for row in zip(tensors, *columns, strict=True)] if columns else [[t] for t in tensors]
+        if name in ("addcdiv", "addcmul"):
+            weights = [row.pop() if len(row) > 3 else (1 if value is None else value) for row in rows]
+            return [function(*row, value=w) for row, w in zip(rows, weights, strict=True)]
+        return [function(*row, alpha=alpha) if alpha != 1 else function(*row) for row in rows]
+
+    return call
+
+
+def _norms(tensors: list[torch.Tensor], ord: float = 2, dtype: torch.dtype | None = None) -> list[torch.Tensor]:
+    return [torch.linalg.vector_norm(t, ord, dtype=dtype) for t in tensors]
+
+
+def _foreach() -> dict[Any, Callable[..., Any]]:
+    found: dict[Any, Callable[..., Any]] = {aten._foreach_norm.Scalar: _norms}
+    for name in ELEMENTWISE:
+        packet = getattr(aten, f"_foreach_{name}")
+        for overload in packet.overloads():
+            is_listed = not overload.endswith("out") and not (name in ("addcdiv", "addcmul") and overload == "Tensor")
+            if is_listed and overload != "ScalarAndTensor":
+                found[getattr(packet, overload)] = _of_each(name)
+    return found
+
+
 PARTS: dict[Any, Callable[..., Any]] = {
+    **_foreach(),
     **resampling.PARTS,
     aten._cdist_backward.default: _cdist_backward,
     aten._pdist_forward.default: _pdist,

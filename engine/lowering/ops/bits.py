@@ -1,4 +1,4 @@
-"""Operators on how numbers are written: shifts, signs, neighbours, rounding to digits, extremes that pass over NaN."""
+"""Operators on how numbers are written: shifts, signs, neighbours, rounding to digits, extremes that pass over NaN, common divisors."""
 
 from __future__ import annotations
 
@@ -112,3 +112,20 @@ def signbit(low: Lowering, a: Tensor) -> Tensor:
         return b.call("lt", v, b.constant(0, v.dtype), dtype=torch.bool)
 
     return elementwise(low, (a,), compute, ALWAYS_BOOL, dtypes=(held, torch.bool))
+
+
+@lowers(aten.gcd.default)
+def gcd(low: Lowering, a: Tensor, other: Tensor) -> Tensor:
+    return elementwise(low, (a, other), lambda b, x, y: b.call("common_divisor", x, y))
+
+
+@lowers(aten.lcm.default)
+def lcm(low: Lowering, a: Tensor, other: Tensor) -> Tensor:
+    def compute(b: Builder, x: Op, y: Op) -> Op:
+        divisor = b.call("common_divisor", x, y)
+        none = b.constant(0, x.dtype)
+        is_none = b.call("eq", divisor, none, dtype=torch.bool)
+        quotient = b.call("truncdiv", x, b.where(is_none, b.constant(1, x.dtype), divisor))
+        return b.where(is_none, none, b.call("abs", b.call("mul", quotient, y)))
+
+    return elementwise(low, (a, other), compute)

@@ -14,8 +14,8 @@ import torch
 from engine.ir.index import Index, Size, contiguous_strides, flatten, is_same, product, unflatten
 from engine.ir.loops import Builder, Coordinates, Op, compute_dtype
 from engine.lowering.ops.reductions import extreme, neutral_value, reduce
-from engine.lowering.ops.scatters import along, scattered
-from engine.lowering.ops.views import broadcast_to, reshape
+from engine.lowering.ops.scatters import ATOMIC, along, rows_put, scattered
+from engine.lowering.ops.views import as_row, broadcast_to, reshape
 from engine.lowering.table import (
     Lowering,
     NotLowered,
@@ -103,23 +103,34 @@ def _matches(b: Builder, index: Op, place: Index, size: Size) -> Op:
 def index_reduce(
     low: Lowering, a: Tensor, dim: int, index: Tensor, source: Tensor, reduce: str, *, include_self: bool = True
 ) -> Tensor:
-    if not a.shape or not index.shape or index.shape[0] == 0:
-        raise NotLowered("writing into a scalar, or nothing at all, is done by ATen")
-    dim = positive_dim(dim, len(a.shape))
+    row, rows, places, dim = as_row(a), as_row(source), as_row(index), positive_dim(dim, len(a.shape))
+    if places.shape[0] == 0:
+        raise NotLowered("writing nothing at all is done by ATen")
 
     def hits(b: Builder, i: Coordinates, k: Index) -> tuple[Op, Callable[[], Op]]:
-        hit = _matches(b, index.at(b, (k,)), i[dim], a.shape[dim])
-        return hit, lambda: source.at(b, (*i[:dim], k, *i[dim + 1 :]))
+        hit = _matches(b, places.at(b, (k,)), i[dim], row.shape[dim])
+        return hit, lambda: rows.at(b, (*i[:dim], k, *i[dim + 1 :]))
 
-    return _collected(low, a, index.shape[0], hits, reduce, include_self=include_self)
+    return reshape(_collected(low, row, places.shape[0], hits, reduce, include_self=include_self), a.shape)
+
+
+@lowers(aten.index_add.default)
+def index_add(low: Lowering, a: Tensor, dim: int, indices: Tensor, source: Tensor, *, alpha: Any = 1) -> Tensor:
+    """By atomic additions; what no target adds atomically, each element collects."""
+    if alpha == 1 and a.dtype in (torch.int8, torch.int16, torch.uint8):
+        return index_reduce(low, a, dim, indices, source, "sum")  # type: ignore[no-any-return]
+    return rows_put(low, a, dim, indices, source, alpha, is_added=True)
 
 
 def collected_along(
     low: Lowering, a: Tensor, dim: int, index: Tensor, source: Any, reduction: str, *, include_self: bool = True
 ) -> Tensor:
     """``scatter_reduce`` along a dimension: an index for each candidate."""
-    if not a.shape or not index.shape or 0 in index.shape:
-        raise NotLowered("writing into a scalar, or nothing at all, is done by ATen")
+    if 0 in index.shape:
+        raise NotLowered("writing nothing at all is done by ATen")
+    if not a.shape or not index.shape:
+        rows = [as_row(t) if isinstance(t, Tensor) else t for t in (a, index, source)]
+        return reshape(collected_along(low, rows[0], 0, *rows[1:], reduction, include_self=include_self), a.shape)
     dim = positive_dim(dim, len(a.shape))
     others = [d for d in range(len(a.shape)) if d != dim and not is_same(a.shape[d], index.shape[d])]
     value = source.at if isinstance(source, Tensor) else element(source, a.dtype, index.shape)
@@ -142,13 +153,18 @@ def collected_along(
     return _collected(low, a, index.shape[dim], hits, reduction, include_self=include_self)
 
 
+@lowers(aten.scatter_add.default)
+def scatter_add(low: Lowering, a: Tensor, dim: int, indices: Tensor, source: Tensor) -> Tensor:
+    return scatter_reduce(low, a, dim, indices, source, "sum")  # type: ignore[no-any-return]
+
+
 @lowers(aten.scatter_reduce.two)
 def scatter_reduce(
     low: Lowering, a: Tensor, dim: int, indices: Tensor, source: Tensor, reduce: str, *, include_self: bool = True
 ) -> Tensor:
     """Sums and means by atomic additions; what no target puts together atomically, each element collects."""
     held = compute_dtype(a.dtype)
-    if reduce not in ("sum", "mean") or (reduce == "mean" and not held.is_floating_point):
+    if reduce not in ("sum", "mean") or held not in ATOMIC or (reduce == "mean" and not held.is_floating_point):
         return collected_along(low, a, dim, indices, source, reduce, include_self=include_self)
     start = a
     if not include_self:

@@ -10,7 +10,7 @@ import torch
 from engine.ir.index import Index, Size, plain
 from engine.ir.loops import Builder, Coordinates, Op
 from engine.lowering.ops.reductions import reduce
-from engine.lowering.ops.views import broadcast_to
+from engine.lowering.ops.views import as_row, broadcast_to
 from engine.lowering.table import (
     Lowering,
     NotLowered,
@@ -40,26 +40,23 @@ def embedding(low: Lowering, weight: Tensor, indices: Tensor, *_: Any) -> Tensor
 @lowers(aten.index_select.default)
 def index_select(low: Lowering, a: Tensor, dim: int, indices: Tensor) -> Tensor:
     check_loopable(a)
-    if not a.shape or not indices.shape:
-        raise NotLowered("index_select with a scalar is computed by ATen")
-    dim = positive_dim(dim, len(a.shape))
-    return low.pointwise(
-        sizes_of(result_value(low)),
-        a.dtype,
-        lambda b, i: a.at(b, (*i[:dim], b.picked(indices.at(b, (i[dim],)), a.shape[dim], wraps=False), *i[dim + 1 :])),
-    )
+    row, places, dim = as_row(a), as_row(indices), positive_dim(dim, len(a.shape))
+
+    def body(b: Builder, i: Coordinates) -> Op:
+        here = places.at(b, (i[dim] if i else Index(),))
+        return row.at(b, (*i[:dim], b.picked(here, row.shape[dim], wraps=False), *i[dim + 1 :]))
+
+    return low.pointwise(sizes_of(result_value(low)), a.dtype, body)
 
 
 @lowers(aten.gather.default)
 def gather(low: Lowering, a: Tensor, dim: int, indices: Tensor, **_: Any) -> Tensor:
     check_loopable(a)
-    if not a.shape or not indices.shape:
-        raise NotLowered("gather of a scalar is computed by ATen")
-    dim = positive_dim(dim, len(a.shape))
+    row, dim = as_row(a), positive_dim(dim, len(a.shape))
     return low.pointwise(
         indices.shape,
         a.dtype,
-        lambda b, i: a.at(b, (*i[:dim], b.picked(indices.at(b, i), a.shape[dim], wraps=False), *i[dim + 1 :])),
+        lambda b, i: row.at(b, (*i[:dim], b.picked(indices.at(b, i), row.shape[dim], wraps=False), *i[dim + 1 :])),
     )
 
 
@@ -214,7 +211,10 @@ def nll_loss_forward(
     if reduction == 0 and not is_single:
         return low.pointwise(count, a.dtype, losses.at), low.pointwise((), a.dtype, lambda b, i: b.constant(0.0, held))
     if is_single:
-        raise NotLowered("the loss of a single sample is computed by ATen")
+        own_weight = low.pointwise((), a.dtype, (lambda b, i: b.constant(0.0, held)) if reduction == 0 else weighed)
+        if reduction != 1:
+            return low.pointwise((), a.dtype, loss), own_weight
+        return low.pointwise((), a.dtype, lambda b, i: b.call("div", loss(b, i), weighed(b, i))), own_weight
     # One element of each row is picked where the rows are reduced, not by the one program that adds them up.
     low.apart.add(losses.base)
     weights = low.pointwise(count, held, weighed, name=f"{name}_weights")

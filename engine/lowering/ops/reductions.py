@@ -175,9 +175,10 @@ def mean(
     low: Lowering, a: Tensor, dim: Any = None, keepdim: bool = False, *, dtype: torch.dtype | None = None
 ) -> Tensor:
     dims = _dims(a, dim)
-    _empty_or(low, a, dims)
     result = result_value(low).dtype
-    check_loopable(result_value(low))
+    check_loopable(a, result_value(low))
+    if any(a.shape[d] == 0 for d in dims):
+        return low.pointwise(sizes_of(result_value(low)), result, lambda b, i: b.constant(math.nan, result))
     return _mean(low, a, dims, keepdim, result)
 
 
@@ -198,6 +199,9 @@ def _variance(
 ) -> tuple[Tensor, Tensor]:
     """``(variance, mean)``, in two passes over the row: first the mean, then the squared distances from it."""
     held = compute_dtype(result)
+    if any(a.shape[d] == 0 for d in dims):
+        none = low.pointwise(_reduced_shape(a, dims, keepdim), result, lambda b, i: b.constant(math.nan, result))
+        return none, none
     average = _mean(low, a, dims, True, held, name=f"{name}_mean")
     kept = tuple(d for d in range(len(a.shape)) if d not in dims)
 
@@ -239,7 +243,7 @@ def _correction(unbiased: Any, correction: Any) -> float:
 @lowers(aten.var.correction)
 def var(low: Lowering, a: Tensor, dim: Any = None, *, correction: Any = None, keepdim: bool = False) -> Tensor:
     dims = _dims(a, dim)
-    _empty_or(low, a, dims)
+    check_loopable(a)
     return _variance(low, a, dims, keepdim, _correction(None, correction), a.dtype, _name(low))[0]
 
 
@@ -248,14 +252,14 @@ def var_mean(
     low: Lowering, a: Tensor, dim: Any = None, *, correction: Any = None, keepdim: bool = False
 ) -> tuple[Tensor, Tensor]:
     dims = _dims(a, dim)
-    _empty_or(low, a, dims)
+    check_loopable(a)
     return _variance(low, a, dims, keepdim, _correction(None, correction), a.dtype, _name(low))
 
 
 @lowers(aten.std.correction)
 def std(low: Lowering, a: Tensor, dim: Any = None, *, correction: Any = None, keepdim: bool = False) -> Tensor:
     dims = _dims(a, dim)
-    _empty_or(low, a, dims)
+    check_loopable(a)
     spread = _variance(low, a, dims, keepdim, _correction(None, correction), compute_dtype(a.dtype), _name(low))[0]
     return low.pointwise(spread.shape, a.dtype, lambda b, i: b.call("sqrt", spread.at(b, i)))
 

@@ -14,7 +14,7 @@ import torch
 from engine.ir.index import ZERO, Size, contiguous_strides, flatten, plain, product, unflatten
 from engine.ir.loops import Builder, Coordinates, Def, Op, compute_dtype
 from engine.lowering.fuse import probed
-from engine.lowering.ops.views import broadcast_to
+from engine.lowering.ops.views import as_row, broadcast_to, reshape, walk_over_memory
 from engine.lowering.table import (
     Lowering,
     NotLowered,
@@ -70,28 +70,18 @@ def _number(made: Def) -> float | None:
     return ops[0].value if is_constant else None
 
 
-def _check_ranks(a: Tensor, indices: Tensor) -> None:
-    if not a.shape or not indices.shape:
-        raise NotLowered("writing into a scalar is done by ATen")
-
-
 def along(
     low: Lowering, a: Tensor, dim: int, indices: Tensor, value: Callable[[Builder, Coordinates], Op], *, is_added: bool
 ) -> Tensor:
     """``a`` with a value written or added at each index along a dimension."""
-    _check_ranks(a, indices)
-    dim = positive_dim(dim, len(a.shape))
+    row, dim = as_row(a), positive_dim(dim, len(a.shape))
+    places = as_row(indices)
 
     def write(b: Builder, i: Coordinates) -> tuple[Coordinates, Op]:
-        return (*i[:dim], b.picked(indices.at(b, i), a.shape[dim], wraps=False), *i[dim + 1 :]), value(b, i)
+        here = b.picked(places.at(b, i), row.shape[dim], wraps=False)
+        return (*i[:dim], here, *i[dim + 1 :]), value(b, i if indices.shape else ())
 
-    return scattered(low, a, indices.shape, write, is_added=is_added)
-
-
-@lowers(aten.scatter_add.default)
-def scatter_add(low: Lowering, a: Tensor, dim: int, indices: Tensor, source: Tensor) -> Tensor:
-    held = compute_dtype(a.dtype)
-    return along(low, a, dim, indices, lambda b, i: b.cast(source.at(b, i), held), is_added=True)
+    return reshape(scattered(low, row, places.shape, write, is_added=is_added), a.shape)
 
 
 @lowers(aten.scatter.src)
@@ -118,28 +108,25 @@ def put(low: Lowering, a: Tensor, indices: Tensor, source: Tensor, accumulate: b
     return scattered(low, a, indices.shape, write, is_added=accumulate)
 
 
-def _rows(low: Lowering, a: Tensor, dim: int, indices: Tensor, source: Tensor, alpha: Any, *, is_added: bool) -> Tensor:
-    _check_ranks(a, indices)
-    dim = positive_dim(dim, len(a.shape))
+def rows_put(
+    low: Lowering, a: Tensor, dim: int, indices: Tensor, source: Tensor, alpha: Any, *, is_added: bool
+) -> Tensor:
+    """``a`` with the rows of ``source`` written or added at the places along ``dim`` that ``indices`` name."""
+    row, rows, places, dim = as_row(a), as_row(source), as_row(indices), positive_dim(dim, len(a.shape))
     held = compute_dtype(a.dtype)
 
     def write(b: Builder, i: Coordinates) -> tuple[Coordinates, Op]:
-        value = b.cast(source.at(b, i), held)
+        value = b.cast(rows.at(b, i), held)
         if alpha != 1:
             value = b.call("mul", value, b.constant(alpha, held))
-        return (*i[:dim], b.picked(indices.at(b, (i[dim],)), a.shape[dim], wraps=False), *i[dim + 1 :]), value
+        return (*i[:dim], b.picked(places.at(b, (i[dim],)), row.shape[dim], wraps=False), *i[dim + 1 :]), value
 
-    return scattered(low, a, source.shape, write, is_added=is_added)
-
-
-@lowers(aten.index_add.default)
-def index_add(low: Lowering, a: Tensor, dim: int, indices: Tensor, source: Tensor, *, alpha: Any = 1) -> Tensor:
-    return _rows(low, a, dim, indices, source, alpha, is_added=True)
+    return reshape(scattered(low, row, rows.shape, write, is_added=is_added), a.shape)
 
 
 @lowers(aten.index_copy.default)
 def index_copy(low: Lowering, a: Tensor, dim: int, indices: Tensor, source: Tensor) -> Tensor:
-    return _rows(low, a, dim, indices, source, 1, is_added=False)
+    return rows_put(low, a, dim, indices, source, 1, is_added=False)
 
 
 @lowers(aten.index_put.default, aten._unsafe_index_put.default)
@@ -189,6 +176,28 @@ def _masked_put(low: Lowering, a: Tensor, indices: Sequence[Tensor | None], valu
         return b.where(mask.at(b, i[first:last]), b.cast(value.at(b, ()), a.dtype), a.at(b, i))
 
     return low.pointwise(a.shape, a.dtype, body)
+
+
+@lowers(aten.as_strided_scatter.default)
+def as_strided_scatter(
+    low: Lowering, a: Tensor, source: Tensor, size: Sequence[Any], stride: Sequence[Any], offset: Any = None
+) -> Tensor:
+    """A walk over a tensor's memory, written along."""
+    check_loopable(a, source)
+    mapping = walk_over_memory(a, stride, offset)
+    if not _is_apart(source.shape, tuple(plain(s) for s in stride)):
+        raise NotLowered("a walk that comes by one place several times is written by ATen")
+    return scattered(low, a, source.shape, lambda b, i: (mapping(i), b.cast(source.at(b, i), a.dtype)), is_added=False)
+
+
+def _is_apart(shape: tuple[Size, ...], stride: tuple[Size, ...]) -> bool:
+    """Whether no two elements of a walk are known to fall on one place."""
+    reach = 1
+    for step, size in sorted(zip(stride, shape, strict=True), key=lambda pair: str(pair[0]).zfill(20)):
+        if not isinstance(step, int) or not isinstance(size, int) or (size > 1 and step < reach):
+            return False
+        reach += (size - 1) * step
+    return True
 
 
 @lowers(aten.embedding_dense_backward.default)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -84,6 +84,11 @@ def reshape(a: Tensor, shape: Sequence[Size]) -> Tensor:
     if 0 in new or 0 in a.shape:
         return a.view(new, lambda index: tuple(ZERO for _ in a.shape))
     return a.view(new, _reshape_map(a.shape, new))
+
+
+def as_row(a: Tensor) -> Tensor:
+    """A scalar as one element in a row; any other tensor as it is."""
+    return a if a.shape else reshape(a, (1,))
 
 
 @lowers(
@@ -395,14 +400,28 @@ def _triangle(low: Lowering, a: Tensor, diagonal: int, *, is_lower: bool) -> Ten
 def as_strided(low: Lowering, a: Tensor, size: Sequence[Any], stride: Sequence[Any], offset: Any = None) -> Tensor:
     """Any walk over the memory of a tensor that fills it in order from its start."""
     check_loopable(a)
+    return a.view(sizes_of(result_value(low)), walk_over_memory(a, stride, offset))
+
+
+def walk_over_memory(a: Tensor, stride: Sequence[Any], offset: Any) -> Callable[[Coordinates], Coordinates]:
+    """From an index of ``as_strided``'s result to one of the tensor.
+
+    Raises:
+        NotLowered: the tensor does not fill its memory in order, or does not begin where its storage does.
+    """
     steps = tuple(plain(s) for s in stride)
     if a.mapping is not None or a.base.stride != contiguous_strides(a.shape):
         raise NotLowered("a walk over memory that is not in the order of a tensor's elements is done by ATen")
     if offset is not None and not a.base.is_computed:
         raise NotLowered("an offset counts from the start of a storage, of which a kernel knows only the tensor in it")
     first = 0 if offset is None else plain(offset)
+    return lambda index: unflatten(flatten(index, steps) + first, a.shape)
 
-    def mapping(index: Coordinates) -> Coordinates:
-        return unflatten(flatten(index, steps) + first, a.shape)
 
-    return a.view(sizes_of(result_value(low)), mapping)
+@lowers(aten.view.dtype)
+def view_as_type(low: Lowering, a: Tensor, dtype: torch.dtype) -> Tensor:
+    """The same bits read as another type of the same width."""
+    check_loopable(a, result_value(low))
+    if a.dtype.itemsize != dtype.itemsize or torch.bool in (a.dtype, dtype):
+        raise NotLowered("bits that make up more or fewer elements of another type are read by ATen")
+    return low.pointwise(a.shape, dtype, lambda b, i: b.bits(a.at(b, i), a.dtype, dtype))

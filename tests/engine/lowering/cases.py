@@ -944,3 +944,61 @@ def running_results_block_by_block(x: Any, mask: Any) -> Any:
 def running_sums_of_long_rows(n: Any) -> Any:
     """Whole numbers, of types wide and narrow."""
     return n.cumsum(-1), (n > 1).cumsum(-1), n.to(torch.int8).cumsum(-1, dtype=torch.int8), n.cumprod(-1)
+
+
+@case(whole(6, 5, below=200), whole(6, 5, below=60, dtype=torch.int32), whole(40, below=100, dtype=torch.uint8))
+def divisors_and_multiples(a: Any, b: Any, c: Any) -> Any:
+    """Signs and zeros included."""
+    a, b = a - 100, b - 30
+    return torch.gcd(a, b), torch.lcm(a, b), torch.gcd(b, b + 6), torch.gcd(c, c // 3), torch.lcm(b, b - b)
+
+
+@case(normal(3, 4), normal(5), normal(3, 4), normal(5), dynamic=False)
+def lists_of_tensors(a: Any, b: Any, c: Any, d: Any) -> Any:
+    """What optimizers and the clipping of gradients do to all parameters at once."""
+    x, y, z = [a, b], [c, d], [c.abs() + 1, d.abs() + 1]
+    return (
+        (torch._foreach_add(x, y, alpha=0.5), torch._foreach_add(x, 2.0), torch._foreach_mul(x, c[0, 0])),
+        (torch._foreach_addcdiv(x, y, z, value=-0.1), torch._foreach_addcdiv(x, y, z, [0.1, 0.2])),
+        (torch._foreach_addcmul(x, y, z), torch._foreach_lerp(x, y, 0.3), torch._foreach_norm(x)),
+        (torch._foreach_sqrt(z), torch._foreach_div(x, z), torch._foreach_clamp_max(x, 0.5), torch._foreach_neg(x)),
+    )
+
+
+@case(normal(), lambda: torch.tensor(0), normal(), whole(6, below=9), whole(6, 3, below=90, dtype=torch.int8))
+def scalars_by_index(x: Any, at: Any, s: Any, rows: Any, n: Any) -> Any:
+    """A scalar has one place, and few bits wrap around where sums are collected."""
+    start = (n - 45).repeat(2, 1)[:9]
+    places = rows[:, None].expand(6, 3)
+    return (
+        (x.index_select(0, at), x.gather(0, at), x.scatter(0, at, s), x.scatter_add(0, at, s), x.index_copy(0, at, s)),
+        (
+            start.index_add(0, rows, n),
+            start.scatter_add(0, places, n),
+            start.to(torch.int16).index_add(0, rows, n.to(torch.int16)),
+        ),
+    )
+
+
+@case(normal(5), lambda: torch.tensor(2), lambda: torch.tensor(-100), normal(5), normal(3, 0), dynamic=False)
+def losses_of_single_samples(x: Any, at: Any, ignored: Any, weight: Any, none: Any) -> Any:
+    """One sample's loss is the loss, and what is put together from nothing is no number."""
+    weight = weight.abs()
+    return (
+        (F.cross_entropy(x, at), F.nll_loss(x, at, weight), F.nll_loss(x, at, weight, reduction="sum")),
+        (F.nll_loss(x, ignored, reduction="sum"), F.nll_loss(x, ignored, reduction="none")),
+        (none.mean(1), none.var(1), none.std(1, keepdim=True), torch.var_mean(none, 1)),
+    )
+
+
+@case(normal(3, 4), normal(5, dtype=F16), normal(5, dtype=BF16), normal(5, dtype=F64))
+def bits_read_as_another_type(x: Any, h: Any, b: Any, d: Any) -> Any:
+    """16-bit numbers are rounded before their bits are read."""
+    return (
+        (
+            (x.view(torch.int32) & 0x7FFFFFFF).view(torch.float32),
+            (h * 2).view(torch.int16),
+            (b + 1).view(torch.float16) * 1,
+        ),
+        (d.view(torch.int64) + 1, torch.as_strided_scatter(x * 1, x[:2, :3], (2, 3), (6, 2), 1)),
+    )
