@@ -73,9 +73,13 @@ ELEMENTWISE = (
 """What ``_foreach_`` operators do to each tensor of their lists, by name."""
 
 
+def _copied(tensor: torch.Tensor, source: torch.Tensor, *_: Any) -> torch.Tensor:
+    return source.to(tensor.dtype)
+
+
 def _of_each(name: str) -> Callable[..., list[torch.Tensor]]:
     """An operator on lists as one call for each tensor, which is what eager runs on a CPU."""
-    function = (lambda x, y, *_: y.to(x.dtype)) if name == "copy" else getattr(torch, name)
+    function: Callable[..., torch.Tensor] = _copied if name == "copy" else getattr(torch, name)
 
     def call(tensors: list[torch.Tensor], *more: Any, alpha: Any = 1, value: Any = None, **named: Any) -> Any:
         more = (*more, *named.values())

@@ -129,8 +129,9 @@ def collected_along(
     if 0 in index.shape:
         raise NotLowered("writing nothing at all is done by ATen")
     if not a.shape or not index.shape:
-        rows = [as_row(t) if isinstance(t, Tensor) else t for t in (a, index, source)]
-        return reshape(collected_along(low, rows[0], 0, *rows[1:], reduction, include_self=include_self), a.shape)
+        given = as_row(source) if isinstance(source, Tensor) else source
+        row = collected_along(low, as_row(a), 0, as_row(index), given, reduction, include_self=include_self)
+        return reshape(row, a.shape)
     dim = positive_dim(dim, len(a.shape))
     others = [d for d in range(len(a.shape)) if d != dim and not is_same(a.shape[d], index.shape[d])]
     value = source.at if isinstance(source, Tensor) else element(source, a.dtype, index.shape)
