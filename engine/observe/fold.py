@@ -13,7 +13,7 @@ from typing import Any
 from engine.observe.aot_metadata import read_aot_metadata
 from engine.observe.events import Event, frame_of
 from engine.observe.frames import Frames, Stack
-from engine.observe.messages import Resolve, read_break, read_recompile_reasons
+from engine.observe.messages import Resolve, read_break, read_recompile_reasons, spoken
 from engine.observe.output_code import read_kernels, read_lowering, with_nodes
 from engine.observe.payloads import Held
 from engine.observe.registry import (
@@ -40,6 +40,8 @@ from engine.records.session import CompilationRecord, Session
 from engine.records.trace import BreakRecord, TraceRecord
 
 _PLACES = {kind.stage: kind.place for kind in (*GRAPHS.values(), *OF_BACKWARD.values())}
+_PASSED = re.compile(r"^L\['\w+'\](?:\[[^\]]{1,100}\])*$")
+"""An argument, or an item of one; all else that a graph takes (parameters, globals) is the same at every call."""
 _KEY = re.compile(r'"key": ?"([^"]{1,200})"')
 _BYPASS = re.compile(r'"cache_bypass_reason": ?"((?:[^"\\]|\\.){1,500})"')
 _ERROR = re.compile(
@@ -210,8 +212,9 @@ class Fold:
     def _source(self, event: Event) -> None:
         facts = event.facts
         tensor = self._tensors.get((event.compilation, facts.get("describer_id"), facts.get("id")))
-        if tensor is not None:
-            self._inputs.setdefault(event.compilation, {})[str(facts.get("source"))] = tensor
+        source = str(facts.get("source"))
+        if tensor is not None and _PASSED.match(source):
+            self._inputs.setdefault(event.compilation, {})[spoken(source)] = tensor
 
     def _flush(self, compilation: str) -> None:
         """Give a compilation the inputs that were told since the last time."""

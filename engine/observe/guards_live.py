@@ -18,7 +18,7 @@ from torch._C._dynamo.eval_frame import _debug_get_cache_entry_list
 from engine.errors import BadArgument
 from engine.ir.spec import TensorSpec
 from engine.observe.messages import Resolve, read_guards, read_recompile_reasons
-from engine.records.guards import CallExplanation, Fix, GuardRecord, GuardResult, GuardsRecord, Rejection, Verdict
+from engine.records.guards import CallExplanation, GuardRecord, GuardResult, GuardsRecord, Rejection, Verdict
 
 _ABSENT = object()
 _RELATIONS: tuple[type, ...] = (live.RelationalGuard,)
@@ -317,15 +317,5 @@ def _rejection(
     actual = reason.actual or (results[failed].actual if failed >= 0 else "")
     span = (guard.span if guard else None) or reason.span
     return Rejection(
-        entry, guard.id if guard else "", reason.origin, reason.kind, reason.expected, actual, reason.sentence, span, _fixes(reason), results
+        entry, guard.id if guard else "", reason.origin, reason.kind, reason.expected, actual, reason.sentence, span, reason.fixes, results
     )  # fmt: skip
-
-
-def _fixes(reason: Rejection) -> tuple[Fix, ...]:
-    """What to do about a size that changed."""
-    size, _, dimension = reason.expected.partition(" in dimension ")
-    if not dimension.isdigit() or reason.kind != "tensor size" or not size.isdigit():
-        return ()
-    name = reason.origin.removeprefix("L['").replace("']", "", 1) if reason.origin.startswith("L['") else reason.origin
-    text = f"Say before the first call that dimension {dimension} of {name} changes"
-    return (Fix(text, f"torch._dynamo.mark_dynamic({name}, {dimension})"),)

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from engine.records.bytecode import Span
-from engine.records.guards import GuardRecord, GuardsRecord, Rejection
+from engine.records.guards import Fix, GuardRecord, GuardsRecord, Rejection
 from engine.records.trace import BreakRecord
 
 _FRAME = re.compile(r'^  File "(?P<file>.+)", line (?P<line>\d+), in (?P<name>.+)$', re.MULTILINE)
@@ -24,6 +24,7 @@ _TENSOR = re.compile(
     r"tensor '(?P<name>.+)' (?P<what>.+?)\.? expected (?P<expected>.+?)[,.] (?:actual|but got) (?P<actual>.+)"
 )
 _EQUALS = re.compile(r"^(?P<left>.+?) == (?P<expected>.+)$")
+_NUMBER = re.compile(r"-?\d+(\.\d*)?(e[+-]?\d+)?")
 _GUARD = re.compile(r"^(?P<bars>(?:\| )*)\+- (?P<kind>\w+): ?(?P<rest>.*)$")
 _SOURCE = re.compile(r"source=(?P<source>.+?), accessed_by=(?P<by>.+)$")
 
@@ -94,7 +95,43 @@ def _rejection(text: str, resolve: Resolve) -> Rejection:
     frames = list(_FRAME.finditer(rest))
     span = Span(frames[-1]["file"], int(frames[-1]["line"])) if frames else _place(head, resolve)
     origin, kind, expected, actual = _facts(code.strip())
-    return Rejection(entry, "", origin, kind, expected, actual, _sentence(code.strip(), origin, expected, actual), span)
+    sentence = _sentence(code.strip(), origin, expected, actual)
+    return Rejection(entry, "", origin, kind, expected, actual, sentence, span, _fixes(origin, kind, expected))
+
+
+def _fixes(origin: str, kind: str, expected: str) -> tuple[Fix, ...]:
+    """What to do about a value that changed, in stock torch's own terms."""
+    name = spoken(origin)
+    size, _, dimension = expected.partition(" in dimension ")
+    if kind == "tensor size" and size.isdigit() and dimension.isdigit():
+        return (
+            Fix(
+                f"Say before the first call that dimension {dimension} of {name} changes",
+                f"torch._dynamo.mark_dynamic({name}, {dimension})",
+            ),
+            Fix("Make symbols of all sizes from the start", "torch.compile(..., dynamic=True)"),
+        )
+    if kind == "tensor stride":
+        return (Fix(f"Give {name} the same layout in every call", f"{name} = {name}.contiguous()"),)
+    if kind.startswith("tensor requires_grad"):
+        return (Fix(f"Detach {name} where no gradient is needed through it", f"{name} = {name}.detach()"),)
+    if kind.startswith("tensor dtype"):
+        return (Fix(f"Convert {name} before the call, so that its dtype is always the same."),)
+    if kind == "equal" and _NUMBER.fullmatch(expected):
+        return (
+            Fix(
+                f"Pass {name} as a tensor, so that its value is data and not part of the code",
+                f"{name} = torch.tensor({name})",
+            ),
+        )
+    if kind == "equal":
+        return (Fix(f"Keep {name} constant, or move what depends on it out of the compiled function."),)
+    return ()
+
+
+def spoken(origin: str) -> str:
+    """A value as the user's code names it: ``L['x'][0]`` is ``x[0]``."""
+    return re.sub(r"^L\['(\w+)'\]", r"\1", origin)
 
 
 def _facts(code: str) -> tuple[str, str, str, str]:
@@ -121,9 +158,9 @@ def _origin(name: str) -> str:
 
 def _sentence(code: str, origin: str, expected: str, actual: str) -> str:
     if expected and actual:
-        return f"{origin} was expected to be {expected}, and is {actual}."
+        return f"{spoken(origin)} was expected to be {expected}, and is {actual}."
     if expected:
-        return f"{origin} was expected to be {expected}, and is something else."
+        return f"{spoken(origin)} was expected to be {expected}, and is something else."
     return f"{code} does not hold any more."
 
 

@@ -116,7 +116,7 @@ def observe_torch() -> Iterator[Session]:
     # First in the list: torch's own handler removes itself while handling the first record, and the next one would miss that.
     log.handlers.insert(0, listener)
     try:
-        with hits.watching():
+        with hits.watching(), _noting_origins():
             yield session
     finally:
         with contextlib.suppress(ValueError):
@@ -124,6 +124,20 @@ def observe_torch() -> Iterator[Session]:
         log.setLevel(level)
         listener.finish()
         _close(session)
+
+
+@contextlib.contextmanager
+def _noting_origins() -> Iterator[None]:
+    """Let Inductor note which nodes its kernels come from, where this torch can. What it makes and caches does not depend on it."""
+    from torch._inductor import config
+
+    name = "trace.provenance_tracking_level"
+    try:
+        noting = config.patch({name: 1}) if config.trace.provenance_tracking_level == 0 else contextlib.nullcontext()
+    except AttributeError:
+        noting = contextlib.nullcontext()
+    with noting:
+        yield
 
 
 def _new_session() -> Session:

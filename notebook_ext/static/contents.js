@@ -71,7 +71,7 @@ export class ContentsView {
     if (this.wanted) this.at = rows.findIndex((/** @type {any} */ r) => r.id === this.wanted);
     this.wanted = undefined;
     this.at = Math.max(0, Math.min(rows.length - 1, this.at));
-    put(this.count, `${plural(rows.length, "compilation")}${this.find ? " found" : ""}${part.texts.length ? ` · ${plural(part.texts.length, "text")} of the whole` : ""}`);
+    put(this.count, `${plural(rows.length, "compilation")}${this.find ? " found" : ""}${part.texts.length ? ` · ${plural(part.texts.length, "text")} about the whole run` : ""}`);
     const first = Math.max(0, Math.min(this.at - SHOWN / 2, rows.length - SHOWN));
     const some = rows.slice(first, first + SHOWN);
     const cut = rows.length - some.length;

@@ -122,12 +122,12 @@ export class KernelsView {
     }
     if (!part.targets.includes(this.target)) this.target = part.targets.includes(part.target) ? part.target : part.targets[0] || part.target;
     this.at = Math.max(0, Math.min(part.rows.length - 1, this.at));
-    const waiting = part.rows.filter((/** @type {any} */ r) => !r.targets[this.target]).length;
+    const waiting = part.is_observed ? 0 : part.rows.filter((/** @type {any} */ r) => !r.targets[this.target]).length;
     put(
       this.context,
       h("b", {}, plural(part.rows.length, "kernel")),
-      part.targets.length > 1 ? choice("Target", part.targets.map((/** @type {string} */ t) => [t, t]), this.target, (v) => { this.target = v; this.frame.focus(); this.draw(); }) : h("span", { class: "nw" }, `target ${this.target || "unknown"}`),
-      part.is_run ? null : h("span", { class: "mut" }, h("b", {}, "Estimated, not measured"), ": no GPU here. Registers, spills and shared memory are exact, from the compiled binary."),
+      part.is_observed ? null : part.targets.length > 1 ? choice("Target", part.targets.map((/** @type {string} */ t) => [t, t]), this.target, (v) => { this.target = v; this.frame.focus(); this.draw(); }) : h("span", { class: "nw" }, `target ${this.target || "unknown"}`),
+      part.is_observed ? h("span", { class: "mut" }, "Made by Inductor, told by its trace.") : part.is_run ? null : h("span", { class: "mut" }, h("b", {}, "Estimated, not measured"), ": no GPU here. Registers, spills and shared memory are exact, from the compiled binary."),
       h("span", { class: "sp" }),
       part.is_run && part.rows.length && !part.rows.some((/** @type {any} */ r) => r.measured) ? button("Measure", "", () => this.frame.act("measure-kernels"), { title: "Time each kernel on the GPU at hand" }) : null,
       waiting ? [h("span", { class: "new" }, `${waiting} still to be compiled`), button("Cancel", "", () => this.frame.act("cancel"), { title: "Stop compiling kernels; what is finished stays" })] : null,
@@ -142,19 +142,23 @@ export class KernelsView {
     put(
       this.body,
       part.rows.length
-        ? h("table", { class: "t", role: "grid", "aria-label": "Kernels" }, h("thead", {}, h("tr", {}, HEADS.map(([t, c]) => h("th", { class: c }, t)))), h("tbody", {}, part.rows.map((/** @type {any} */ r, /** @type {number} */ i) => this.#row(r, i))))
+        ? h("table", { class: "t", role: "grid", "aria-label": "Kernels" }, h("thead", {}, h("tr", {}, (part.is_observed ? HEADS.slice(0, 2) : HEADS).map(([t, c]) => h("th", { class: c }, t)))), h("tbody", {}, part.rows.map((/** @type {any} */ r, /** @type {number} */ i) => this.#row(r, i))))
         : h("p", { class: "pad" }, "No kernels: the linked view says why for each compilation."),
     );
     const chosen = /** @type {HTMLElement | null} */ (this.body.querySelector("tr.sel"));
     if (chosen && (chosen.offsetTop < this.body.scrollTop + 26 || chosen.offsetTop + chosen.offsetHeight > this.body.scrollTop + this.body.clientHeight)) this.body.scrollTop = chosen.offsetTop - 80;
     const r = this.row;
-    put(this.detail, r ? [this.#roofline(r), this.#ladder(r), this.#reasons(r)] : this.#externs(part.externs));
+    put(this.detail, r ? [part.is_observed ? null : this.#roofline(r), this.#ladder(r), this.#reasons(r)] : this.#externs(part.externs));
     this.tell(r);
   }
 
   /** @param {any} r */
   tell(r) {
     if (!r) return this.frame.say("No kernels.");
+    if (this.part.is_observed) {
+      const nodes = r.nodes.length ? `${plural(r.nodes.length, "node")} fused.` : r.origins;
+      return this.frame.say(h("b", {}, `${r.kernel} `), h("code", {}, r.name), ` of ${r.frame} entry ${r.compilation.split("/").pop()}: ${nodes}`);
+    }
     const made = r.targets[this.target], e = r.estimates[this.target];
     const told = !made ? "not compiled yet" : made.error ? made.error : made.registers == null ? "compiled" : `${plural(made.registers, "register")}, ${plural(made.spills || 0, "spill")}`;
     this.frame.say(
@@ -175,9 +179,10 @@ export class KernelsView {
       { class: i === this.at ? "sel" : "", "aria-selected": String(i === this.at), onclick: () => { this.go(i); this.frame.focus(); }, ondblclick: () => this.link() },
       h("td", { title: r.name }, h("b", {}, `${r.compilation} ${r.kernel}`), " ", h("code", {}, r.name), r.launches > 1 ? h("span", { class: "mut" }, ` ×${r.launches}`) : null),
       h("td", { title: r.nodes.join(", ") }, r.ordinals.map((/** @type {number} */ o) => [badge(o), " "]), r.nodes.slice(0, 5).join(", "), r.nodes.length > 5 ? ` and ${r.nodes.length - 5} more` : null, made.error ? h("div", { class: "bad" }, made.error) : null, made.configuration ? h("div", { class: "mut" }, made.configuration) : null),
-      [r.grid ? `${r.grid.replace(/^\((.*)\)$/, "$1")} × ${r.warps || "?"}` : "", m ? ms(m.seconds) : e ? "≈ " + ms(e.seconds) : "", r.bytes, m ? perSecond(m.rate) : e ? "≈ " + perSecond(e.rate) : "", made.registers, made.spills, made.shared].map((v) => h("td", { class: "num" }, text(v))),
-      h("td", { class: "num", title: made.limit ? `limited by ${made.limit}` : null }, made.occupancy == null ? "" : Math.round(made.occupancy * 100) + " %"),
-      h("td", { class: "nw " + (good ? "ok" : r.check === "different" ? "bad" : "mut"), title: r.check_note }, (good ? "✓ " : r.check === "different" ? "✗ " : "") + r.check),
+      this.part.is_observed ? null : [[r.grid ? `${r.grid.replace(/^\((.*)\)$/, "$1")} × ${r.warps || "?"}` : "", m ? ms(m.seconds) : e ? "≈ " + ms(e.seconds) : "", r.bytes, m ? perSecond(m.rate) : e ? "≈ " + perSecond(e.rate) : "", made.registers, made.spills, made.shared].map((v) => h("td", { class: "num" }, text(v))),
+        h("td", { class: "num", title: made.limit ? `limited by ${made.limit}` : null }, made.occupancy == null ? "" : Math.round(made.occupancy * 100) + " %"),
+        h("td", { class: "nw " + (good ? "ok" : r.check === "different" ? "bad" : "mut"), title: r.check_note }, (good ? "✓ " : r.check === "different" ? "✗ " : "") + r.check),
+      ],
     );
   }
 
@@ -218,11 +223,11 @@ export class KernelsView {
     const facts = Object.entries(r.targets).map(([t, m]) => [t, m.registers, m.spills, m.shared, m.occupancy == null ? "" : Math.round(m.occupancy * 100) + " %", m.limit, ms(m.seconds)]);
     return h(
       "section", { tabindex: "0" },
-      h("h4", {}, `IR ladder of ${r.kernel}, rows`, h("span", { class: "mut" }, ` · ${this.target}`)),
+      h("h4", {}, `${this.part.is_observed ? "Text" : "IR ladder"} of ${r.kernel}, rows`, h("span", { class: "mut" }, this.part.is_observed ? "" : ` · ${this.target}`)),
       part ? steps.map(step) : h("p", { class: "mut" }, "Loading …"),
       missing.length ? h("p", { class: "mut" }, `No ${missing.join(", ")}: ${made ? made.error || "not made for this target" : "not compiled yet"}.`) : h("p", { class: "mut" }, "Colour: source line. Grey: generated."),
       facts.length > 1 ? h("table", { class: "t" }, h("thead", {}, h("tr", {}, ["Target", "Regs", "Spills", "Shared", "Occup.", "Limited by", "Made in"].map((t) => h("th", { class: t === "Target" ? "" : "num" }, t)))), h("tbody", {}, facts.map((f) => h("tr", { class: f[0] === this.target ? "sel" : "" }, f.map((v, i) => h("td", { class: i ? "num" : "" }, text(v))))))) : null,
-      h("p", { class: "mut" }, h("b", {}, "Launch "), Object.entries(r.launch).filter(([k]) => !k.endsWith("_ptr")).map(([k, v]) => `${k} ${v}`).join(", ")),
+      this.part.is_observed ? null : h("p", { class: "mut" }, h("b", {}, "Launch "), Object.entries(r.launch).filter(([k]) => !k.endsWith("_ptr")).map(([k, v]) => `${k} ${v}`).join(", ")),
     );
   }
 
@@ -238,7 +243,7 @@ export class KernelsView {
     return h(
       "section", { tabindex: "0" },
       h("h4", {}, `Fusion decisions about ${r.kernel}`),
-      found.length ? found.map((d) => h("p", {}, h("b", { class: d.fused ? "ok" : "" }, d.fused ? "✓ Fused: " : "– Not fused: "), h("code", {}, d.first), d.second ? [" with ", h("code", {}, d.second)] : null, `. ${d.reason}`, d.saved ? h("span", { class: "mut" }, ` Saves ${d.saved}.`) : null)) : h("p", { class: "mut" }, r.nodes.length > 1 ? "Its nodes became one kernel without a choice to be made." : "It holds one node, and no neighbour was considered."),
+      found.length ? found.map((d) => h("p", {}, h("b", { class: d.fused ? "ok" : "" }, d.fused ? "✓ Fused: " : "– Not fused: "), h("code", {}, d.first), d.second ? [" with ", h("code", {}, d.second)] : null, `. ${d.reason}`, d.saved ? h("span", { class: "mut" }, ` Saves ${d.saved}.`) : null)) : h("p", { class: "mut" }, this.part.is_observed ? r.origins || "Inductor's trace tells no reasons." : r.nodes.length > 1 ? "Its nodes became one kernel without a choice to be made." : "It holds one node, and no neighbour was considered."),
       this.#externs(this.part.externs.filter((/** @type {any} */ e) => e.compilation === r.compilation)),
     );
   }

@@ -24,7 +24,7 @@ export function byOrdinal(links, kernel) {
     }
     const parts = [...counts].sort(([a], [b]) => (a || Infinity) - (b || Infinity));
     const count = parts.reduce((n, [, c]) => n + c, 0);
-    return count ? [{ pane: id, title, count, parts }] : [];
+    return count ? [{ pane: id, title: pane.title || title, count, parts }] : [];
   });
 }
 

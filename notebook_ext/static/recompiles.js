@@ -14,7 +14,7 @@ export function ms(seconds) {
   const value = seconds * 1000;
   if (value < 1e-4) return Number((value * 1e6).toPrecision(2)) + " ns";
   if (value < 0.1) return (value * 1000).toPrecision(2) + " µs";
-  return seconds >= 1 ? seconds.toPrecision(2) + " s" : (value >= 100 ? value.toFixed(0) : value.toPrecision(2)) + " ms";
+  return seconds >= 1 ? (seconds >= 10 ? seconds.toFixed(0) : seconds.toPrecision(2)) + " s" : (value >= 100 ? value.toFixed(0) : value.toPrecision(2)) + " ms";
 }
 
 export class RecompilesView {
@@ -68,7 +68,7 @@ export class RecompilesView {
       h("b", {}, plural(part.lanes.length, "code object")), h("span", { class: "mut" }, `${plural(calls, "call")} ·`),
       h("span", {}, Object.values(CELLS).flatMap(([sign, kind, text]) => [h("span", { class: kind }, sign), ` ${text}  `]), "· not asked"),
       h("span", { class: "sp" }), button("◂ miss", "k", () => this.miss(-1)), button("miss ▸", "j", () => this.miss(1)),
-      part.lanes.some((/** @type {any} */ l) => l.columns.some((/** @type {any} */ c) => c.rejections.some((/** @type {any} */ r) => r.fixes.some((/** @type {any} */ f) => f.code && !f.verified && !f.tried)))) ? button("Try the fixes", "t", () => this.frame.act("try")) : null,
+      !part.is_observed && part.lanes.some((/** @type {any} */ l) => l.columns.some((/** @type {any} */ c) => c.rejections.some((/** @type {any} */ r) => r.fixes.some((/** @type {any} */ f) => f.code && !f.verified && !f.tried)))) ? button("Try the fixes", "t", () => this.frame.act("try")) : null,
     );
     if (this.column < 0) this.column = this.firstMiss(this.lane);
     this.update();
@@ -171,7 +171,7 @@ export class RecompilesView {
     return h(
       "section",
       { class: "lane" },
-      h("h4", {}, lane.name, h("span", { class: "mut" }, lane.role === "resume" ? "resumed after " + lane.line : lane.line), h("span", { class: "sp mut" }, `entries ${lane.entries.length} of ${lane.limit} · ${plural(lane.hits, "hit")}, ${`${lane.misses} ${lane.misses === 1 ? "miss" : "misses"}`}${lane.python ? `, ${lane.python} as Python` : ""} · guards ${ms(lane.guard_seconds)} · compiled in ${ms(lane.seconds)}`)),
+      h("h4", {}, lane.name, h("span", { class: "mut" }, lane.role === "resume" ? "resumed after " + lane.line : lane.line), h("span", { class: "sp mut" }, `entries ${lane.entries.length} of ${lane.limit} · ${plural(lane.hits, "hit")}, ${`${lane.misses} ${lane.misses === 1 ? "miss" : "misses"}`}${lane.python ? `, ${lane.python} as Python` : ""}${lane.guard_seconds ? ` · guards ${ms(lane.guard_seconds)}` : ""} · compiled in ${ms(lane.seconds)}`)),
       h(
         "div",
         { class: "mx", role: "grid", "aria-label": lane.name + ": entries by calls", style: `--columns:${columns.length}` },

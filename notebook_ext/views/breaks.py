@@ -43,12 +43,18 @@ def _break(session: Session, root: str, compilation: str, record: Any) -> dict[s
         "line": record.span.line if record.span else 0,
         "place": places.place_name(session, record.span),
         "pointed": pointed_at(session, record.span),
-        "stack": [
-            f"{places.place_name(session, s)}: {clean(places.source_line(session, s))}" for s in record.stack[:-1]
-        ],
+        "stack": _callers(session, record.stack[:-1]),
         "skipped": record.skipped,
         "times": record.times,
     }
+
+
+def _callers(session: Session, stack: tuple[Span, ...]) -> list[str]:
+    """The lines that led there, outermost first; those of files that the session does not hold, as torch's own, are left out."""
+    held = {f.id for f in session.files}
+    return [
+        f"{places.place_name(session, s)}: {clean(places.source_line(session, s))}" for s in stack if s.file in held
+    ]
 
 
 def pointed_at(session: Session, span: Span | None) -> str:

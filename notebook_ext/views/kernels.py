@@ -26,6 +26,7 @@ def kernels(session: Session) -> dict[str, Any]:
         "targets": [one_line(t, 40) for t in targets],
         "further": [t for t in FURTHER_TARGETS if t not in targets] if session.subject == "engine" else [],
         "peaks": {t: roofline.peak(t) for t in targets},
+        "is_observed": session.subject == "torch",
         "is_run": session.device.startswith(("cuda", "hip")),
         "rows": [
             _row(session, c, k, frames.get(c.frame, ""), nodes)
@@ -71,6 +72,9 @@ def _row(
         "kernel": kernel.id,
         "name": one_line(kernel.name, 60),
         "nodes": [one_line(i.rpartition(":")[2], 40) for i in kernel.fused_nodes],
+        "origins": ""
+        if kernel.fused_nodes or session.subject != "torch"
+        else "Inductor notes which nodes a kernel came from only where it is asked to: set INDUCTOR_PROVENANCE=1 before compiling.",
         "ordinals": sorted({numbers.of(s) for s in used} - {0}),
         "grid": clean(kernel.grid),
         "warps": clean((kernel.launch or {}).get("num_warps", "")),

@@ -20,6 +20,7 @@ MAX_COLUMNS = 40
 def recompiles(session: Session) -> dict[str, Any]:
     """One lane for each code object that was compiled or left to Python."""
     return {
+        "is_observed": session.subject == "torch",
         "lanes": [_lane(session, f) for f in session.frames if any(c.frame == f.id for c in session.compilations)],
         "dropped": session.calls_dropped,
     }

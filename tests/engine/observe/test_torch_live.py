@@ -125,10 +125,13 @@ def test_recompile_reason_names_value_expected_and_actual() -> None:
     by_size, by_value = first.rejections[0], second.rejections[0]
     assert (by_size.entry, by_size.origin, by_size.actual) == (session.compilations[0].id, "L['x']", "4")
     assert by_size.expected.startswith("3")
+    assert [f.code for f in by_size.fixes] == ["torch._dynamo.mark_dynamic(x, 0)", "torch.compile(..., dynamic=True)"]
+    assert [f.code for f in by_value.fixes] == ["n = torch.tensor(n)"]
     assert (by_value.origin, by_value.expected) == ("L['n']", "2")
     assert by_value.span is not None
     assert by_value.span.line == line_of("return x * n")
-    assert "L['x']" in session.compilations[1].cause
+    assert session.compilations[1].cause.startswith("x was expected to be 3")
+    assert session.compilations[0].inputs == {"x": "float32[3]"}
 
 
 def test_graph_nodes_have_types_inputs_and_lines() -> None:
@@ -370,5 +373,8 @@ def test_inductor_kernels_are_shown() -> None:
     (compilation,) = session.compilations
     assert [k.language for k in compilation.kernels] == ["cpp"]
     assert "void" in compilation.kernels[0].text
+    ids = {node.id for graph in compilation.graphs for node in graph.nodes}
+    assert len(set(compilation.kernels[0].fused_nodes) & ids) == 3
+    assert torch._inductor.config.trace.provenance_tracking_level == 0
     assert compilation.lowering is not None
     assert compilation.kernels[0].name in compilation.lowering.wrapper_text
