@@ -32,6 +32,7 @@ from engine.aot.wrappers import (
 )
 from engine.aot.wrappers.again import run_again
 from engine.aot.wrappers.layer import Layer, LayerWrapper, weave
+from engine.aot.wrappers.probe import probe_for
 from engine.aot.wrappers.wrapper import Call, Onion, Wrapper, peel
 from engine.graph.tell import graph_record
 from engine.ir.aot import AotGraph
@@ -110,10 +111,11 @@ def compile_graph(
         text = str(error).strip()
         reason = f"it cannot be traced to ATen ({type(error).__name__}: {text.splitlines()[0] if text else ''})"
         return _as_traced(graph, trains, reason, told)
+    names = [i.name for i in inputs]
     finished = (
-        _training(made, onion, compilation, settings)
+        _training(made, onion, compilation, settings, names)
         if isinstance(made, Cut)
-        else _inference(made, onion, compilation, settings, is_silent=trains)
+        else _inference(made, onion, compilation, settings, names, is_silent=trains)
     )
     guards = (*onion.guards(), *offset_guards(graph, inputs))
     record = replace(finished.record, cache=note)
@@ -165,17 +167,19 @@ def _as_traced(graph: torch.fx.GraphModule, trains: bool, reason: str, told: tup
 
 
 def _inference(
-    functional: Functional, onion: Onion, compilation: str, settings: Settings, *, is_silent: bool
+    functional: Functional, onion: Onion, compilation: str, settings: Settings, names: list[str], *, is_silent: bool
 ) -> AotResult:
     """``is_silent``: inputs need gradients although no result does."""
     silent = (Layer(holding="no_grad()", names={"no_grad": torch.no_grad}),) if is_silent else ()
     graphs = _told((functional.module, "aten", "functional ATen graph"), compilation=compilation)
     run = settings.lower(AotGraph(functional.module, functional.inputs, compilation))
     record = AotRecord("inference", facts(functional.plan), (*onion.records(), *_layer_records(functional.plan)))
-    return AotResult(onion.close(weave(run, functional.plan, (*_layers(functional.plan), *silent))), record, graphs)
+    probe = probe_for(compilation)
+    woven = weave(run, functional.plan, (*_layers(functional.plan), *silent), probe.tell if probe else None)
+    return AotResult(onion.close(woven, probe, names), record, graphs)
 
 
-def _training(cut: Cut, onion: Onion, compilation: str, settings: Settings) -> AotResult:
+def _training(cut: Cut, onion: Onion, compilation: str, settings: Settings, names: list[str]) -> AotResult:
     inputs = onion.call.inputs
     joint, halves, again = cut.joint, cut.halves, cut.again
     graphs = _told(
@@ -202,11 +206,12 @@ def _training(cut: Cut, onion: Onion, compilation: str, settings: Settings) -> A
     if onion.has(errors):
         as_traced = errors.once(as_traced)
     layers = (autograd.eager_where_unknown(as_traced, plan, joint.needing), *_layers(plan))
-    run = weave(autograd.post_compile(crossing, forward, backward), plan, layers)
+    probe = probe_for(compilation)
+    run = weave(autograd.post_compile(crossing, forward, backward), plan, layers, probe.tell if probe else None)
     actions = autograd.pre_compile(crossing, [i.name for i in inputs], again)
     wrappers = (*onion.records(), *_layer_records(joint.plan), WrapperRecord(autograd.NAME, actions))
     record = AotRecord("training", facts(joint.plan), wrappers, partition=halves.record)
-    return AotResult(onion.close(run), record, graphs)
+    return AotResult(onion.close(run, probe, names), record, graphs)
 
 
 def _backward_graph(module: torch.fx.GraphModule, compilation: str) -> AotGraph:
@@ -215,7 +220,7 @@ def _backward_graph(module: torch.fx.GraphModule, compilation: str) -> AotGraph:
 
 
 def _layers(plan: Plan) -> tuple[Layer, ...]:
-    return tuple(w.post_compile(plan) for w in LAYERS)
+    return tuple(replace(w.post_compile(plan), name=w.NAME) for w in LAYERS)
 
 
 def _layer_records(plan: Plan) -> tuple[WrapperRecord, ...]:

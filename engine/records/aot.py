@@ -67,6 +67,26 @@ class PartitionRecord(Record):
 
 
 @dataclass(frozen=True, slots=True)
+class Moment(Record):
+    """What the values of a call held as it passed a layer: "in" on the way to the graph, "back" what came back to the layer, "out" what it hands on.
+
+    ``layer`` is a wrapper's name, "call" outside of all, "graph" inside. ``cut`` counts values that were not kept.
+    """
+
+    layer: str
+    direction: str
+    values: tuple[tuple[str, str], ...]
+    cut: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Passage(Record):
+    """One call's way through the layers, moment by moment; kept by sessions that record every step."""
+
+    moments: tuple[Moment, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class AotRecord(Record):
     """Outermost wrapper first. ``mode`` says what ran: "inference", "training", "eager" with the reason in ``note``."""
 

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
-from engine.records.aot import AotRecord
+from engine.records.aot import AotRecord, Passage
 from engine.records.autograd import BackwardCall, BackwardRecord
 from engine.records.base import SCHEMA_VERSION, Record, RecordError, from_plain
 from engine.records.bytecode import SourceFile, Span
@@ -65,6 +65,8 @@ class CompilationRecord(Record):
     symbols: tuple[SymbolRecord, ...] = ()
     caches: tuple[CacheRecord, ...] = ()
     texts: tuple[TextRecord, ...] = ()
+    passages: tuple[Passage, ...] = ()
+    """What small tensors held in the layers around the graph, for its first calls, where every step was recorded."""
 
 
 @dataclass(frozen=True, slots=True)

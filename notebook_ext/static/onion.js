@@ -21,6 +21,8 @@ export class OnionView {
     /** @type {any} */
     this.part = null;
     this.timer = 0;
+    /** The call whose contents are shown, among those that were noted. */
+    this.passage = 0;
     /** The call whose values are shown; -1 for what the entry was made for. */
     this.call = -1;
     this.context = h("div", { class: "ctx" });
@@ -110,6 +112,7 @@ export class OnionView {
       this.#ring(-1),
       part.idle.length ? h("p", { class: "idle" }, h("b", {}, "Had nothing to do: "), h("span", { class: "mut" }, part.idle.join(" · "))) : null,
       part.rings.length || part.idle.length ? null : h("p", { class: "mut" }, part.mode === "inference" ? "No layer was needed." : "No layer was put around this graph."),
+      this.#contents(),
       part.partition ? this.#partition() : null,
       this.#facts(),
     );
@@ -160,6 +163,38 @@ export class OnionView {
     e.stopPropagation();
     const found = this.part.steps.findIndex((/** @type {any[]} */ s) => s[0] === ring);
     if (found >= 0) { this.stop(); this.go(found); this.frame.focus(); }
+  }
+
+  /** The moment of a passage that a step stands at: the last one that has come by then. @param {any[]} moments */
+  #moment(moments) {
+    const { part } = this, [ring, direction] = part.steps[this.at], count = part.rings.length;
+    // In the order of the way: the call, each ring inwards, the graph, each ring outwards, the results.
+    const order = (/** @type {string} */ name, /** @type {string} */ way) => {
+      const i = name === "Call" ? -1 : name === "Graph" ? count : part.rings.findIndex((/** @type {any} */ r) => r.name === name);
+      return name === "Call" && way === "out" ? 2 * count + 2 : way === "in" ? i : way === "back" ? 2 * count - i - 0.5 : 2 * count - i;
+    };
+    const here = ring < 0 ? (direction === "in" ? -1 : 2 * count + 2) : ring === count ? count : direction === "in" ? ring : 2 * count - ring;
+    return moments.findLastIndex((m) => (m.ring === "Call" || m.ring === "Graph" || part.rings.some((/** @type {any} */ r) => r.name === m.ring)) && order(m.ring, m.direction) <= here);
+  }
+
+  /** What the values hold at this step, beside what they held before. */
+  #contents() {
+    const { passages } = this.part;
+    if (!passages.length) return [h("h4", {}, "Contents"), h("p", { class: "mut" }, "What the tensors held on the way was not kept: %%compile --steps keeps it for small ones, for the first calls.")];
+    this.passage = Math.min(this.passage || 0, passages.length - 1);
+    const moments = passages[this.passage], at = Math.max(0, this.#moment(moments)), now = moments[at];
+    /** @type {Map<string, string>} */
+    const before = new Map();
+    for (const m of moments.slice(0, at)) for (const [name, text] of m.values) before.set(name, text);
+    const where = now.ring === "Call" ? (now.direction === "in" ? "as the call was given it" : "as the call leaves it") : now.ring === "Graph" ? "as the graph returns it" : `after ${now.ring.toLowerCase()}, on the way ${now.direction === "in" ? "in" : "out"}`;
+    return [
+      h("h4", {}, "Contents", h("span", { class: "mut" }, ` ${where} `), passages.length > 1 ? choice("Noted call", passages.map((/** @type {any} */ _, /** @type {number} */ i) => [String(i), `call ${i + 1} of this entry`]), String(this.passage), (v) => { this.passage = +v; this.frame.focus(); this.update(); }) : null),
+      h("table", { class: "t held" }, h("thead", {}, h("tr", {}, ["Value", "Before", "Now"].map((t) => h("th", {}, t)))), h("tbody", {}, now.values.map((/** @type {string[]} */ [name, text]) => {
+        const was = before.get(name), isNew = was !== undefined && was !== text;
+        return h("tr", {}, h("td", {}, h("code", {}, name)), h("td", { class: "mut" }, h("code", {}, was === undefined ? "–" : was === text ? "the same" : was)), h("td", { class: isNew ? "new" : "" }, h("code", {}, text)));
+      }))),
+      now.cut ? h("p", { class: "mut" }, `${plural(now.cut, "more value")} not kept.`) : null,
+    ];
   }
 
   #facts() {

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from engine.records.aot import AotRecord, PartitionRecord, ValueFacts, WrapperAction
+from engine.records.aot import AotRecord, PartitionRecord, Passage, ValueFacts, WrapperAction
 from engine.records.graph import GraphRecord
 from engine.records.session import CompilationRecord, Session
 from notebook_ext.views import places
@@ -65,6 +65,7 @@ def _told(session: Session, record: CompilationRecord, aot: AotRecord) -> dict[s
         },
         "steps": _steps(rings),
         "calls": _calls(session, record),
+        "passages": [_passage(p) for p in record.passages],
         "partition": None if aot.partition is None else _partition(aot.partition),
     }
 
@@ -185,6 +186,19 @@ def _calls(session: Session, record: CompilationRecord) -> list[dict[str, Any]]:
             "inputs": {clean(k): one_line(v, 60) for k, v in (c.inputs or {}).items()},
         }
         for c in served[-MAX_CALLS:]
+    ]
+
+
+def _passage(told: Passage) -> list[dict[str, Any]]:
+    """One call's way through the layers: at each moment the layer as its ring is called, and what each value held."""
+    return [
+        {
+            "ring": _name(m.layer),
+            "direction": clean(m.direction),
+            "values": [[one_line(name, 40), one_line(text, 200)] for name, text in m.values],
+            "cut": m.cut,
+        }
+        for m in told.moments
     ]
 
 

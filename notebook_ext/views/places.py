@@ -141,7 +141,8 @@ def frame_name(session: Session, frame: str, limit: int = 60) -> str:
     if found is None:
         return one_line(frame, limit)
     after = found.resumes_after
-    rest = f" after line {after.line}" if after is not None and " (from line " not in found.name else ""
+    is_told = " (from line " in found.name or " after line " in found.name
+    rest = f" after line {after.line}" if after is not None and not is_told else ""
     return one_line(found.name, limit - len(rest)) + rest
 
 

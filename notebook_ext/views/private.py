@@ -14,8 +14,10 @@ def private_note(session: Session) -> str:
     lines = sum(len(f.text.splitlines()) for f in session.files)
     if not names:
         return "It holds no source code; names, shapes and guards of your program are in it."
+    has_contents = any(c.passages for c in session.compilations)
+    tensors = "It holds what small tensors contained" if has_contents else "It holds no tensors' contents"
     more = f" and {len(names) - NAMED} more" if len(names) > NAMED else ""
     return (
         f"It holds {plural(lines, 'line')} of source code ({', '.join(names[:NAMED])}{more}), names of modules and variables, "
-        "shapes, guards with the values that they compare, and texts of errors. It holds no tensors' contents: look before you share it."
+        f"shapes, guards with the values that they compare, and texts of errors. {tensors}: look before you share it."
     )

@@ -9,7 +9,9 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+import torch
 
+import engine
 from engine.records.bytecode import Span
 from tests.notebook_ext.sessions import empty_session, head_session, hostile_session, large_session, verified_session
 from tests.notebook_ext.traces import many_steps_session, onion_session, steps, steps_session, traced
@@ -448,3 +450,24 @@ CONTRAST = """() => {
   }
   return bad.slice(0, 12);
 }"""
+
+
+def test_the_onion_shows_contents_before_and_after_a_layer(explorer: Show) -> None:
+    """At the step of the layer that writes the input back, its contents before and now stand side by side, the new ones marked."""
+    engine.reset()
+
+    def doubled(x: torch.Tensor) -> torch.Tensor:
+        x.mul_(2)
+        return x + 1
+
+    with engine.record(level="steps") as session:
+        engine.compile(doubled, backend="aot_eager")(torch.ones(2))
+    page = explorer(session)
+    open_view(page, "onion")
+    row = page.locator(".lm .held tr", has_text="x").first
+    assert row.inner_text().split("\t") == ["x", "–", "[1, 1]"]
+    for _ in range(12):
+        if "Input mutation" in press(page, "ArrowRight"):
+            break
+    assert row.locator("td.new").inner_text() == "[2, 2]"
+    assert "[1, 1]" in row.inner_text()

@@ -8,6 +8,7 @@ from typing import Any, Protocol
 
 import torch
 
+from engine.aot.wrappers.probe import Tell
 from engine.ir.plan import Plan, is_identity
 from engine.records.aot import WrapperAction
 
@@ -29,6 +30,8 @@ class Layer:
     outputs: tuple[str, ...] | None = None
     arguments: tuple[str, ...] | None = None
     """What the graph is called with, where it is not the inputs in order."""
+    name: str = ""
+    """The wrapper that it is of."""
 
 
 class LayerWrapper(Protocol):
@@ -45,25 +48,55 @@ class LayerWrapper(Protocol):
         ...
 
 
-def weave(run: Run, plan: Plan, layers: tuple[Layer, ...]) -> Run:
-    """The functional graph's ``run`` inside its layers, outermost first, as one function; ``run`` itself where nothing is to be done."""
+def weave(run: Run, plan: Plan, layers: tuple[Layer, ...], tell: Tell | None = None) -> Run:
+    """The functional graph's ``run`` inside its layers, outermost first, as one function; ``run`` itself where nothing is to be done.
+
+    ``tell`` is called wherever a layer with a name has done its part, and with the graph's results.
+    """
     arguments = next((layer.arguments for layer in layers if layer.arguments is not None), None)
     if is_identity(plan) and arguments is None and not any(layer.before or layer.holding for layer in layers):
-        return run
+        return run if tell is None else _telling(run, tell)
     scope: dict[str, Any] = {"run": run, "as_strided": torch.as_strided}
     for layer in layers:
         scope.update(layer.names)
     inputs = ", ".join(f"i{n}" for n in range(len(plan.inputs)))
     results = "".join(f"r{n}, " for n in range(plan.results))
-    lines = [line for layer in layers for line in layer.before]
+    scope |= {"_tell": tell, "_names": tuple(i.name for i in plan.inputs)}
+    scope |= {"_results": tuple(f"result {n}" for n in range(plan.results))}
+    # What is told first is what the graph and its layers were given.
+    lines = [line for layer in layers for line in (*layer.before, *_told_in(layer, inputs, tell))]
     given = inputs if arguments is None else ", ".join(arguments)
     call = f"{results}= run({given})" if results else f"run({given})"
     holding = [layer.holding for layer in layers if layer.holding]
     lines += [f"with {', '.join(holding)}:", f"    {call}"] if holding else [call]
-    lines += [line for layer in reversed(layers) for line in layer.after]
+    lines += [f"_tell('graph', 'out', _results, ({results}))"] if tell is not None else []
+    lines += [line for layer in reversed(layers) for line in (*layer.after, *_told_out(layer, inputs, results, tell))]
     outputs = next((layer.outputs for layer in layers if layer.outputs is not None), ())
     lines.append(f"return ({''.join(f'{o}, ' for o in outputs)})")
     text = "\n".join([f"def call({inputs}):", *(f"    {line}" for line in lines)])
     exec(compile(text, "<engine aot wrappers>", "exec"), scope)
     made: Run = scope["call"]
     return made
+
+
+def _told_in(layer: Layer, inputs: str, tell: Tell | None) -> tuple[str, ...]:
+    return (
+        (f"_tell({layer.name!r}, 'in', _names, ({inputs},))",)
+        if tell is not None and layer.name and layer.before
+        else ()
+    )
+
+
+def _told_out(layer: Layer, inputs: str, results: str, tell: Tell | None) -> tuple[str, ...]:
+    if tell is None or not layer.name or not layer.after:
+        return ()
+    return (f"_tell({layer.name!r}, 'out', (*_results, *_names), ({results}{inputs}))",)
+
+
+def _telling(run: Run, tell: Tell) -> Run:
+    def told(*args: Any) -> Any:
+        results = run(*args)
+        tell("graph", "out", [f"result {n}" for n in range(len(results))], results)
+        return results
+
+    return told

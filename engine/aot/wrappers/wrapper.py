@@ -8,6 +8,7 @@ from typing import Any, Protocol
 
 import torch.fx
 
+from engine.aot.wrappers.probe import Probe
 from engine.ir.frame import GraphInput
 from engine.ir.guard import Guard
 from engine.records.aot import WrapperAction, WrapperRecord
@@ -60,12 +61,15 @@ class Onion:
     call: Call
     changes: tuple[tuple[Wrapper, Change | None], ...]
 
-    def close(self, run: Run) -> Run:
-        """The second halves around ``run``, innermost first."""
+    def close(self, run: Run, probe: Probe | None = None, names: Sequence[str] = ()) -> Run:
+        """The second halves around ``run``, innermost first. ``probe`` is told of what passes; ``names`` are those of the call's inputs."""
         for wrapper, change in reversed(self.changes):
             if change is not None:
-                run = wrapper.post_compile(change, run)
-        return run
+                inside = (
+                    run if probe is None else probe.passing(wrapper.NAME, run, [i.name for i in change.call.inputs])
+                )
+                run = wrapper.post_compile(change, inside)
+        return run if probe is None else probe.call(run, names)
 
     def has(self, wrapper: Wrapper) -> bool:
         """Whether this wrapper has something to do."""

@@ -1,0 +1,112 @@
+"""Notes what small tensors hold where a call passes from one layer to the next, for sessions that record every step."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch.utils._python_dispatch import _disable_current_modes
+
+from engine.ir.context import current_session
+from engine.records.aot import Moment, Passage
+
+Run = Callable[..., Any]
+Tell = Callable[[str, str, Sequence[str], Sequence[Any]], None]
+MOST_PASSAGES = 4
+"""Calls of one cache entry that are noted."""
+MOST_VALUES = 24
+"""Values noted at one layer."""
+WHOLE = 16
+"""Elements of a tensor that is noted whole; of a larger one, as many as ``FIRST``."""
+FIRST = 6
+PLAIN = (torch.Tensor, torch.nn.Parameter)
+
+
+def probe_for(compilation: str) -> Probe | None:
+    """A probe for one compilation, where the session at work records every step; else None: nothing is then added to the call."""
+    session = current_session()
+    return Probe(compilation) if session is not None and session.level == "steps" else None
+
+
+class Probe:
+    """What is noted of the calls of one compilation. Where no session records steps any more, calls pass without a note."""
+
+    def __init__(self, compilation: str) -> None:
+        self._compilation = compilation
+        self._kept = 0
+        self._open: list[Moment] | None = None
+
+    def call(self, run: Run, names: Sequence[str]) -> Run:
+        """The whole call, from what it is given to what it returns; ``names`` are those of its inputs."""
+
+        def call(*args: Any) -> Any:
+            session = current_session()
+            if session is None or session.level != "steps" or self._kept >= MOST_PASSAGES or self._open is not None:
+                return run(*args)
+            self._open = []
+            try:
+                self.tell("call", "in", names, args)
+                results = run(*args)
+                self.tell("call", "out", (*_numbered("output", results), *names), (*results, *args))
+                passage = Passage(tuple(self._open))
+            finally:
+                self._open = None
+            with contextlib.suppress(KeyError):  # the session began after this was compiled
+                session.amend(self._compilation, lambda c: replace(c, passages=(*c.passages, passage)))
+                self._kept += 1
+            return results
+
+        return call
+
+    def passing(self, layer: str, run: Run, names: Sequence[str]) -> Run:
+        """What ``layer`` hands to what lies inside of it, and what comes back to it."""
+
+        def passing(*args: Any) -> Any:
+            self.tell(layer, "in", names, args)
+            results = run(*args)
+            self.tell(layer, "back", _numbered("result", results), results)
+            return results
+
+        return passing
+
+    def tell(self, layer: str, direction: str, names: Sequence[str], values: Sequence[Any]) -> None:
+        """Note the values at one point of the call that is being noted."""
+        if self._open is not None:
+            pairs = list(zip(names, values, strict=False))
+            told = tuple((name, contents(value)) for name, value in pairs[:MOST_VALUES])
+            self._open.append(Moment(layer, direction, told, len(pairs) - len(told)))
+
+
+def _numbered(word: str, values: Any) -> list[str]:
+    return [f"{word} {n}" for n in range(len(values))] if isinstance(values, (tuple, list)) else []
+
+
+def contents(value: Any) -> str:
+    """What a value holds, in a few words, without moving any state; a tensor's first elements, or why they are not shown."""
+    if not isinstance(value, torch.Tensor):
+        return repr(value)[:60] if isinstance(value, (int, float, bool, complex)) else type(value).__name__
+    if (
+        type(value) not in PLAIN
+        or value.layout != torch.strided
+        or torch._C._functorch.is_functorch_wrapped_tensor(value)
+    ):
+        return f"not shown: {type(value).__name__}"
+    count = value.numel()
+    if count > WHOLE and not value.is_contiguous():
+        return f"not shown: {count:,} elements, not in a row"
+    try:
+        with torch._C.DisableTorchFunction(), _disable_current_modes(), torch.no_grad():
+            plain = value.detach()
+            held = plain.tolist() if count <= WHOLE else plain.view(-1)[:FIRST].tolist()
+    except (RuntimeError, NotImplementedError):
+        return "not shown: it cannot be read here"
+    return _text(held) if count <= WHOLE else f"{_text(held)[:-1]}, … {count:,} elements]"
+
+
+def _text(held: Any) -> str:
+    if isinstance(held, list):
+        return f"[{', '.join(map(_text, held))}]"
+    return f"{held:.4g}" if isinstance(held, float) else str(held)

@@ -1,0 +1,28 @@
+"""Contents of tensors on their way through the layers, as the onion tells them."""
+
+from __future__ import annotations
+
+import torch
+
+import engine
+from notebook_ext.views.onion import onion
+from notebook_ext.views.private import private_note
+
+
+def test_the_onion_tells_what_values_held_on_the_way() -> None:
+    """Where every step was recorded: a moment a layer, in the order of the way, called as the rings are; and the privacy note says so."""
+    engine.reset()
+
+    def doubled(x: torch.Tensor) -> torch.Tensor:
+        x.mul_(2)
+        return x + 1
+
+    with engine.record(level="steps") as session:
+        engine.compile(doubled, backend="aot_eager")(torch.ones(2))
+    told = onion(session, "0/0")
+    names = [ring["name"] for ring in told["rings"]]
+    (moments,) = told["passages"]
+    assert (moments[0]["ring"], moments[-1]["ring"]) == ("Call", "Call")
+    assert {m["ring"] for m in moments} - {"Call", "Graph"} <= set(names)
+    assert ["x", "[2, 2]"] in moments[-1]["values"]
+    assert "what small tensors contained" in private_note(session)
