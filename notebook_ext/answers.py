@@ -55,12 +55,16 @@ def _entry_lines(index: int, entry: GuardsRecord) -> Iterator[str]:
         yield f"  {guard.origin}  {guard.kind}: {one_line(guard.expected, 80)}{place}"
 
 
-def call_text(value: Any, arguments: tuple[Any, ...], keywords: dict[str, Any]) -> str:
-    """What a call with these arguments would meet; nothing runs."""
+def explained(value: Any, arguments: tuple[Any, ...], keywords: dict[str, Any]) -> CallExplanation | str:
+    """What a call with these arguments would meet, or why that cannot be told; nothing runs."""
     try:
-        told = api.explain_call(value, *arguments, **keywords)
+        return api.explain_call(value, *arguments, **keywords)
     except (errors.BadArgument, TypeError) as error:
         return str(error)
+
+
+def call_text(told: CallExplanation) -> str:
+    """The same in text."""
     return "\n".join(_call_lines(told))
 
 

@@ -13,12 +13,14 @@ from IPython.core.interactiveshell import InteractiveShell
 from IPython.display import display
 
 from engine.observe.difference import compare_sessions
+from engine.records.guards import CallExplanation
 from engine.records.runtime import Skipped
 from engine.records.session import Session
 from notebook_ext.compare import Comparison
 from notebook_ext.page import MARK
 from notebook_ext.views.compared import compared_html, compared_text
 from notebook_ext.views.difference import difference_html, difference_text
+from notebook_ext.views.guards import ASKED
 from notebook_ext.views.summary import MAX_REMEDIES, summary
 from notebook_ext.views.text import one_line
 from notebook_ext.views.twin import static_html, static_text, summary_html
@@ -98,6 +100,23 @@ def explore(shell: InteractiveShell, session: Session) -> None:
         show(shell, session)
     else:
         print(static_text(session))
+
+
+def show_call(shell: InteractiveShell, session: Session | None, told: CallExplanation) -> None:
+    """Display the guards of the entry that a call would use, or that refuses it first, against this very call; nothing without widgets."""
+    if session is None or not has_widgets(shell) or not _knows(session, told):
+        return
+    from notebook_ext.widgets.explorer import Explorer
+
+    entry = told.hit or told.rejections[0].entry
+    display(Explorer(session, on_verify=lambda: verify(session), view=f"guards|{entry}|call={ASKED}", asked=told))
+
+
+def _knows(session: Session, told: CallExplanation) -> bool:
+    """Whether the entries that were asked are those that the session recorded: the same, with as many guards."""
+    counts = {c.id: len(c.guards.guards) for c in session.compilations if c.guards}
+    asked = {entry: len(results) for entry, results in told.results.items()}
+    return bool(asked) and all(counts.get(entry) == count for entry, count in asked.items())
 
 
 def show_difference(shell: InteractiveShell, first: Session, second: Session, before: str, after: str) -> None:

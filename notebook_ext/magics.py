@@ -281,12 +281,17 @@ class CompileMagics(Magics):
     @no_var_expand
     @line_magic
     def guards(self, line: str) -> None:
-        """``%guards f``: all guards of f's cache entries. ``%guards f(x, 2)``: which entry that call would use, and why others would not; runs nothing."""
+        """``%guards f``: all guards of f's cache entries. ``%guards f(x, 2)``: which entry that call would use, and why others would not, with
+        the explorer open on its guards; runs nothing.
+        """
         tree = expression(line)
         if isinstance(tree, ast.Call):
             value = self._callable(ast.unparse(tree.func))
             positional, keywords = self._evaluate(f"(lambda *a, **k: (a, k))({_inside(tree)})")
-            print(answers.call_text(value, positional, keywords))
+            told = answers.explained(value, positional, keywords)
+            print(told if isinstance(told, str) else answers.call_text(told))
+            if not isinstance(told, str):
+                display.show_call(self.shell, self.sessions.last, told)
         else:
             print(answers.guards_text(self._callable(line), self.sessions.last))
 

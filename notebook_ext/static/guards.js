@@ -239,13 +239,19 @@ export class GuardsView {
         this.case = wanted >= 0 ? wanted : part.cases.length ? 0 : -1;
         this.closed.clear();
         this.isOpenEnded = false;
-        this.at = this.wantedGuard ?? (this.case >= 0 ? part.cases[this.case].failed : 0);
+        this.at = this.wantedGuard ?? this.#first();
         this.at = Math.min(this.at, part.guards.length - 1);
         this.wantedCall = this.wantedGuard = undefined;
       }
     }
     this.drawContext();
     this.reset();
+  }
+
+  /** The guard to begin with: the one that fails, else the first; -1 where a call was refused and it is not known by which. */
+  #first() {
+    const found = this.chosen;
+    return !found || found.passes ? 0 : found.failed;
   }
 
   get chosen() {
@@ -267,9 +273,9 @@ export class GuardsView {
       this.context,
       choice("Function and cache entry", entries.map((/** @type {any} */ e) => [e.id, `${e.name} entry ${e.entry}${e.inputs ? ": " + e.inputs : ""}`]), this.entry, (v) => { this.part = null; this.entry = v; this.whatIf.reset(); this.draw(); }),
       this.part.cases.length
-        ? choice("Call", this.part.cases.map((/** @type {any} */ c, /** @type {number} */ i) => [String(i), c.call ? `against ${c.title}` : "against the what-if call"]), String(this.case), (v) => { this.case = +v; this.at = this.chosen.failed; this.draw(); })
+        ? choice("Call", this.part.cases.map((/** @type {any} */ c, /** @type {number} */ i) => [String(i), c.call ? `against ${c.title}` : "against the what-if call"]), String(this.case), (v) => { this.case = +v; this.at = this.#first(); this.draw(); })
         : h("span", { class: "mut" }, "no call was rejected by this entry"),
-      failed >= 0 ? h("span", { class: "bad" }, `✗ fails at ${failed + 1} of ${this.part.guards.length}`) : null,
+      failed >= 0 ? h("span", { class: "bad" }, `✗ fails at ${failed + 1} of ${this.part.guards.length}`) : found && found.passes ? h("span", { class: "ok" }, "✓ all pass: this entry serves it") : null,
       h("span", { class: "sp" }),
       button("◂ p", "p", () => this.step(-1)),
       button("n ▸", "n", () => this.step(1)),

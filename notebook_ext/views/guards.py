@@ -119,6 +119,22 @@ def what_if(session: Session, told: CallExplanation, compilation: str) -> dict[s
     }
 
 
+ASKED = -1
+"""The number, in place of a call's, of the call that a person asks about and that was never made."""
+
+
+def asked_case(session: Session, told: CallExplanation, compilation: str) -> dict[str, Any] | None:
+    """How the entry's guards take the call that a person asks about, passing or failing; None where the look-up does not know the entry."""
+    record = session.compilation(compilation)
+    guards_told = record.guards.guards if record.guards else ()
+    if record.id not in told.entries:
+        return None
+    found = next((r for r in told.rejections if is_entry(r.entry, record)), None)
+    passing = Rejection(record.id, "", "", "", "", "", "Every guard passes.", results=told.results.get(record.id, ()))
+    case = _case(session, ASKED, None, {}, found or passing, guards_told)
+    return case | {"call": ASKED, "title": "the call you ask about", "passes": found is None}
+
+
 def is_entry(entry: str, record: CompilationRecord) -> bool:
     """Whether an entry id names this compilation, with or without its frame."""
     return entry in (record.id, record.id.rpartition("/")[2] if "/" not in entry else "")

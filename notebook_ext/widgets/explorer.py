@@ -13,9 +13,10 @@ from typing import Any
 import anywidget
 import traitlets
 
+from engine.records.guards import CallExplanation
 from engine.records.session import CompilationRecord, Session
 from notebook_ext.views.explorer import HERE, Others, first_parts, overview, part
-from notebook_ext.views.guards import what_if
+from notebook_ext.views.guards import asked_case, what_if
 from notebook_ext.views.text import plural
 from notebook_ext.widgets.assets import first_text, later_text, style_text
 
@@ -32,6 +33,7 @@ class Explorer(anywidget.AnyWidget):
 
     ``view`` names what is open at first, as the summary's links do: ``guards|0/1``, ``linked|0/0|line=12``; the linked view when empty.
     ``others`` are sessions to compare it with, by name; beside them it is called ``name``.
+    ``asked`` is what a call would meet that a person asks about: the guards are shown against it.
     ``on_verify`` is called without arguments when a person asks for a check; it may take its time, and changes of the session show by themselves.
     """
 
@@ -49,11 +51,13 @@ class Explorer(anywidget.AnyWidget):
         view: str = "",
         others: Others | None = None,
         name: str = HERE,
+        asked: CallExplanation | None = None,
     ) -> None:
         super().__init__(overview=overview(session, others, name), parts=first_parts(session), view=view)
         self.session = session
         self._others = dict(others or {})
         self._name = name
+        self._asked = asked
         self._on_verify = on_verify
         self._sent = {key: _fingerprint(value) for key, value in self.parts.items()}
         self._lock = threading.RLock()
@@ -127,7 +131,7 @@ class Explorer(anywidget.AnyWidget):
 
     def _send_part(self, key: str, *, only_changed: bool = False) -> None:
         try:
-            value = part(self.session, key, self._others, self._name)
+            value = self._part(key)
         except (KeyError, ValueError, TypeError) as error:
             log.debug("no part %r: %s", key, error)
             self._sent.pop(key, None)
@@ -138,6 +142,13 @@ class Explorer(anywidget.AnyWidget):
                 return
             self._sent[key] = fingerprint
         self.send({"type": "part", "key": key, "data": value})
+
+    def _part(self, key: str) -> Any:
+        value = part(self.session, key, self._others, self._name)
+        if self._asked is not None and key.startswith("guards|"):
+            case = asked_case(self.session, self._asked, key.split("|")[1])
+            value["cases"][:0] = [case] if case else []
+        return value
 
     def _send_code(self, view: str) -> None:
         try:

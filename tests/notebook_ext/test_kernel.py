@@ -155,6 +155,17 @@ def test_bad_arguments_are_one_line(kernel: Kernel, line: str) -> None:
     assert len(ran.text.strip().splitlines()) == 1
 
 
+def test_guards_of_a_call_open_in_the_explorer(kernel: Kernel) -> None:
+    """``%guards f(x)`` answers in text and shows the explorer; a call that does not fit is told in text alone."""
+    kernel.run(f"%%compile\n{SOFTMAX}f(torch.ones(2, 4));")
+    ran = kernel.run("%guards f(torch.ones(3, 4))")
+    assert "would compile anew" in ran.text
+    assert any("application/vnd.jupyter.widget-view+json" in shown for shown in ran.shown)
+    ran = kernel.run("%guards f(1, 2, 3)")
+    assert ran.succeeded
+    assert not any("application/vnd.jupyter.widget-view+json" in shown for shown in ran.shown)
+
+
 def test_stock_torch_shows_in_the_same_summary(kernel: Kernel) -> None:
     """--backend torch:eager: graphs, breaks and recompile reasons of torch.compile, for a library model too."""
     ran = kernel.run(
