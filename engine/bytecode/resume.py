@@ -29,13 +29,15 @@ class Point:
     """Where a resume function goes on: instruction ``index`` of ``code``, with this stack (bottom first) and locals.
 
     A place on the stack is ``VALUE``, ``NULL``, ``HANDLED``, or an int: the offset of the instruction of that index. ``first`` names the
-    parameter that must come before all others, because ``super()`` looks there; it is none of ``locals``.
+    parameter that must come before all others, because ``super()`` looks there; it is none of ``locals``. ``is_broken`` says that the
+    instruction itself is Python's: a graph ended there, in the caller that had this code inline.
     """
 
     index: int
     stack: tuple[str | int, ...]
     locals: tuple[str, ...]
     first: str = ""
+    is_broken: bool = False
 
 
 @dataclass(frozen=True, eq=False)
@@ -45,6 +47,7 @@ class Resumed:
     base: weakref.ref[CodeType]
     indices: tuple[int, ...]
     index: int
+    is_broken: bool = False
 
 
 _made: Kept[dict[Point, weakref.ref[CodeType]]] = Kept(lambda code: {})
@@ -126,7 +129,7 @@ def _build(code: CodeType, point: Point) -> CodeType:
     assembled = place_free_variables(result.to_code(stacksize=depth, compute_exception_stack_depths=False), own)
     indices = (-1,) * len(prefix) + indices
     made = _place_offsets(assembled, known, indices)
-    _resumed[made] = Resumed(weakref.ref(base), indices, index)
+    _resumed[made] = Resumed(weakref.ref(base), indices, index, point.is_broken)
     return made
 
 

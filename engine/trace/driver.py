@@ -32,10 +32,11 @@ from engine.records.trace import AttemptRecord, BreakRecord, TraceRecord
 from engine.trace.breaks import break_record
 from engine.trace.codegen import Codegen
 from engine.trace.loop import advance, in_words
+from engine.trace.nested_breaks import LOOK_AT_FRAME, NestedResumption, broken_first, holds_tensor
 from engine.trace.resumption import Resumption
 from engine.trace.shapes import shape_guards, symbol_story
 from engine.trace.side_effects import changes_inputs, guard_distinct, pending_values, replay, shares_new_history
-from engine.trace.signals import Restart, Skip, TraceSignal, Unsupported, UserException
+from engine.trace.signals import Finished, Restart, Skip, TraceSignal, Unsupported, UserException
 from engine.trace.state import Frame, Tracer
 from engine.trace.steps import StepLog
 from engine.trace.values.base import Value
@@ -76,8 +77,6 @@ if importlib.util.find_spec("numpy") is not None:
     importlib.import_module("engine.trace.values.numpy_arrays")
 
 _MAX_RESTARTS = 8
-_LOOK_AT_FRAME = frozenset(("eval", "exec", "locals", "_getframe"))
-"""Names of what finds the local variables of the function that calls it."""
 _FAKE_LOG = logging.getLogger("torch._subclasses.fake_tensor")
 """Logs the user's own errors, with a traceback of torch's, before Python shows them."""
 
@@ -100,6 +99,8 @@ def trace_frame(request: FrameRequest, options: Options, *, steps: bool = False)
         try:
             with _environment(attempt.tx):
                 return _told(attempt, given_up)
+        except Finished as finished:
+            return finished.traced
         except Restart as again:
             _drop_frames(again, again.reason)
             restart = again
@@ -184,6 +185,9 @@ class _Attempt:
         self.tx.is_compiling = restart is None or not restart.as_eager
         self.log = StepLog(self.tx) if steps else None
         self.executed = 0
+        self.cut = None if restart is None else restart.cut
+        if self.cut is not None:
+            self.tx.cut_at, self.tx.cut = self.cut.executed, self._break_inside
         if self.log is not None:
             self.tx.watch = self.log.watch
 
@@ -192,6 +196,7 @@ class _Attempt:
         frame = self._root_frame()
         self.tx.frames.append(frame)
         self._check_global_state()
+        broken = broken_first(frame.code, frame.decoded)
         while True:
             stack = list(frame.stack)
             kw_names = frame.kw_names
@@ -199,10 +204,11 @@ class _Attempt:
             self.executed += 1
             self.tx.root_executed = self.executed
             begun = self.tx.executed
-            if self.restart is not None and self.executed == self.restart.executed:
-                op = frame.decoded.ops[frame.index]
-                frame.op = op
-                return self._break(frame, op, stack, self.restart.reason)
+            if frame.index == broken:
+                told_already = Unsupported("asked", "the caller's graph ended here")
+                return self._break(frame, frame.decoded.ops[broken], stack, told_already, is_told=True)
+            if self.restart is not None and self.cut is None and self.executed == self.restart.executed:
+                return self._break(frame, frame.decoded.ops[frame.index], stack, self.restart.reason)
             try:
                 outcome = advance(self.tx, frame)
             except Unsupported as reason:
@@ -213,6 +219,8 @@ class _Attempt:
                     raise self._skip(reason, reason.stack, "its own loops are too long to unroll") from reason
                 if 0 < reason.born < self.executed:
                     raise Restart(reason.born, reason) from reason
+                if reason.cut is not None and self.cut is None and self._may_break_inside(frame, reason):
+                    raise Restart(self.executed, reason, cut=reason.cut) from reason
                 if reason.kind == "internal" or before != (self.tx.graph.operations, self.tx.changes):
                     raise Restart(self.executed, reason) from reason
                 frame.kw_names = kw_names
@@ -329,22 +337,62 @@ class _Attempt:
         if shares_new_history(self.tx):
             raise Skip("side-effect", "an argument that shares memory with another one comes to require gradients")
 
-    def _break(self, frame: Frame, op: Op, stack: list[Value], reason: Unsupported) -> TracedFrame:
+    def _may_break_inside(self, frame: Frame, reason: Unsupported) -> bool:
+        """Whether to break in the midst of the calls of the root's instruction, not before it."""
+        if (
+            self.options.fullgraph
+            or reason.kind in ("budget", "depth")
+            or LOOK_AT_FRAME.intersection(frame.code.co_names)
+        ):
+            return False
+        return not frame.handled and not self._is_skipped(frame)
+
+    def _break_inside(self, innermost: Frame) -> None:
+        """End the graph here, inside calls; where that cannot be, break before the root's instruction after all.
+
+        Raises:
+            Finished: the graph ended here.
+            Restart: it cannot.
+        """
+        tx, restart, cut = self.tx, self.restart, self.cut
+        assert restart is not None
+        assert cut is not None
+        if len(tx.frames) != cut.depth + 1 or (innermost.code, innermost.op.offset) != (cut.code, cut.offset):
+            return
+        reason, root = restart.reason, tx.frames[0]
+        cg = Codegen(tx, root.code, _location(root))
+        cg.at_break = True
+        told: list[str] = []
+        try:
+            self._check_sharing()
+            resumption = NestedResumption(tx, cg, tx.frames)
+            cg.prepare([*resumption.values(), *pending_values(tx)])
+            _enter_after_graph(tx, cg)
+
+            def emit_effects() -> None:
+                told.extend(replay(tx, cg))
+                cg.restore_grad_mode()
+
+            resumption.emit(emit_effects)
+            record = break_record(reason.kind, reason.what, reason.stack, skipped=False)
+            traced = self._finish(root, cg, tuple(told), (record,), tuple(resumption.slots))
+        except (Unsupported, Skip) as error:
+            raise Restart(tx.root_executed, reason) from error
+        raise Finished(traced)
+
+    def _break(
+        self, frame: Frame, op: Op, stack: list[Value], reason: Unsupported, *, is_told: bool = False
+    ) -> TracedFrame:
         spans = reason.stack or self.tx.spans()
         if self.options.fullgraph:
             self._raise_break(break_record(reason.kind, reason.what, spans, skipped=False))
         frame.op = op
         self._check_sharing()
-        if _LOOK_AT_FRAME.intersection(frame.code.co_names):
+        if LOOK_AT_FRAME.intersection(frame.code.co_names):
             raise self._skip(
                 reason, spans, "it looks at its own frame, which the rest of a function cut in two does not have"
             )
-        if (
-            not self.tx.graph.operations
-            and not self.tx.tensors_seen
-            and resumed(frame.code) is None
-            and not self._holds_tensors()
-        ):
+        if self._is_skipped(frame):
             raise self._skip(reason, spans, "before any tensor operation")
         cg = Codegen(self.tx, frame.code, _location(frame))
         cg.at_break = True
@@ -364,8 +412,17 @@ class _Attempt:
                 what = f"{error.what.removeprefix('rebuilding ').removesuffix(' after the graph')} is half-way at a later break: {reason.what}"
                 raise Restart(error.born, Unsupported("still-running", what)) from error
             raise self._skip(reason, spans, error.what) from error
-        record = break_record(reason.kind, reason.what, spans, skipped=False)
-        return self._finish(frame, cg, tuple(told), (record,), tuple(resumption.slots))
+        records = () if is_told else (break_record(reason.kind, reason.what, spans, skipped=False),)
+        return self._finish(frame, cg, tuple(told), records, tuple(resumption.slots))
+
+    def _is_skipped(self, frame: Frame) -> bool:
+        """Whether a break is no use: there is no tensor in sight."""
+        return (
+            not self.tx.graph.operations
+            and not self.tx.tensors_seen
+            and resumed(frame.code) is None
+            and not self._holds_tensors()
+        )
 
     def _skip(self, reason: Unsupported, spans: tuple[Span, ...], where: str) -> Skip:
         skip = Skip(reason.kind, f"{reason.what}; the whole function is left to Python ({where})")
@@ -373,7 +430,7 @@ class _Attempt:
         return skip
 
     def _holds_tensors(self) -> bool:
-        return any(_holds_tensor(v, 3) for v in self.request.arguments.values())
+        return any(holds_tensor(v, 3) for v in self.request.arguments.values())
 
     def _raise_break(self, record: BreakRecord) -> None:
         text = "".join(linecache.getlines(record.span.file)) if record.span is not None else ""
@@ -434,21 +491,6 @@ def _location(frame: Frame) -> InstrLocation | None:
     if span.line < 1:
         return None
     return InstrLocation(span.line, None, None, None)
-
-
-def _holds_tensor(value: Any, depth: int) -> bool:
-    if isinstance(value, (torch.Tensor, torch.nn.Module)):
-        return True
-    if depth == 0:
-        return False
-    if isinstance(value, (list, tuple)):
-        return any(_holds_tensor(v, depth - 1) for v in value[:20])
-    if isinstance(value, dict):
-        return any(_holds_tensor(v, depth - 1) for v in list(value.values())[:20])
-    owner = getattr(value, "__self__", None)
-    if owner is not None and not isinstance(owner, types.ModuleType):
-        return _holds_tensor(owner, depth - 1)
-    return callable(value) and not isinstance(value, type)
 
 
 def _skipped(

@@ -42,6 +42,8 @@ def inline_call(tx: Tracer, function: FunctionValue, args: list[Value], kwargs: 
     frame = Frame(code, function.namespace, parent, parent.spans())
     frame.locals = bind(tx, function, args, kwargs)
     frame.function = function
+    frame.is_direct, tx.direct = tx.direct is function, None
+    frame.operations = tx.graph.operations
     for name, cell in zip(code.co_freevars, function.cells(tx), strict=True):
         frame.cells[name] = cell
     if code.co_flags & inspect.CO_GENERATOR:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from engine.bytecode.opcodes import reason
 from engine.bytecode.resume import InstructionOffset
 from engine.options import config
+from engine.trace.nested_breaks import innermost_cut
 from engine.trace.signals import Skip, TraceSignal, Unsupported, UserException
 from engine.trace.table import HANDLERS
 from engine.trace.values.base import Const, NotConstant, Value
@@ -31,6 +32,9 @@ def advance(tx: Tracer, frame: Frame) -> Any:
     frame.op = op
     frame.index += 1
     tx.executed += 1
+    frame.begun = tx.executed
+    if tx.executed == tx.cut_at:
+        tx.cut(frame)
     if tx.executed > config.instruction_budget:
         raise Unsupported("budget", f"{tx.executed} instructions were traced")
     if tx.watch is not None:
@@ -46,7 +50,10 @@ def execute(tx: Tracer, frame: Frame, op: Op) -> Any:
     try:
         return handler(tx, frame, op)
     except (Unsupported, Skip) as refused:
-        refused.stack = refused.stack or tx.spans()  # here all frames of the call stand
+        if not refused.stack:  # here all frames of the call stand
+            refused.stack = tx.spans()
+            if isinstance(refused, Unsupported):
+                refused.cut = innermost_cut(tx)
         raise
     except NotConstant:
         unknown = Unsupported("unsupported-operation", "a value is needed that is not known while tracing")

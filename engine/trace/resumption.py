@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from types import CodeType
+from types import CodeType, FunctionType
 from typing import TYPE_CHECKING, Any
 
 from bytecode import Instr, Label
@@ -143,10 +143,13 @@ class Outcome:
 class Resumption:
     """Emits the break at one instruction of the root frame."""
 
-    def __init__(self, tx: Tracer, cg: Codegen, frame: Frame, op: Op, stack: list[Value]) -> None:
+    def __init__(
+        self, tx: Tracer, cg: Codegen, frame: Frame, op: Op, stack: list[Value], *, is_root: bool = True
+    ) -> None:
         self.tx = tx
         self.cg = cg
         self.frame = frame
+        self.is_root = is_root
         self.op = op
         self.stack = stack
         self.code: CodeType = frame.code
@@ -170,9 +173,8 @@ class Resumption:
         Raises:
             Unsupported: this instruction cannot be left to Python by itself.
         """
-        if [v.error for v in self.stack if isinstance(v, Handling)] != self.frame.handled:
-            raise Unsupported("side-effect", "an exception is about to leave its handler")
-        self._store_cells()
+        self.check_handled()
+        self.store_cells()
         if self.op.opname in _JUMPS:
             self._jump(replay)
         elif self.op.opname == "FOR_ITER":
@@ -187,7 +189,16 @@ class Resumption:
             self._raise(replay)
         else:
             self._simple(replay)
-        self._catch()
+        self.catch()
+
+    def check_handled(self) -> None:
+        """Refuse where the stack does not hold all exceptions that are being handled.
+
+        Raises:
+            Unsupported: so it is.
+        """
+        if [v.error for v in self.stack if isinstance(v, Handling)] != self.frame.handled:
+            raise Unsupported("side-effect", "an exception is about to leave its handler")
 
     # An instruction in Python that may raise, inside the user's try and with blocks.
 
@@ -196,9 +207,9 @@ class Resumption:
         out = self.cg.out
         if self.handler is None:
             return None
-        self._keep(self.live[self.handler.target])
+        self.keep(self.live[self.handler.target])
         if self.frame.handled:
-            self._load_all([self.frame.handled[-1]])
+            self.load_all([self.frame.handled[-1]])
             out.emit("PUSH_EXC_INFO")
             out.emit("POP_TOP")
         return out.try_begin(self.caught, 1 if self.frame.handled else 0)
@@ -213,7 +224,7 @@ class Resumption:
         if self.frame.handled:
             self.cg.out.emit("POP_EXCEPT")
 
-    def _catch(self) -> None:
+    def catch(self) -> None:
         """Where an exception of the broken instruction goes: on at the user's handler."""
         if self.handler is None:
             return
@@ -222,20 +233,24 @@ class Resumption:
         if self.frame.handled:
             out.emit("SWAP", 2)
             out.emit("POP_EXCEPT")
-        error = self._store_top()
+        self.resume(self.at_handler(self.store_top()))
+
+    def at_handler(self, error: str) -> Outcome:
+        """Where the function goes on when the instruction has raised what the variable holds."""
+        assert self.handler is not None
         stack: list[Value | str] = [*self.stack[: self.handler.depth]]
         if self.handler.push_index:
             stack.append(Const(InstructionOffset(self.op.offset // 2)))
-        self._resume(Outcome(self.handler.target, [*stack, error]))
+        return Outcome(self.handler.target, [*stack, error])
 
     # The kinds of break.
 
     def _jump(self, replay: Callable[[], None]) -> None:
         takes = _JUMPS[self.op.opname]
         below = self.stack[:-1]
-        self._load_all([*below, self.stack[-1]])
-        condition = self._store_top()
-        self._drop(len(below))
+        self.load_all([*below, self.stack[-1]])
+        condition = self.store_top()
+        self.drop(len(below))
         self._materialize()
         replay()
         begin = self._begin()
@@ -248,20 +263,20 @@ class Resumption:
         kept: list[Value | str] = [*below]
         at_target: list[Value | str] = kept if takes else [*kept, condition]
         if jumps_if_false:
-            self._resume(Outcome(self.op.index + 1, kept))
+            self.resume(Outcome(self.op.index + 1, kept))
             self.cg.out.label(label)
             self._leave()
-            self._resume(Outcome(self.op.target, at_target))
+            self.resume(Outcome(self.op.target, at_target))
         else:
-            self._resume(Outcome(self.op.target, at_target))
+            self.resume(Outcome(self.op.target, at_target))
             self.cg.out.label(label)
             self._leave()
-            self._resume(Outcome(self.op.index + 1, kept))
+            self.resume(Outcome(self.op.index + 1, kept))
 
     def _for_iter(self, replay: Callable[[], None]) -> None:
-        self._load_all(self.stack)
-        iterator = self._store_top()
-        self._drop(len(self.stack) - 1)
+        self.load_all(self.stack)
+        iterator = self.store_top()
+        self.drop(len(self.stack) - 1)
         self._materialize()
         replay()
         label = Label()
@@ -269,29 +284,29 @@ class Resumption:
         self.cg.out.load(iterator)
         self.cg.out.for_iter(label)
         self._end(begin)
-        item = self._store_top()
+        item = self.store_top()
         self.cg.out.emit("POP_TOP")
         self._leave()
         below: list[Value | str] = [*self.stack[:-1]]
-        self._resume(Outcome(self.op.index + 1, [*below, iterator, item]))
+        self.resume(Outcome(self.op.index + 1, [*below, iterator, item]))
         self.cg.out.end_for(label)
         self._leave()
-        self._resume(Outcome(after_loop(self.op.target), below))
+        self.resume(Outcome(after_loop(self.op.target), below))
 
     def _call(self, replay: Callable[[], None]) -> None:
         cg, op = self.cg, self.op
         count = 1 + (op.arg & 1) if op.opname == "CALL_FUNCTION_EX" else op.arg + (1 if op.opname == "CALL_KW" else 0)
         below, operands_ = self.stack[: -count - 2], self.stack[len(self.stack) - count - 2 :]
-        self._load_all(below)
-        self._drop(len(below))
+        self.load_all(below)
+        self.drop(len(below))
         pair, args = operands_[:2], operands_[2:]
         if VERSION >= (3, 13):
             fn, beside = pair
         else:
             fn, beside = (pair[1], NULL) if pair[0] is NULL else pair
         first = [] if beside is NULL else [beside]
-        self._load_all([fn, *first, *args])
-        names = [self._store_top() for _ in (fn, *first, *args)]
+        self.load_all([fn, *first, *args])
+        names = [self.store_top() for _ in (fn, *first, *args)]
         names.reverse()
         replay()
         begin = self._begin()
@@ -300,9 +315,9 @@ class Resumption:
             cg.out.load(name)
         self._call_instruction(len(names) - 1)
         self._end(begin)
-        result = self._store_top()
+        result = self.store_top()
         self._leave()
-        self._resume(Outcome(op.index + 1, [*below, result]))
+        self.resume(Outcome(op.index + 1, [*below, result]))
 
     def _call_instruction(self, count: int) -> None:
         out, op = self.cg.out, self.op
@@ -318,41 +333,41 @@ class Resumption:
 
     def _load_attr(self, replay: Callable[[], None]) -> None:
         as_method = self.op.opname == "LOAD_METHOD" or (VERSION >= (3, 12) and bool(self.op.arg & 1))
-        self._load_all(self.stack)
-        of = self._store_top()
-        self._drop(len(self.stack) - 1)
+        self.load_all(self.stack)
+        of = self.store_top()
+        self.drop(len(self.stack) - 1)
         replay()
         begin = self._begin()
         self.cg.out.load(of)
         self.cg.out.attribute(self.op.argval)
         self._end(begin)
-        found = self._store_top()
+        found = self.store_top()
         self._leave()
         pair: list[Value | str] = [found, NULL] if VERSION >= (3, 13) else [NULL, found]
-        self._resume(Outcome(self.op.index + 1, [*self.stack[:-1], *(pair if as_method else [found])]))
+        self.resume(Outcome(self.op.index + 1, [*self.stack[:-1], *(pair if as_method else [found])]))
 
     def _with_except(self, replay: Callable[[], None]) -> None:
         """A context manager's ``__exit__`` is told of an exception; the stack stays as it is."""
-        self._load_all(self.stack)
-        self._drop(len(self.stack))
+        self.load_all(self.stack)
+        self.drop(len(self.stack))
         replay()
         begin = self._begin()
         self.cg.out.callable(lambda: self.cg.const(leave_with))
-        self._load_all([self.stack[-4], self.stack[-1]])
+        self.load_all([self.stack[-4], self.stack[-1]])
         self.cg.out.call(2)
         self._end(begin)
-        result = self._store_top()
+        result = self.store_top()
         self._leave()
-        self._resume(Outcome(self.op.index + 1, [*self.stack, result]))
+        self.resume(Outcome(self.op.index + 1, [*self.stack, result]))
 
     def _raise(self, replay: Callable[[], None]) -> None:
         """A ``raise`` of something unknown: nothing follows it but a handler."""
         split = len(self.stack) - self.op.arg
-        self._load_all(self.stack)
-        self._drop(len(self.stack))
+        self.load_all(self.stack)
+        self.drop(len(self.stack))
         replay()
         begin = self._begin()
-        self._load_all(self.stack[split:])
+        self.load_all(self.stack[split:])
         self.cg.out.extend([self._instruction()])
         self._end(begin)
 
@@ -363,10 +378,10 @@ class Resumption:
         takes, leaves = counts
         split = len(self.stack) - takes
         below, taken = self.stack[:split], self.stack[split:]
-        self._load_all(below)
-        self._drop(len(below))
-        self._load_all(taken)
-        names = [self._store_top() for _ in taken]
+        self.load_all(below)
+        self.drop(len(below))
+        self.load_all(taken)
+        names = [self.store_top() for _ in taken]
         names.reverse()
         replay()
         begin = self._begin()
@@ -374,17 +389,18 @@ class Resumption:
             self.cg.out.load(name)
         self.cg.out.extend([self._instruction()])
         self._end(begin)
-        results: list[Value | str] = [self._store_top() for _ in range(leaves)]
+        results: list[Value | str] = [self.store_top() for _ in range(leaves)]
         results.reverse()
         self._leave()
-        self._resume(Outcome(self.op.index + 1, [*below, *results]))
+        self.resume(Outcome(self.op.index + 1, [*below, *results]))
 
     def _instruction(self) -> Instr:
         return next(i for i, n in take_apart(self.code) if n == self.op.index and isinstance(i, Instr))
 
     # Pieces.
 
-    def _load_all(self, values: list[Value]) -> None:
+    def load_all(self, values: list[Value]) -> None:
+        """Push values in order."""
         # The last value must end on top: what stands for NULL goes below all others.
         for _ in [v for v in values if v is NULL]:
             self.cg.const(None)
@@ -393,23 +409,26 @@ class Resumption:
 
     def _materialize(self) -> None:
         """Build live locals before the paths part, so that both find them."""
-        self._keep(self.live[self.op.index + 1] | self.live[self.op.target])
+        self.keep(self.live[self.op.index + 1] | self.live[self.op.target])
 
-    def _keep(self, wanted: frozenset[str]) -> None:
+    def keep(self, wanted: frozenset[str]) -> None:
+        """Build these locals now."""
         values = [v for n, v in self.frame.locals.items() if n in wanted]
-        self._load_all(values)
-        self._drop(len(values))
+        self.load_all(values)
+        self.drop(len(values))
 
-    def _drop(self, count: int) -> None:
+    def drop(self, count: int) -> None:
+        """Pop so many values."""
         for _ in range(count):
             self.cg.out.emit("POP_TOP")
 
-    def _store_top(self) -> str:
+    def store_top(self) -> str:
+        """Pop into a fresh variable; its name."""
         name = self.cg.temp("t")
         self.cg.out.store(name)
         return name
 
-    def _store_cells(self) -> None:
+    def store_cells(self) -> None:
         """Put the contents of the frame's own cells into them: resume functions and closures share the cells."""
         for name in self.code.co_cellvars:
             cell: Any = self.frame.cells.get(name)
@@ -419,8 +438,23 @@ class Resumption:
             self.cg.flush()
             self.cg.out.emit("STORE_DEREF", CellVar(name))
 
-    def _resume(self, outcome: Outcome) -> None:
+    def resume(self, outcome: Outcome) -> None:
         """Return what the rest of the function returns."""
+        if resumed(self.code) is None:
+            self.push_rest(outcome)
+        else:
+            self._rest(outcome, TailCall)
+        self.cg.out.returns()
+
+    def push_rest(self, outcome: Outcome, *, is_broken: bool = False) -> None:
+        """Run the rest of the function and push what it returns."""
+        out = self.cg.out
+        out.callable(lambda: self.cg.const(finish))
+        self._rest(outcome, None, is_broken=is_broken)
+        out.call(1)
+
+    def _rest(self, outcome: Outcome, wrapper: type[TailCall] | None, *, is_broken: bool = False) -> None:
+        """Push what the resume function returns, or with ``wrapper`` what stands for the call of it."""
         out = self.cg.out
         first, holder = self._first()
         wanted = self.live[outcome.index] | self._held()
@@ -430,18 +464,16 @@ class Resumption:
         if any(isinstance(v, CellValue) for v in outcome.stack):
             raise Unsupported("side-effect", "a comprehension whose variable a function closes over")
         kinds = tuple(self._kind(v) for v in outcome.stack)
-        point = Point(outcome.index, kinds, names, first)
-        code = resume_code(self.code, point)
+        code = resume_code(self.code, Point(outcome.index, kinds, names, first, is_broken))
         slot = Slot("resume")
-        is_resume = resumed(self.code) is not None
         free = free_names(self.code)
         span = span_of(self.code, self.op.offset)
         self.slots.append(ResumeSlot(slot, code, self.frame.globals.values, span, bool(free)))  # type: ignore[arg-type]
-        if not is_resume:
-            out.callable(lambda: self.cg.const(finish))
-        out.callable(lambda: self.cg.const(TailCall) if is_resume else self._function(slot, code, free))
-        if is_resume:
+        if wrapper is not None:
+            out.callable(lambda: self.cg.const(wrapper))
             self._function(slot, code, free)
+        else:
+            out.callable(lambda: self._function(slot, code, free))
         if holder is not None:
             self.cg.load(holder)
         for value, kind in zip(outcome.stack, kinds, strict=True):
@@ -451,10 +483,7 @@ class Resumption:
                 self.cg.load(value)
         self.cg.load_all(self.frame.locals[n] for n in names)
         self.cg.flush()
-        out.call(sum(k in (VALUE, HANDLED) for k in kinds) + len(names) + bool(first) + is_resume)
-        if not is_resume:
-            out.call(1)
-        out.returns()
+        out.call(sum(k in (VALUE, HANDLED) for k in kinds) + len(names) + bool(first) + (wrapper is not None))
 
     def _held(self) -> frozenset[str]:
         """Variables that nothing reads any more, but that keep an object alive to which the broken instruction may have made a weak reference.
@@ -494,6 +523,16 @@ class Resumption:
             out.const(slot)
             return
         out.callable_const(slot)
+        if not self.is_root:
+            out.callable(lambda: self.cg.const(FunctionType))
+            out.const(code)
+            self.cg.namespace(self.frame.globals)
+            out.const(code.co_name)
+            out.const(None)
+            self._cells_of_inline(free)
+            out.call(5)
+            out.call(1)
+            return
         for name in free:
             out.closure(CellVar(name) if name in self.code.co_cellvars else FreeVar(name))
         out.emit("BUILD_TUPLE", len(free))
@@ -504,3 +543,10 @@ class Resumption:
         else:
             out.emit("MAKE_FUNCTION", 8)
         out.call(1)
+
+    def _cells_of_inline(self, free: tuple[str, ...]) -> None:
+        """Push the cells of a call that was traced inline."""
+        for name in free:
+            self.cg.load(self.frame.cells[name])
+        self.cg.flush()
+        self.cg.out.emit("BUILD_TUPLE", len(free))

@@ -2,16 +2,29 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+from types import CodeType
 from typing import TYPE_CHECKING
 
 from engine.records.bytecode import Span
 
 if TYPE_CHECKING:
+    from engine.ir.frame import TracedFrame
     from engine.trace.values.base import Value
 
 
 class TraceSignal(Exception):
     """Base of what is raised inside the tracer and never leaves it."""
+
+
+@dataclass(frozen=True)
+class Cut:
+    """Where a graph can end inside calls that are traced inline: at the ``executed``-th instruction of all, ``depth`` calls below the root."""
+
+    executed: int
+    depth: int
+    code: CodeType
+    offset: int
 
 
 class Unsupported(TraceSignal):
@@ -24,6 +37,8 @@ class Unsupported(TraceSignal):
         self.stack: tuple[Span, ...] = ()
         self.born = 0
         """Which of the root frame's instructions made what is in the way of resuming: Python can run that one instead."""
+        self.cut: Cut | None = None
+        """The innermost instruction where the graph can end, if that is not one of the root frame."""
 
 
 class Skip(TraceSignal):
@@ -49,9 +64,19 @@ class UserException(TraceSignal):
 class Restart(TraceSignal):
     """Trace the frame again from its start, and break before the root frame's ``executed``-th instruction, for ``reason``; 0: do not."""
 
-    def __init__(self, executed: int, reason: Unsupported, *, as_eager: bool = False) -> None:
+    def __init__(self, executed: int, reason: Unsupported, *, as_eager: bool = False, cut: Cut | None = None) -> None:
         super().__init__(str(reason))
         self.executed = executed
         self.reason = reason
         self.as_eager = as_eager
         """Whether the frame has nothing for a graph, so that it learns of no compiler."""
+        self.cut = cut
+        """Where inside the calls of that instruction to break instead."""
+
+
+class Finished(TraceSignal):
+    """The graph ended inside calls traced inline; ``traced`` is the outcome."""
+
+    def __init__(self, traced: TracedFrame) -> None:
+        super().__init__()
+        self.traced = traced

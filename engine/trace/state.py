@@ -52,6 +52,7 @@ class Frame:
     """One activation of a code object: the root's, or one traced inline."""
 
     __slots__ = (
+        "begun",
         "builtins",
         "caller_stack",
         "cells",
@@ -62,10 +63,12 @@ class Frame:
         "globals",
         "handled",
         "index",
+        "is_direct",
         "kw_names",
         "locals",
         "module",
         "op",
+        "operations",
         "parent",
         "result",
         "stack",
@@ -92,6 +95,12 @@ class Frame:
         self.handled: list[Value] = []
         self.function: Value | None = None
         self.finished = False
+        self.begun = 0
+        """Which of all instructions the current one is."""
+        self.is_direct = False
+        """Whether what it returns is what the calling instruction leaves on the caller's stack."""
+        self.operations = 0
+        """How many operations the graph held when the call began."""
         self.trusted = is_trusted(namespace.name)
 
     def push(self, value: Value) -> None:
@@ -200,6 +209,11 @@ class Tracer:
         self.frames: list[Frame] = []
         self.inlined: dict[tuple[str, int, Span | None], InlinedCall] = {}
         self.executed = 0
+        self.cut_at = 0
+        """At which of all instructions ``cut`` is called with the frame: the graph ends there."""
+        self.cut: Callable[[Frame], None] = lambda frame: None
+        self.direct: Value | None = None
+        """What is being called by a call instruction that leaves the result on the stack as it is."""
         self.changes = 0
         """Counts mutations of any kind; equal counts mean that nothing changed."""
         self.drawn = 0

@@ -43,7 +43,8 @@ def _call_kw(tx: Tracer, frame: Frame, op: Op) -> None:
 def _invoke(tx: Tracer, frame: Frame, fn: Value, args: list[Value], names: tuple[str, ...]) -> None:
     split = len(args) - len(names)
     kwargs = dict(zip(names, args[split:], strict=True))
-    frame.push(force(tx, fn).call(tx, args[:split], kwargs))
+    tx.direct = callee = force(tx, fn)
+    frame.push(callee.call(tx, args[:split], kwargs))
 
 
 @handles("CALL_FUNCTION_EX")
@@ -66,7 +67,8 @@ def _call_ex(tx: Tracer, frame: Frame, op: Op) -> None:
     args = list(sequence_items(tx, given))
     above, below = frame.stack.pop(), frame.stack.pop()
     fn = below if VERSION >= (3, 13) else above
-    frame.push(force(tx, fn).call(tx, args, kwargs))
+    tx.direct = callee = force(tx, fn)
+    frame.push(callee.call(tx, args, kwargs))
 
 
 @handles("MAKE_FUNCTION")

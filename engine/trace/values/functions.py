@@ -118,6 +118,10 @@ class CellValue(Value):
         if self.root_name:
             cg.out.closure(cg.cell_arg(self.root_name))
             return
+        if isinstance(self.origin, CellOf):
+            cg.load_origin(Attr(self.origin.base, "__closure__"))
+            cg.out.item(self.origin.index)
+            return
         cg.out.callable(lambda: cg.const(types.CellType))
         if cg.is_reaching(self) and self.content is not None:
             cg.out.call(0)
@@ -226,14 +230,15 @@ class RealFunction(FunctionValue):
     def call(self, tx: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
         from engine.trace.values.torch_functions import is_leaf, may_inline
 
+        direct, tx.direct = tx.direct is self, None
         rule = special_of(self.held)
         if rule is not None:
             return rule(tx, args, kwargs)
         inner = original(self.held)
         if inner is not self.held:
-            return force(tx, tx.wrap(inner, Fixed(inner, getattr(inner, "__qualname__", "original")))).call(
-                tx, args, kwargs
-            )
+            behind = force(tx, tx.wrap(inner, Fixed(inner, getattr(inner, "__qualname__", "original"))))
+            tx.direct = behind if direct else None
+            return behind.call(tx, args, kwargs)
         by_code = BY_CODE.get(id(self.code))
         if by_code is not None:
             return by_code[1](tx, self, args, kwargs)
@@ -255,6 +260,7 @@ class RealFunction(FunctionValue):
                     raise
         if not may_inline(self.held):
             raise Unsupported("unknown-call", f"{self.describe()} is called")
+        tx.direct = self if direct else None
         return super().call(tx, args, kwargs)
 
     def _constant_result(self, tx: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
@@ -491,6 +497,8 @@ class BoundMethod(Value):
         return ("method", self.of.key(tx), self.function.key(tx))
 
     def call(self, tx: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
+        if tx.direct is self:
+            tx.direct = self.function
         return self.function.call(tx, [self.of, *args], kwargs)
 
     def get_attr(self, tx: Tracer, name: str) -> Value:
@@ -595,7 +603,10 @@ class PartialValue(Value):
         return True
 
     def call(self, tx: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
-        return force(tx, self.function).call(tx, [*self.args, *args], {**self.kwargs, **kwargs})
+        function = force(tx, self.function)
+        if tx.direct is self:
+            tx.direct = function
+        return function.call(tx, [*self.args, *args], {**self.kwargs, **kwargs})
 
     def get_attr(self, tx: Tracer, name: str) -> Value:
         from engine.trace.values.sequences import TupleValue

@@ -192,13 +192,16 @@ class ModuleValue(ObjectValue):
 
     def _call(self, tx: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
         assert self.origin is not None
+        direct = tx.direct is self
         around = self._global_hooks(tx)
         own = any(self._hook_table(tx, table) for table in Hooks.TABLES)
         if not own and not self.written and not self.is_made:
             why = "the module was called, and hooks would run with it"
             tx.guard(LengthIs(Hooks(self.origin), 0, cause=tx.cause(why)))
         if not own and not around:
-            return force(tx, self.get_attr(tx, "forward")).call(tx, args, kwargs)
+            forward = force(tx, self.get_attr(tx, "forward"))
+            tx.direct = forward if direct else None
+            return forward.call(tx, args, kwargs)
         return self._call_with_hooks(tx, args, kwargs)
 
     def _hook_table(self, tx: Tracer, table: str) -> dict[Any, Any]:

@@ -262,9 +262,11 @@ class ObjectValue(Value):
         return force(tx, method.call(tx, args, {}))
 
     def call(self, tx: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
+        direct = tx.direct is self
         method = self.method(tx, "__call__")
         if method is None:
             return tx.raise_type_error(f"'{self.cls.__name__}' object is not callable")  # type: ignore[no-any-return]
+        tx.direct = method if direct else None
         return method.call(tx, args, kwargs)
 
     def call_method(self, tx: Tracer, name: str, args: list[Value], kwargs: dict[str, Value]) -> Value:

@@ -1,0 +1,307 @@
+"""Breaks inside functions that are called: the graph ends in the midst of the calls, and every caller goes on with what the call returns."""
+
+import contextlib
+
+import torch
+
+from engine import graph_break
+from tests.programs import program
+
+LOG = []
+
+
+def doubled(x, log):
+    y = x * 2
+    log.append("before")
+    graph_break()
+    log.append("after")
+    return y + len(log)
+
+
+@program(lambda: (torch.randn(3),), breaks=1)
+def list_shared_with_the_caller(x):
+    """A list that the caller made is the same one on both sides of the break."""
+    log = []
+    kept = {"log": log}
+    y = doubled(x.sin(), log)
+    log.append("caller")
+    return y * 3, kept, kept["log"] is log
+
+
+def with_finally(x, log):
+    try:
+        inner = doubled(x + 1, log)
+        return inner - x
+    finally:
+        log.append("finally")
+
+
+@program(lambda: (torch.randn(3),), breaks=1)
+def caller_in_try_finally(x):
+    """The clean-up of a caller between the root and the break runs after the rest of what it called."""
+    log = []
+    y = with_finally(x.cos(), log)
+    return y.exp(), log
+
+
+def raising(x, message):
+    y = x * 3
+    graph_break()
+    if message:
+        raise ValueError(message, tuple(y.shape))
+    return y
+
+
+def passes_through(x, message):
+    z = x + 1
+    w = raising(z, message=message)
+    return w - z
+
+
+def recovers(x, message):
+    z = x.sin()
+    try:
+        return passes_through(z, message) + 1
+    except ValueError as error:
+        return z * len(error.args[0])
+
+
+@program(lambda: (torch.randn(3), "four"), lambda: (torch.randn(3), ""), breaks=2)
+def exception_passes_callers(x, message):
+    """What is raised after the break passes the callers without a handler, to one that has one."""
+    return recovers(x + 1, message) * 2
+
+
+@program(lambda: (torch.randn(3), KeyError), lambda: (torch.randn(3), ValueError), breaks=3)
+def exception_reaches_the_root(x, kind):
+    """The root's own handler takes what fits, with the exception as Python raised it."""
+    y = x + 1
+    try:
+        return passes_through(y, "all the way")
+    except kind as error:
+        return y, repr(error), error.__traceback__ is not None
+
+
+class Scale:
+    def __init__(self, log):
+        self.log = log
+
+    def __enter__(self):
+        self.log.append("enter")
+        return self
+
+    def __exit__(self, kind, error, traceback):
+        self.log.append("exit" if kind is None else kind.__name__)
+        return kind is ValueError
+
+
+def in_with(x, log, message):
+    with Scale(log) as scale, torch.no_grad():
+        y = passes_through(x * 2, message)
+        scale.log.append(torch.is_grad_enabled())
+        return y
+    return x
+
+
+@program(lambda: (torch.randn(3, requires_grad=True), ""), lambda: (torch.randn(3, requires_grad=True), "no"), breaks=2)
+def caller_in_with(x, message):
+    """A context manager of a caller is left after the rest of what runs in it, and may swallow its exception."""
+    log = []
+    y = in_with(x.sin(), log, message)
+    return y + x, log, torch.is_grad_enabled()
+
+
+def counter():
+    count = 10
+
+    def add(x, *more, scale=1, **rest):
+        nonlocal count
+        y = x * scale + count
+        count += 1
+        graph_break()
+        count += len(more) + len(rest)
+        return y * count, lambda: count
+
+    return add
+
+
+@program(lambda: (torch.randn(3),), breaks=1)
+def closure_of_the_callee(x):
+    """Cells that the callee and its closures share stay shared across the break."""
+    add = counter()
+    y, peek = add(x, 1, 2, scale=3, extra=4)
+    z, other = add(y + peek())
+    return z, peek(), other()
+
+
+SHARED = counter()
+
+
+@program(lambda: (torch.randn(3),), breaks=3, steady=False)
+def closure_from_outside(x):
+    """Cells of a function that exists are its own, not copies."""
+    y, peek = SHARED(x + 1)
+    return y, peek(), SHARED.__closure__[0].cell_contents
+
+
+def rounds(x, n):
+    total = x * 0
+    for i in range(n):
+        total = total + x.sin() * i
+        graph_break()
+        if i == 2:
+            continue
+        total = total * 2
+    return total, i
+
+
+@program(lambda: (torch.randn(3), 4), breaks=1)
+def loop_in_the_callee(x, n):
+    """A loop inside the callee breaks in every round."""
+    y, last = rounds(x + 1, n)
+    return [y + last for _ in range(2)]
+
+
+@program(lambda: (torch.randn(3),), breaks=1)
+def loop_in_the_caller(x):
+    """A callee that breaks is called in every round of the root's loop."""
+    log, out = [], []
+    for step in range(3):
+        out.append(doubled(x + step, log) - 1)
+    return out, log
+
+
+def down(x, n):
+    y = x.cos() + n
+    if n == 0:
+        graph_break()
+        return y
+    return down(y, n - 1) * y
+
+
+@program(lambda: (torch.randn(3),), breaks=1)
+def recursion(x):
+    """The same function is on the stack several times."""
+    return down(x, 4) + 1
+
+
+@torch.no_grad()
+def decorated(x):
+    y = x * 2
+    graph_break()
+    return y, torch.is_grad_enabled()
+
+
+@program(lambda: (torch.randn(3, requires_grad=True),), breaks=1)
+def decorated_callee(x):
+    """A decorator of torch's lies between the caller and what breaks."""
+    y, inside = decorated(x.sin())
+    return x * y, inside, torch.is_grad_enabled()
+
+
+@contextlib.contextmanager
+def noted(log):
+    log.append("in")
+    try:
+        yield len(log)
+    finally:
+        log.append("out")
+
+
+def under_generator(x, log):
+    with noted(log) as size:
+        return doubled(x + size, log)
+
+
+@program(lambda: (torch.randn(3),), breaks=2)
+def caller_in_generator_context(x):
+    """A context manager made from a generator cannot be cut in two: Python runs it."""
+    log = []
+    return under_generator(x.sin(), log) + 1, log
+
+
+class Base(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.linear = torch.nn.Linear(4, 4)
+        self.calls = 0
+
+    def forward(self, x):
+        self.calls += 1
+        y = self.linear(x)
+        graph_break()
+        return y + self.calls
+
+
+class Derived(Base):
+    def forward(self, x):
+        return super().forward(x * 2) - 1
+
+
+@program(lambda: (torch.randn(2, 4),), breaks=1, steady=False)
+class Stack(torch.nn.Module):
+    """Blocks that break, through ``super()``, with attributes that they set."""
+
+    def __init__(self):
+        super().__init__()
+        self.blocks = torch.nn.ModuleList([Derived(), Derived()])
+
+    def forward(self, x):
+        for block in self.blocks:
+            x = block(x).relu() + x
+        return x, [block.calls for block in self.blocks]
+
+
+def comprehension(x, log):
+    return [doubled(x + i, log) for i in range(2)]
+
+
+@program(lambda: (torch.randn(3),), breaks=1)
+def comprehension_in_the_callee(x):
+    """The body of a comprehension is no function to go on in."""
+    log = []
+    return comprehension(x.sin(), log)[1] * 2, log
+
+
+def writes(x, log):
+    LOG.append(len(log))
+    x.add_(1)
+    log[:] = [*log, "written"]
+    graph_break()
+    x.mul_(2)
+    return x
+
+
+@program(lambda: (torch.randn(3),), breaks=1, steady=False)
+def changes_before_the_break(x):
+    """What was changed before the break is seen by Python there, and by the caller."""
+    log = ["first"]
+    y = writes(x, log)
+    return y is x, log, x + 1, len(LOG)
+
+
+def picks(x, table):
+    del table["gone"]
+    first, *others = (x + 1, x + 2, x + 3)
+    graph_break()
+    return first, {"others": others, **table}
+
+
+@program(lambda: (torch.randn(3),), breaks=1)
+def structure_comes_back(x):
+    """A structure that the rest of the callee returns is taken apart by the caller."""
+    first, found = picks(x.sin(), {"gone": 1, "kept": x})
+    return first + found["others"][0], sorted(found), found["kept"] is x
+
+
+def printing(x, *, end):
+    y = x + 1
+    print("callee", tuple(y.shape), end=end, sep="-")
+    return y
+
+
+@program(lambda: (torch.randn(3),), breaks=2)
+def keywords_at_the_break(x):
+    """The broken call has keywords of its own."""
+    print("root")
+    return printing(x * 2, end="!\n") * 2
