@@ -27,17 +27,22 @@ LLVM is not made for two compilers in one process."""
 
 @dataclass(frozen=True)
 class Configuration:
-    """A smaller way to run the same text: other block sizes, warps or stages, and by how much each side of the grid grows."""
+    """A smaller way to run a kernel: other block sizes, warps or stages, and by how much each side of the grid grows.
+
+    ``text`` is another text with the same parameters, empty for the kernel's own: one that reads long rows part by part. ``lines[i]`` is
+    the line of the kernel's own text that does what line i + 1 of it does, 0 where none does.
+    """
 
     constants: tuple[tuple[str, int], ...]
     num_warps: int
     num_stages: int
     spread: tuple[int, int] = (1, 1)
+    text: str = ""
+    lines: tuple[int, ...] = ()
 
     def __str__(self) -> str:
-        return ", ".join(
-            (*(f"{k}={v}" for k, v in self.constants), f"{self.num_warps} warps, {self.num_stages} stages")
-        )
+        parts = (*(f"{k}={v}" for k, v in self.constants), f"{self.num_warps} warps, {self.num_stages} stages")
+        return ", ".join(parts) + (", its rows read part by part" if self.text else "")
 
 
 @dataclass(frozen=True)
@@ -56,6 +61,8 @@ class Unit:
     num_stages: int
     smaller: tuple[Configuration, ...] = ()
     """What to try, in this order, where the target has too little shared memory or too few registers."""
+    lines: tuple[int, ...] = ()
+    """Where the text is another than the kernel's own: the line of that for each of its lines, 0 for none."""
 
     @property
     def configuration(self) -> Configuration:
@@ -66,7 +73,10 @@ class Unit:
     def configured(self, way: Configuration) -> Unit:
         """The unit that runs this way."""
         constants = tuple({**dict(self.constants), **dict(way.constants)}.items())
-        return replace(self, constants=constants, num_warps=way.num_warps, num_stages=way.num_stages, smaller=())
+        warps, stages, text = way.num_warps, way.num_stages, way.text or self.text
+        return replace(
+            self, text=text, lines=way.lines, constants=constants, num_warps=warps, num_stages=stages, smaller=()
+        )
 
     @property
     def file(self) -> str:

@@ -24,8 +24,18 @@ def plain(value: Any) -> Size:
         return int(value) if value.is_Integer else sympy.expand(value)
     node = getattr(value, "node", None)
     if node is not None and hasattr(node, "expr"):
-        return plain(node.expr)
+        return 1 if _is_known_one(value) else plain(node.expr)
     raise TypeError(f"not a size: {value!r}")
+
+
+def _is_known_one(value: Any) -> bool:
+    """Whether a symbolic size that is made from others is guarded to be 1, as tracing does where it broadcasts: such a dimension repeats."""
+    node = value.node
+    if node.expr.is_Symbol or node.expr.is_number or not node.has_hint() or node.hint != 1:
+        return False
+    from torch.fx.experimental.symbolic_shapes import statically_known_true
+
+    return bool(statically_known_true(value == 1))
 
 
 def product(sizes: Iterable[Size]) -> Size:

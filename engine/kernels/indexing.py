@@ -35,6 +35,8 @@ TILE_SIDE = 64
 """Rows and columns of a tile where reading and writing run across each other: whole lines of memory both ways."""
 TILE = 2_048
 """Elements that a program works on at a time when rows are short."""
+LEAST_LONG = 4_096
+"""Elements from which a row may be too long for a target's registers, and at a time where it is."""
 LEAST_BLOCK = 64
 """Elements below which no smaller block is tried where a target has too few resources."""
 
@@ -99,11 +101,19 @@ def stages(block: Blocking) -> int:
 def smaller(block: Blocking) -> tuple[Configuration, ...]:
     """What to try where a target has too little shared memory or too few registers: the same text in ever smaller blocks, each half the one before.
 
-    A row that one program holds whole stays whole: then only warps are fewer, and with them the scratch that they exchange values in.
+    A row that one program holds whole stays whole in that text (``in_parts`` is for another): then only warps are fewer, and with them
+    the scratch that they exchange values in.
     """
     found = [] if not block.is_looped else [_configuration(block, block)]
     found += [_configuration(cut, block) for cut in _cuts(block)]
     return tuple(found)
+
+
+def in_parts(block: Blocking) -> Blocking | None:
+    """A long row that one program holds whole, read part by part instead; None for anything else."""
+    if not block.is_row or block.is_looped or block.is_tiled or block.r_block < LEAST_LONG:
+        return None
+    return Blocking(1, LEAST_LONG, True, 8)
 
 
 def _cuts(block: Blocking) -> Iterator[Blocking]:

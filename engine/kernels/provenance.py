@@ -57,7 +57,10 @@ def link(place: Place, unit: Unit) -> LineLink:
         label = label_of(place.text)
         is_moved = label == NO_LOCATION and any(frame.line == 0 for frame in place.chain)
         return LineLink(place.line, library=_library(place.chain, unit), label=MOVED if is_moved else label)
-    return LineLink(place.line, place.chain[own].line, _library(place.chain[:own], unit))
+    line = place.chain[own].line
+    if unit.lines and not (line := unit.lines[line - 1]):
+        return LineLink(place.line, library=_library(place.chain[:own], unit), label=label_of(place.text))
+    return LineLink(place.line, line, _library(place.chain[:own], unit))
 
 
 def label_of(code: str) -> str:

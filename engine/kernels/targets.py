@@ -115,7 +115,8 @@ def compile_unit(unit: Unit, target: str) -> Compiled:
             found = fitted(unit, functools.partial(_within, wanted), lambda made: made[1].spills)
         seconds = time.perf_counter() - started
         kernel, used = found.made
-        listings = tuple(listing(s, shown(kernel.asm[s]), unit) for s in STAGES if s in kernel.asm)
+        built = unit.configured(found.way)
+        listings = tuple(listing(s, shown(kernel.asm[s]), built) for s in STAGES if s in kernel.asm)
         record = TargetRecord(target, listings, used, seconds, configuration=found.reason)
     except Exception as error:
         return Compiled(

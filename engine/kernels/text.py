@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 
@@ -45,3 +46,16 @@ def identifier(name: str) -> str:
     """The name with everything that Python would not have in one replaced."""
     cleaned = re.sub(r"\W", "_", name).strip("_") or "t"
     return f"t{cleaned}" if cleaned[0].isdigit() else cleaned
+
+
+def same_lines(ours: Sequence[Sequence[str]], others: Sequence[Sequence[str]]) -> tuple[int, ...]:
+    """For each line of one text the line of another that has most of the operations behind it.
+
+    A line of loop variables stands with the next line that computes something, for which it is there; 0 where there is none.
+    """
+    found: list[int] = []
+    for ops in reversed(ours):
+        shared = [len(set(ops) & set(theirs)) for theirs in others]
+        best = max(shared, default=0)
+        found.append(shared.index(best) + 1 if best else (found[-1] if found else 0))
+    return tuple(reversed(found))

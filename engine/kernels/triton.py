@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import keyword
 import re
+from dataclasses import replace
 
 import sympy
 import torch
@@ -23,12 +24,14 @@ from engine.kernels.expressions import (
     needs_libdevice,
     operation_text,
 )
-from engine.kernels.indexing import Blocking, blocking, blocks, is_divisible, is_linear, smaller, stages
+from engine.kernels.indexing import Blocking, blocking, blocks, in_parts, is_divisible, is_linear, smaller, stages
 from engine.kernels.online import squares_with_sum, sums_with_largest
 from engine.kernels.rows import Run
-from engine.kernels.text import Line, Text, identifier, role
+from engine.kernels.text import Line, Text, identifier, role, same_lines
 from engine.records.lowering import LoopOp
 
+PARTS = 4
+"""Sizes of the parts of rows that are tried."""
 LONGEST_INLINE = 56
 """Characters up to which a value that is used once is written where it is used."""
 RESERVED = frozenset(
@@ -46,20 +49,32 @@ HELPED = {"tanh": "tanh_of_half", "sigmoid": "sigmoid_of_half", "sin": "sine_of_
 
 
 def emit(kernel: LoopKernel, target: str) -> KernelSource:
-    """The kernel's Triton module. The text is the same for every target: it uses only what all of them have."""
+    """The kernel's Triton module. The text is the same for every target: it uses only what all of them have.
+
+    Long rows that are held whole come with a text that reads them part by part, for targets with too few registers.
+    """
     if kernel.product is not None:
         from engine.kernels.products import ProductPrinter
 
         return ProductPrinter(kernel, kernel.product).source()
-    return Printer(kernel).source()
+    printer = Printer(kernel)
+    source, cut = printer.source(), in_parts(printer.block)
+    if cut is None:
+        return source
+    other = Printer(kernel, cut).source()
+    if [(a.name, a.kind, a.buffer) for a in other.args] != [(a.name, a.kind, a.buffer) for a in source.args]:
+        return source
+    lines = same_lines(other.line_ops, source.line_ops)
+    ways = tuple(replace(way, text=other.text, lines=lines) for way in smaller(cut)[:PARTS])
+    return replace(source, smaller=(*ways, *source.smaller))
 
 
 class Printer:
     """Prints one kernel. Values that vary along the inner loop live inside it; the others stand before or after."""
 
-    def __init__(self, kernel: LoopKernel) -> None:
+    def __init__(self, kernel: LoopKernel, block: Blocking | None = None) -> None:
         self.kernel = kernel
-        self.block: Blocking = blocking(kernel)
+        self.block = block or blocking(kernel)
         self.lines: list[Line] = []
         self.names: dict[int, str] = {}
         self.carries: dict[int, str] = {}

@@ -28,6 +28,8 @@ KERNELS: dict[str, tuple[Callable[..., torch.Tensor], tuple[torch.Tensor, ...]]]
     "pointwise": (lambda x: torch.sin(x) * 2, (torch.randn(3001),)),
     "short rows": (lambda x: torch.softmax(x, -1), (torch.randn(600, 40),)),
     "long rows": (lambda x: x.sum(-1), (torch.randn(256, 32_769),)),
+    "whole rows": (lambda x: torch.softmax(x * 3, -1) + x.sum(-1, keepdim=True), (torch.randn(3, 5000),)),
+    "whole scan": (lambda x: x.cumsum(-1) / 5, (torch.randn(3, 5000),)),
     "columns": (lambda x: x.sum(0), (torch.randn(300, 100),)),
     "tile": (lambda x: x.t().contiguous() + 1, (torch.randn(200, 130),)),
     "scan": (lambda x: x.cumsum(-1), (torch.randn(3, 2500),)),
@@ -56,7 +58,7 @@ def test_every_smaller_configuration_computes_the_same(name: str) -> None:
         for a in source.args
     )
     grid = tuple(int(side) * k for side, k in zip((*source.grid, 1)[:2], way.spread, strict=True))
-    trial = Trial(source.name, source.text, arguments, (*grid, 1))  # type: ignore[arg-type]
+    trial = Trial(source.name, way.text or source.text, arguments, (*grid, 1))  # type: ignore[arg-type]
     (found,) = pool.call("engine.runtime.interpreted:run_trial", (trial,)).written.values()
     torch.testing.assert_close(found.view_as(wanted), wanted, rtol=1e-4, atol=1e-3)
 
@@ -83,6 +85,25 @@ def test_blocks_are_cut_until_they_fit_and_it_is_told(monkeypatch: pytest.Monkey
     assert {listing.stage for listing in record.listings} >= {"ttgir", "ptx", "sass"}
     assert record.configuration.startswith("It runs with ROWS=")
     assert f"{taken:,} bytes of shared memory a block are needed, and there are {taken // 2:,}." in record.configuration
+
+
+def test_a_row_too_long_for_a_target_is_read_part_by_part_and_it_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another text does the same in a loop; its listings are linked to the lines of the kernel that is shown."""
+    source = kernel_of("whole rows")
+    taken = compile_kernel(source, "cuda:90").resources
+    assert taken is not None
+    facts = resources.FACTS["cuda:90"]
+    monkeypatch.setitem(resources.FACTS, "cuda:90", replace(facts, block_shared=(taken.shared_bytes or 0) - 1))
+    record = compile_kernel(source, "cuda:90")
+    assert not record.error
+    assert ", its rows read part by part in place of COLS=8192" in record.configuration
+    shown = source.text.splitlines()
+    ptx = next(listing for listing in record.listings if listing.stage == "ptx")
+    lines = ptx.text.splitlines()
+    stores = {shown[link.triton_line - 1] for link in ptx.links if "st.global" in lines[link.line - 1]}
+    assert stores
+    assert all("tl.store(" in line for line in stores)
+    assert ptx.linked >= 0.95 * (ptx.linked + ptx.labelled)
 
 
 def test_a_kernel_that_fits_in_no_configuration_says_what_it_lacks(monkeypatch: pytest.MonkeyPatch) -> None:

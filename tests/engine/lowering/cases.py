@@ -1002,3 +1002,10 @@ def bits_read_as_another_type(x: Any, h: Any, b: Any, d: Any) -> Any:
         ),
         (d.view(torch.int64) + 1, torch.as_strided_scatter(x * 1, x[:2, :3], (2, 3), (6, 2), 1)),
     )
+
+
+@case(normal(5), normal(7))
+def pieces_of_symbolic_sizes(x: Any, y: Any) -> Any:
+    """A piece that is known to hold one element is repeated, whatever its size is called."""
+    first, second, last = x.tensor_split(3)
+    return last * first, second - last, last + y, (last[:, None] + y).sum(0)
