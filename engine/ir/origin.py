@@ -506,6 +506,13 @@ class Drawn(Origin):
 WHOLE_DRAWS = frozenset(("randint", "randrange", "getrandbits"))
 """The methods of ``random.Random`` that draw whole numbers."""
 
+
+def _in_order(elements: Any) -> tuple[Any, ...]:
+    """The elements of a set or frozenset, by the iterator of the builtin class itself."""
+    base: Any = frozenset if isinstance(elements, frozenset) else set
+    return tuple(base.__iter__(elements))
+
+
 _PLAIN: dict[type, Callable[[Any], Any]] = {
     int: int.__int__,
     float: float.__float__,
@@ -514,6 +521,7 @@ _PLAIN: dict[type, Callable[[Any], Any]] = {
     bytes: bytes.__bytes__,
     set: set.copy,
     frozenset: frozenset.copy,
+    tuple: _in_order,
 }
 
 

@@ -118,7 +118,7 @@ def stand_in(value: Any, depth: int = 0) -> Any:
         return TensorSpec.of(value)
     if kind in (list, tuple) and depth < DEPTH and len(value) <= ITEMS:
         return kind(stand_in(v, depth + 1) for v in value)
-    if kind is dict and depth < DEPTH and len(value) <= ITEMS:
+    if kind is dict and depth < DEPTH and len(value) <= ITEMS and all(type(k) in _CONSTANTS for k in list(value)):
         return {k: stand_in(v, depth + 1) for k, v in value.items()}
     if kind in _CONSTANTS:
         return value

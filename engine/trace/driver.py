@@ -60,6 +60,7 @@ for _family in (
     "values.higher_order",
     "values.inner_gradients",
     "values.library",
+    "values.locks",
     "values.modules",
     "values.parameters",
     "values.operators",

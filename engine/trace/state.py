@@ -20,7 +20,7 @@ from engine.ir.frame import FrameRequest
 from engine.ir.global_state import GLOBAL_STATES
 from engine.ir.graph import NodeOrigin
 from engine.ir.guard import Cause, CodeIs, Equals, Guard, IsObject, SameObject, TypeIs
-from engine.ir.origin import Fixed, Namespace, Origin
+from engine.ir.origin import Fixed, Global, Namespace, Origin
 from engine.options import Options
 from engine.records.bytecode import Span
 from engine.records.trace import InlinedCall
@@ -496,7 +496,11 @@ class Tracer:
         """Set (or with None delete) a global, to be done after the graph."""
         self.changes += 1
         self.outside_changes += 1
-        self.globals_written[namespace, name] = value
+        was = None if value is None else value.origin
+        if was == Global(namespace, name) and (namespace, name) in self.globals_written:
+            del self.globals_written[namespace, name]  # it holds what it held before
+        else:
+            self.globals_written[namespace, name] = value
         self.global_cache.pop((id(namespace.values), name), None)
 
 

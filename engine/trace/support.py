@@ -166,6 +166,14 @@ def moved_on(iterator: Iterator[Any], steps: int) -> None:
         next(iterator, None)
 
 
+def held_lock(make: Callable[[], Any], count: int) -> Any:
+    """A lock that this thread has taken so many times."""
+    made = make()
+    for _ in range(count):
+        made.acquire()
+    return made
+
+
 def filled_buffer(cls: Any, contents: Any, position: int) -> Any:
     """A text or byte buffer in a given state."""
     made = cls(contents)

@@ -760,7 +760,7 @@ def weakly_kept_by_a_call_that_breaks(x):
         held = Held()
         note(notes, held)
         x = x * scale
-    put(alive, [n() is not None for n in notes])
+    put(alive, notes[-1]() is not None)
     return x, alive
 
 

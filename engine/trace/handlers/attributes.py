@@ -5,9 +5,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from engine.bytecode.opcodes import VERSION
+from engine.trace.signals import UserException
 from engine.trace.table import handles
 from engine.trace.values.base import NULL, Value, force
 from engine.trace.values.classes import SuperValue
+from engine.trace.values.exceptions import tell_object
 
 if TYPE_CHECKING:
     from engine.bytecode.decode import Op
@@ -19,9 +21,17 @@ def push_method(frame: Frame, value: Value) -> None:
     frame.stack.extend((value, NULL) if VERSION >= (3, 13) else (NULL, value))
 
 
+def _read(tx: Tracer, of: Value, name: str) -> Value:
+    try:
+        return of.get_attr(tx, name)
+    except UserException as error:
+        tell_object(error.value, of, name)
+        raise
+
+
 @handles("LOAD_ATTR")
 def _load(tx: Tracer, frame: Frame, op: Op) -> None:
-    value = force(tx, frame.stack.pop()).get_attr(tx, op.argval)
+    value = _read(tx, force(tx, frame.stack.pop()), op.argval)
     if VERSION >= (3, 12) and op.arg & 1:
         push_method(frame, value)
     else:
@@ -30,7 +40,7 @@ def _load(tx: Tracer, frame: Frame, op: Op) -> None:
 
 @handles("LOAD_METHOD")
 def _load_method(tx: Tracer, frame: Frame, op: Op) -> None:
-    push_method(frame, force(tx, frame.stack.pop()).get_attr(tx, op.argval))
+    push_method(frame, _read(tx, force(tx, frame.stack.pop()), op.argval))
 
 
 @handles("LOAD_SUPER_ATTR")

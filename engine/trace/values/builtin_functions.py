@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import collections
 import functools
+import inspect
 import math
 import operator
 import sys
@@ -18,7 +19,7 @@ from engine.trace import operations
 from engine.trace.graph_builder import emit
 from engine.trace.signals import Unsupported, UserException
 from engine.trace.values import iterators
-from engine.trace.values.base import NONE, Const, NotConstant, Value, force
+from engine.trace.values.base import NONE, Const, NotConstant, Value, force, is_none
 from engine.trace.values.classes import ClassValue, SuperValue, class_origin, find_in_class
 from engine.trace.values.container_objects import new_container_value
 from engine.trace.values.functions import BY_NAME, BuiltinValue, CellValue, PartialValue, special
@@ -39,9 +40,12 @@ Words = dict[str, Value]
 
 @special(print)
 def _print(tx: Tracer, args: Args, kwargs: Words) -> Value:
+    from engine.trace.values.objects import STREAMS
     from engine.trace.values.plain_data import BufferValue, write_line
 
     to = force(tx, kwargs.get("file", NONE))
+    if is_none(to):
+        to = force(tx, tx.globals_written.get((STREAMS, "stdout")) or NONE)
     if isinstance(to, BufferValue):
         return write_line(tx, to, args, kwargs)
     raise Unsupported("print", f"print({', '.join(force(tx, a).describe() for a in args)})")
@@ -171,6 +175,8 @@ def _delattr(tx: Tracer, args: Args, kwargs: Words) -> Value:
 @special(iter)
 def _iter(tx: Tracer, args: Args, kwargs: Words) -> Value:
     if len(args) != 1:
+        if force(tx, args[0]).lacks("__call__"):
+            tx.raise_type_error("iter(v, w): v must be callable")
         return until(tx, args[0], force(tx, args[1]))
     return force(tx, args[0]).iterate(tx)
 
@@ -193,6 +199,7 @@ def _next(tx: Tracer, args: Args, kwargs: Words) -> Value:
 @special(enumerate)
 def _enumerate(tx: Tracer, args: Args, kwargs: Words) -> Value:
     start = force(tx, args[1] if len(args) > 1 else kwargs.get("start", Const(0))).python(tx)
+    tx.fold(operator.index, start)
     return iterators.make_enumerate(tx, args[0], start)
 
 
@@ -498,6 +505,8 @@ def _sorted(tx: Tracer, args: Args, kwargs: Words) -> Value:
 
 @special(super)
 def _super(tx: Tracer, args: Args, kwargs: Words) -> Value:
+    if len(args) == 1:
+        raise Unsupported("unknown-call", "super() of one argument is called")
     if args:
         return SuperValue(force(tx, args[0]).python(tx), force(tx, args[1]))
     frame = tx.frames[-1]
@@ -705,8 +714,10 @@ def _recursion_limit(tx: Tracer, args: Args, kwargs: Words) -> Value:
 @special(locals)
 def _locals(tx: Tracer, args: Args, kwargs: Words) -> Value:
     frame = tx.frames[-1]
-    made = DictValue({})
     code = frame.code
+    if not code.co_flags & inspect.CO_OPTIMIZED:  # the body of a class
+        return DictValue({name: (Const(name), value) for name, value in frame.locals.items()})
+    made = DictValue({})
     for name in dict.fromkeys((*code.co_varnames, *code.co_cellvars, *code.co_freevars)):
         value = frame.locals.get(name)
         if value is None and isinstance(cell := frame.cells.get(name), CellValue):

@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import collections
 import dataclasses
+import types
 from typing import TYPE_CHECKING, Any, TypeGuard
 
 from engine.ir.guard import Equals
 from engine.ir.origin import Origin, Plain
 from engine.trace.signals import Unsupported
 from engine.trace.values.base import NONE, Const, NotConstant, Value, force
-from engine.trace.values.classes import ClassValue
+from engine.trace.values.classes import ClassValue, find_in_class
 from engine.trace.values.functions import BoundMethod, BuiltinValue, special
-from engine.trace.values.mappings import DictValue, SetValue, dict_value, set_value
+from engine.trace.values.mappings import DictValue, SetValue, dict_value, entries_of, set_value
 from engine.trace.values.objects import ObjectValue
 from engine.trace.values.sequences import ListValue, TupleValue, items_of, sequence_items
+from engine.trace.values.shown import shown
 from engine.trace.values.wrap import wraps, wraps_if
 
 if TYPE_CHECKING:
@@ -56,7 +58,16 @@ class ContainerObject(ObjectValue):
         return f"{self.cls.__name__} object of {self.inner.describe()}"
 
     def children(self) -> list[Value]:
-        return [*self.inner.children(), *super().children()]
+        return [*self.inner.children(), *filter(None, [self._factory()]), *super().children()]
+
+    def get_attr(self, tx: Tracer, name: str) -> Value:
+        factory = self._factory() if name == "default_factory" else None
+        if factory is not None:
+            return factory
+        found = find_in_class(self.cls, name) if isinstance(self.inner, Const) else None
+        if found is not None and isinstance(found[1], _FROM_C) and found[0] is container_base(self.cls):
+            return self.inner.get_attr(tx, name)  # the real part of a complex number, say
+        return super().get_attr(tx, name)
 
     def builtin_method(self, tx: Tracer, name: str, args: list[Value], kwargs: dict[str, Value]) -> Value:
         """A method of the builtin class itself."""
@@ -67,6 +78,8 @@ class ContainerObject(ObjectValue):
                 return self.inner.length(tx)
             case "__getitem__" if isinstance(self.inner, DictValue):
                 return self._item(tx, args[0])
+            case "__repr__" if isinstance(self.inner, SetValue) or container_base(self.cls) in _NAMED:
+                return Const(f"{self.cls.__name__}({self._contents_shown(tx)})")
             case "__iter__":
                 return self.inner.iterate(tx)
             case "__contains__":
@@ -81,6 +94,20 @@ class ContainerObject(ObjectValue):
             return self._scalar_method(tx, name, args, kwargs)
         result = self.inner.call_method(tx, name, args, kwargs)
         return self if result is self.inner else result
+
+    def _contents_shown(self, tx: Tracer) -> str:
+        """What its text says of the contents, where it begins with the name of the class."""
+        if not self.inner.truth(tx) and self._factory() is None:
+            return ""
+        if isinstance(self.inner, SetValue):
+            return f"{{{', '.join(repr(shown(tx, item)) for item in self.inner.ordered(tx))}}}"
+        pairs = [shown(tx, TupleValue(list(pair))) for pair in entries_of(tx, self.inner)]
+        return repr(pairs) if self._factory() is None else f"{shown(tx, self._factory() or NONE)!r}, {dict(pairs)!r}"
+
+    def _factory(self) -> Value | None:
+        """The ``default_factory`` of a ``defaultdict``."""
+        is_default = isinstance(self.inner, DictValue) and container_base(self.cls) is collections.defaultdict
+        return (self.inner.factory or NONE) if is_default else None  # type: ignore[attr-defined]
 
     def _scalar_method(self, tx: Tracer, name: str, args: list[Value], kwargs: dict[str, Value]) -> Value:
         """A method of a number or text: folded, with what the arguments are as instances of the builtin classes."""
@@ -112,7 +139,9 @@ class ContainerObject(ObjectValue):
         return force(tx, missing.call(tx, [key], {}))
 
     def _fill_inner(self, tx: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
-        if isinstance(self.inner, (DictValue, SetValue)):
+        if isinstance(self.inner, DictValue):
+            self.inner.call_method(tx, "__init__", args, kwargs)
+        elif isinstance(self.inner, SetValue) and self.inner.base is set:
             self.inner.call_method(tx, "update", args, kwargs)
         elif isinstance(self.inner, ListValue) and args:
             self.inner.call_method(tx, "extend", args, {})
@@ -154,6 +183,12 @@ class ContainerObject(ObjectValue):
         if self.origin is None and not isinstance(self.inner, (TupleValue, Const)) and not _is_frozen(self.inner):
             cg.out.emit("COPY", 1)
             fill_builtin(cg, self.inner)
+            factory = self._factory()
+            if factory is not None:
+                cg.out.emit("COPY", 1)
+                cg.load(factory)
+                cg.out.emit("SWAP", 2)
+                cg.out.emit("STORE_ATTR", "default_factory")
         super().fill(cg)
 
 
@@ -166,6 +201,8 @@ def _is_frozen(inner: Value) -> TypeGuard[SetValue]:
     return isinstance(inner, SetValue) and inner.base is frozenset
 
 
+_NAMED = (collections.OrderedDict, collections.defaultdict)
+_FROM_C = (types.MemberDescriptorType, types.GetSetDescriptorType)
 _HARMLESS = frozenset(
     (
         "__module__",

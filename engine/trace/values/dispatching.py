@@ -147,8 +147,27 @@ class ComparedBy(ObjectValue):
         symbol = _SYMBOLS.get(name)
         return None if symbol is None else _Comparison(self, symbol)
 
+    def get_attr(self, tx: Tracer, name: str) -> Value:
+        return self.item if name == "obj" else super().get_attr(tx, name)
+
+    def set_attr(self, tx: Tracer, name: str, value: Value) -> None:
+        if name != "obj":
+            super().set_attr(tx, name, value)
+        tx.mutating(self)
+        self.item = value
+
     def children(self) -> list[Value]:
         return [self.compare, self.item]
+
+    def reconstruct(self, cg: Codegen) -> None:
+        def make_key() -> None:
+            cg.out.callable(lambda: cg.const(functools.cmp_to_key))
+            cg.load(self.compare)
+            cg.out.call(1)
+
+        cg.out.callable(make_key)
+        cg.load(self.item)
+        cg.out.call(1)
 
 
 _SYMBOLS = {method: symbol for symbol, (_, method, _) in operations.COMPARE.items()}

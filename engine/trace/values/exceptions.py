@@ -172,7 +172,7 @@ class ExceptionValue(Attributed):
             tx.raise_error(AttributeError, f"'{self.cls.__name__}' object has no attribute '{name}'")
         own = find_in_class(self.cls, name)
         if own is not None and isinstance(own[1], (types.MemberDescriptorType, types.GetSetDescriptorType)):
-            if name == "obj":
+            if name == "obj" and self.error is not None:
                 raise self.refuse(f"reading the attribute {name!r}")
             return tx.from_python(getattr(self.made(tx), name))
         found = class_attribute(tx, self.cls, name, self)
@@ -293,6 +293,17 @@ class ExceptionValue(Attributed):
         if isinstance(self.error, (AttributeError, NameError)) and self.origin is None and self.error.name is not None:
             own = {**own, "name": self.error.name}
         return [(name, Const(value)) for name, value in own.items()]
+
+
+def tell_object(error: Value, of: Value, name: str) -> None:
+    """An AttributeError that reading an attribute raised remembers whose it is, as Python notes it."""
+    if not isinstance(error, ExceptionValue) or not issubclass(error.cls, AttributeError) or error.origin is not None:
+        return
+    if "obj" in error.attributes or "name" in error.attributes or getattr(error.error, "obj", None) is not None:
+        return
+    error.attributes["obj"] = of
+    if getattr(error.error, "name", None) is None:
+        error.attributes["name"] = Const(name)
 
 
 def _is_exception(real: Any) -> bool:

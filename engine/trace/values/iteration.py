@@ -135,6 +135,7 @@ BY_NAME["chain", "from_iterable"] = _chain_from
 def _count(tx: Tracer, args: Args, kwargs: Words) -> Value:
     start = force(tx, args[0] if args else kwargs.get("start", Const(0))).python(tx)
     step = force(tx, args[1] if len(args) > 1 else kwargs.get("step", Const(1))).python(tx)
+    tx.fold(lambda: itertools.count(start, step) and None)
     return iterators.CountIterator(start, step)
 
 
@@ -191,6 +192,7 @@ def _islice(tx: Tracer, args: Args, kwargs: Words) -> Value:
     start, stop, step = bounds.start or 0, bounds.stop, 1 if bounds.step is None else bounds.step
     for bound in (start, stop, step):
         if (bound is not None and (not isinstance(bound, int) or bound < 0)) or step == 0:
+            tx.fold(itertools.islice, (), *tx.constants(args[1:]))
             raise Unsupported("unknown-call", "itertools.islice() with unusual bounds is called")
     inner = iterator_of(tx, args[0])
 
@@ -325,7 +327,8 @@ def _accumulate(tx: Tracer, args: Args, kwargs: Words) -> Value:
     def rest(state: State) -> Value:
         if state["total"] is None:
             return CallOf(itertools.accumulate, [inner, function], {"initial": first})
-        again = CallOf(itertools.accumulate, [inner, function], {"initial": state["total"]})
+        total = CallOf(iter, [TupleValue([state["total"]])])  # as ``initial``, None would be none
+        again = CallOf(itertools.accumulate, [CallOf(itertools.chain, [total, inner]), function])
         return CallOf(itertools.islice, [again, Const(1), NONE])
 
     return LazyIterator(itertools.accumulate, {"total": None}, advance, rest)
@@ -455,6 +458,7 @@ def _by_index(fn: Any) -> Any:
             else:
                 rest_of.append(force(tx, arg).python(tx))
         words = {k: force(tx, v).python(tx) for k, v in kwargs.items()}
+        tx.fold(lambda: fn(*[()] * len(pools), *rest_of, **words) and None)
         chosen = fn(*([range(len(p)) for p in pools]), *rest_of, **words)
         many = fn is itertools.product
         items: list[Value] = [

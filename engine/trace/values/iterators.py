@@ -148,19 +148,26 @@ class KeyedIterator(SequenceIterator):
     """Over a dict, its view or a set: reads entries as they are when it comes to them, and notices when their number changes."""
 
     def __init__(
-        self, keys: list[Any], cls: type, read: Callable[[Any], Value | None], size: Callable[[], int], what: str
+        self,
+        keys: list[Any],
+        cls: type,
+        read: Callable[[Any], Value | None],
+        now: Callable[[], list[Any]],
+        what: str,
+        over: Value,
     ) -> None:
         super().__init__([], cls)
         self.keys: list[Any] = keys
         self.read = read
-        self.size = size
+        self.now = now
+        self.over = over
         self.expected = len(keys)
         self.what = what
 
     def step(self, tx: Tracer) -> Value | None:
         if self.position >= len(self.keys) and self.position == self.expected == 0:
             return None
-        if self.size() != self.expected:
+        if len(self.now()) != self.expected:
             tx.mutating(self)
             self.expected = -1  # it goes on raising
             tx.raise_error(RuntimeError, f"{self.what} changed size during iteration")
@@ -177,17 +184,33 @@ class KeyedIterator(SequenceIterator):
 
     def _rest(self) -> list[Value]:
         found = [self.read(key) for key in self.keys[self.position :]]
-        if self.size() != self.expected or None in found:
+        if len(self.now()) != self.expected or None in found:
             raise Unsupported("side-effect", f"continuing over a {self.what} that has changed")
         return [item for item in found if item is not None]
 
     def hint(self, tx: Tracer) -> int:
-        return len(self.keys) - self.position if self.size() == self.expected else 0
+        return len(self.keys) - self.position if len(self.now()) == self.expected else 0
+
+    def _goes_on(self) -> bool:
+        """Whether nothing has changed below: a new iterator, as far on, then notices a later change as this one would."""
+        return self.position < len(self.keys) == self.expected and self.now() == self.keys
 
     def children(self) -> list[Value]:
+        if self._goes_on():
+            return [self.over]
         return [item for item in map(self.read, self.keys[self.position :]) if item is not None]
 
     def reconstruct(self, cg: Codegen) -> None:
+        from engine.trace.support import stepped
+
+        of = getattr(self.over, "of", self.over)
+        if self._goes_on() and not cg.is_reaching(of) and id(of) not in cg.tx.mutated:
+            cg.helper(stepped, 0)
+            cg.load(self.over)
+            cg.out.emit("GET_ITER")
+            cg.const(self.position)
+            cg.out.call(2)
+            return
         rest = self._rest() if self.keys else []
         cg.load_all(rest)
         cg.out.emit("BUILD_TUPLE", len(rest))

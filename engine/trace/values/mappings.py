@@ -6,7 +6,7 @@ import collections
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
-from engine.ir.guard import DictKeys, LengthIs
+from engine.ir.guard import DictKeys, Equals, LengthIs
 from engine.ir.origin import Attr, EntryAt, Key, Origin, Plain, item_origin
 from engine.trace.values.base import NONE, Const, Value, force
 from engine.trace.values.refusals import is_iterable
@@ -163,7 +163,11 @@ class DictValue(Value):
                 if args[0].key(tx) not in self.entries:
                     self.set_item(tx, args[0], args[1] if len(args) == 2 else NONE)
                 return self.entries[args[0].key(tx)][1]
-            case "update", _:
+            case "__init__", (1 | 2) if issubclass(self.cls, collections.defaultdict):
+                tx.mutating(self)
+                self.factory = args[0]
+                return self.call_method(tx, "update", args[1:], kwargs)
+            case (("update" | "__init__"), (0 | 1)):
                 for other in args:
                     self.update(tx, other)
                 for word, value in kwargs.items():
@@ -312,7 +316,7 @@ class DictView(Value):
         kind = collections.OrderedDict if issubclass(self.of.cls, collections.OrderedDict) else dict
         what = "OrderedDict" if kind is collections.OrderedDict else "dictionary"
         cls = type(iter(getattr(kind(), self.kind)()))
-        return KeyedIterator(list(self.of.entries), cls, self._read, lambda: len(self.of.entries), what)
+        return KeyedIterator(list(self.of.entries), cls, self._read, lambda: list(self.of.entries), what, self)
 
     def _read(self, key: Any) -> Value | None:
         entry = self.of.entries.get(key)
@@ -356,13 +360,17 @@ class DictView(Value):
 class SetValue(Value):
     """A set or frozenset: what stands for an element -> the element, in insertion order."""
 
-    __slots__ = ("cls", "elements", "origin")
+    __slots__ = ("cls", "elements", "found", "literal", "origin")
     is_mutable = True
 
     def __init__(self, elements: dict[Any, Value], origin: Origin | None = None, cls: type = set) -> None:
         self.elements = elements
         self.origin = origin
         self.cls = cls
+        self.found: tuple[Any, ...] = ()
+        """The elements of an existing set, in its own order, which depends on how it came about."""
+        self.literal: frozenset[Any] | None = None
+        """The constant that it is, or that a set display was made of: while its elements stay as they were, it is made so again."""
 
     @classmethod
     def of(cls, tx: Tracer, items: list[Value], kind: type = set) -> SetValue:
@@ -408,18 +416,40 @@ class SetValue(Value):
         """Elements in the order in which Python would give them."""
         if len(self.elements) <= 1:
             return list(self.elements.values())
-        if all(type(k) in (int, bool, type(None)) for k in self.elements) and self.origin is None:
-            # Small ints hash alike in every process: a real set built in the same order iterates in the same order.
-            return [self.elements[k] for k in set(self.elements)]
         if all(is_literal(k) for k in self.elements):
-            return [self.elements[k] for k in set(self.elements)]
+            if self._is_as_found() and self.origin is not None:
+                why = "the order of its elements decided what was traced"
+                tx.guard(Equals(Plain(self.origin, tuple), self.found, cause=tx.cause(why)))
+            return [self.elements[k] for k in self._alike()]
         raise self.refuse("iteration in an order that depends on addresses")
+
+    def _alike(self) -> Any:
+        """A set built as generated code builds this one: it iterates in the same order."""
+        if self._is_as_found():
+            return self.found
+        made: set[Any] = set()
+        if self.literal is not None and self._is_literal():
+            if self.cls is frozenset:
+                return self.literal
+            made.update(self.literal)
+        for key in self.elements:
+            made.add(key)
+        return made if self.cls is not frozenset else frozenset(made)
+
+    def _is_as_found(self) -> bool:
+        return bool(self.found) and self.elements.keys() == set(self.found)
+
+    def _is_literal(self) -> bool:
+        return self.literal is not None and list(self.literal) == list(self.elements)
 
     def iterate(self, tx: Tracer) -> Value:
         from engine.trace.values.iterators import KeyedIterator
 
         ordered = [force(tx, item).key(tx) for item in self.ordered(tx)]
-        return KeyedIterator(ordered, type(iter(set())), self._read, lambda: len(self.elements), "Set")
+        return KeyedIterator(ordered, type(iter(set())), self._read, self._now, "Set", self)
+
+    def _now(self) -> list[Any]:
+        return list(self._alike()) if all(is_literal(k) for k in self.elements) else list(self.elements)
 
     def _read(self, key: Any) -> Value | None:
         return self.elements.get(key)
@@ -442,6 +472,7 @@ class SetValue(Value):
                 return self._one(tx, name, args[0])
             case "update" if self.base is set:
                 tx.mutating(self)
+                self._note_literal(args)
                 for other in args:
                     for item in sequence_items(tx, other):
                         self.elements.setdefault(force(tx, item).key(tx), item)
@@ -479,6 +510,12 @@ class SetValue(Value):
                 return self.length(tx)
         return operator_method(tx, self, name, args, kwargs)
 
+    def _note_literal(self, others: list[Value]) -> None:
+        """A set display of constants is an empty set updated from one constant."""
+        other = others[0] if len(others) == 1 and not self.elements else None
+        if isinstance(other, SetValue) and other.origin is None and other.cls is frozenset:
+            self.literal = other.literal
+
     def _one(self, tx: Tracer, name: str, item: Value) -> Value:
         stands_for = item.key(tx)
         if name == "add":
@@ -509,6 +546,19 @@ class SetValue(Value):
         return SetValue({k: both[k] for k in dict.fromkeys(order)}, None, self.base)
 
     def reconstruct(self, cg: Codegen) -> None:
+        if self.cls is set and cg.is_reaching(self):
+            cg.out.emit("BUILD_SET", 0)
+            cg.remember(self)
+            cg.fill_later(self)
+            return
+        if self.cls is set and self._is_literal():
+            cg.out.emit("BUILD_SET", 0)
+            cg.const(self.literal)
+            cg.out.emit("SET_UPDATE", 1)
+            return
+        if self.cls is frozenset and self._is_literal():
+            cg.const(self.literal)
+            return
         if self.cls is not set:
             cg.out.callable(lambda: cg.const(self.cls))
         cg.load_all(list(self.elements.values()))
@@ -596,8 +646,6 @@ def set_value(tx: Tracer, real: Any, origin: Origin) -> SetValue:
         from engine.trace.signals import Unsupported
 
         raise Unsupported("unsupported-operation", f"a {type(real).__name__} of objects")
-    from engine.ir.guard import Equals
-
     why = "its elements decided what was traced"
     tx.guard_type(real, origin, why)
     tx.guard(LengthIs(origin, base.__len__(real), cause=tx.cause(why)))
@@ -606,6 +654,7 @@ def set_value(tx: Tracer, real: Any, origin: Origin) -> SetValue:
     tx.guard(Equals(at, plain, cause=tx.cause(why)))
     value = SetValue.of(tx, [tx.from_python(e) for e in plain], type(real))
     value.origin = origin
+    value.found = tuple(base.__iter__(real))
     return value
 
 
@@ -621,4 +670,6 @@ def _make_dict(tx: Tracer, value: dict[Any, Any]) -> Value:
 
 @makes(set, frozenset)
 def _make_set(tx: Tracer, value: Any) -> Value:
-    return SetValue.of(tx, [tx.from_python(v) for v in value], type(value))
+    made = SetValue.of(tx, [tx.from_python(v) for v in value], type(value))
+    made.literal = value if type(value) is frozenset and all(map(is_literal, value)) else None
+    return made

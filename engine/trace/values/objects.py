@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import builtins
+import sys
 import types
 from typing import TYPE_CHECKING, Any
 
@@ -535,22 +536,36 @@ class PythonModule(Value):
         return True
 
     def get_attr(self, tx: Tracer, name: str) -> Value:
+        written = tx.globals_written.get((self._namespace(), name))
+        if written is not None:
+            return written
         try:
             found = getattr(self.held, name)
         except AttributeError as error:
             raise tx.user_exception(error) from error
         if self.is_trusted and not isinstance(found, (list, dict, set, torch.Tensor)):
             return Const(found) if is_literal(found) else tx.fixed(found)
-        if name not in self.held.__dict__:
+        if name not in self.held.__dict__ and (self._namespace(), name) not in tx.globals_written:
             return tx.wrap(
                 found, Attr(self.origin, name) if self.origin is not None else Attr(class_origin(type(found)), name)
             )
-        namespace = Namespace(self.held.__dict__, self.held.__name__)
-        written = tx.globals_written.get((namespace, name))
-        return written if written is not None else tx.wrap(found, Global(namespace, name))
+        return tx.wrap(found, Global(self._namespace(), name))
+
+    def set_attr(self, tx: Tracer, name: str, value: Value) -> None:
+        """The attribute of a module is a global of its code."""
+        if type(self.held) is not types.ModuleType or self.is_trusted:
+            super().set_attr(tx, name, value)
+        tx.write_global(self._namespace(), name, value)
+
+    def _namespace(self) -> Namespace:
+        return STREAMS if self.held is sys else Namespace(self.held.__dict__, self.held.__name__)
 
     def reconstruct(self, cg: Codegen) -> None:
         cg.const(self.held)
+
+
+STREAMS = Namespace(sys.__dict__, "sys")
+"""The module whose attributes are the standard streams."""
 
 
 class OpaqueValue(Value):

@@ -1,0 +1,244 @@
+"""Small print of Python: what iterators notice, what texts and errors say, what order sets have, and who holds a lock."""
+
+import collections
+import contextlib
+import functools
+import io
+import itertools
+import operator
+import sys
+import threading
+
+import torch
+
+from tests.programs import program
+
+
+def one():
+    return (torch.randn(3),)
+
+
+@program(lambda: (torch.randn(3), {"a": 1, "b": 2, "c": 3}, {1, 2, 3}), breaks=2)
+def iteration_notices_changes_after_a_break(x, words, numbers):
+    """A dict and a set are changed while they are iterated, in the part of the function that follows a break."""
+    seen = []
+    try:
+        for word, n in words.items():
+            print(word)
+            x = x * n
+            if n == 2:
+                del words["c"]
+    except RuntimeError as error:
+        seen.append(str(error))
+    try:
+        for n in numbers:
+            print(n)
+            x = x + n
+            numbers.add(n + 10)
+    except RuntimeError as error:
+        seen.append(str(error))
+    return x, seen
+
+
+class Ordered(collections.OrderedDict):
+    """An OrderedDict of the user's."""
+
+
+class Frozen(frozenset):
+    """A frozenset of the user's."""
+
+
+class Listed(collections.defaultdict):
+    """A defaultdict of the user's."""
+
+
+@program(one)
+def texts_of_container_classes(x):
+    """Subclasses of containers name themselves; a defaultdict of a class of its own keeps its factory."""
+    made = Listed(list, a=1)
+    made["b"].append(2)
+    ordered = collections.OrderedDict(a=1, b=2)
+    ordered.__init__([("b", 3)], c=4)
+    texts = [repr(Ordered(a=1)), str(Ordered()), repr(Frozen([1])), repr(Frozen()), repr(made)]
+    return x + 1, texts, made, made.default_factory, ordered
+
+
+class Pair(complex):
+    """A complex number of the user's."""
+
+
+@program(one)
+def parts_of_number_classes(x):
+    """What C keeps in a number is read through a subclass."""
+    pair = Pair(1, 2)
+    return x + pair.real, pair.imag, pair.conjugate()
+
+
+@program(one)
+def what_an_attribute_error_knows(x):
+    """An AttributeError says whose attribute was missing, and by which name."""
+
+    class Empty:
+        def __getattr__(self, name):
+            raise AttributeError("none")
+
+    empty = Empty()
+    try:
+        return empty.missing
+    except AttributeError as error:
+        return x + 1, error.obj is empty, error.name, str(error)
+
+
+@program(one)
+def keys_by_comparison(x):
+    """What cmp_to_key makes is kept, compared and asked for its item."""
+    keys = [functools.cmp_to_key(lambda a, b: b - a)(n) for n in range(3)]
+    return x + keys[1].obj, keys[0] < keys[1], len(keys)
+
+
+@program(one)
+def local_names_of_a_class_body(x):
+    """locals() in a class body has the names of the body alone."""
+
+    def make(outer):
+        class Made:
+            inner = outer
+            names = [n for n in locals() if not n.startswith("__")]
+
+            def method(self):
+                return outer
+
+        return Made
+
+    return x + 1, make(1).names
+
+
+@program(one, breaks=1)
+def half_used_accumulation(x):
+    """An accumulation whose running value is None goes on after a break."""
+    running = itertools.accumulate([None, None, None], operator.is_)
+    first = next(running)
+    x = x + 1
+    print("half-way")
+    return x, first, list(running)
+
+
+NAMES = {"alpha", "beta", "gamma", "delta", "epsilon", "zeta", "eta", "theta", "iota"}
+
+
+@program(
+    lambda: (torch.randn(3), {"one", "two", "three", "four", "five"}),
+    lambda: (torch.randn(3), set(sorted({"one", "two", "three", "four", "five"}))),
+    breaks=1,
+)
+def order_of_sets(x, given):
+    """Sets are gone through in their own order, whether they come from outside or are written down, before a break and after it."""
+    made = {
+        "a",
+        "bb",
+        "ccc",
+        "dddd",
+        "eeeee",
+        "ffffff",
+        "ggggggg",
+        "hhhhhhhh",
+        "kk",
+        "ll",
+        "mm",
+        "nn",
+        "oo",
+        "pp",
+        "qq",
+        "rr",
+        "ss",
+    }
+    before = tuple(made)
+    x = x + 1
+    print("between")
+    return x, before == tuple(made), before, tuple(NAMES), list(given)
+
+
+class Around:
+    """An object that holds what holds it."""
+
+    def __repr__(self):
+        return repr(self.value)
+
+
+@program(one, breaks=4)
+def set_that_holds_itself(x):
+    """A set reached from its own element is one set after the graph."""
+    around = Around()
+    made = {around}
+    around.value = made
+    x = x + 1
+    print(repr(made))
+    return x, around.value is made
+
+
+@program(one)
+def text_that_is_printed_elsewhere(x):
+    """What is printed to a redirected stream is collected there."""
+    out, err = io.StringIO(), io.StringIO()
+    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+        y = x + 1
+        print("shape", tuple(y.shape))
+        print("careful", file=sys.stderr)
+    return y * 2, out.getvalue(), err.getvalue()
+
+
+@program(one, breaks=4)
+def text_printed_around_a_break(x):
+    """A stream that is redirected stays so over a break, and is put back."""
+    out = io.StringIO()
+    with contextlib.redirect_stdout(out):
+        x = x + 1
+        sys.stdout.writelines(["inside"])
+        torch._dynamo.graph_break()
+        print("after")
+    return x * 2, out.getvalue()
+
+
+@program(one)
+def locks_made_inside(x):
+    """Locks that the traced code makes: taken, asked, and given back once too often."""
+    lock, again, seen = threading.Lock(), threading.RLock(), []
+    with lock:
+        seen.append((lock.locked(), lock.acquire(blocking=False)))
+        with again, again:
+            x = x + 1
+    for each in (lock, again):
+        try:
+            each.release()
+        except RuntimeError as error:
+            seen.append(str(error))
+    return x * 2, seen, lock.acquire(), lock.locked()
+
+
+@program(one, breaks=4)
+def lock_held_over_a_break(x):
+    """A lock is still held in the code that follows a break."""
+    lock = threading.Lock()
+    with lock:
+        x = x + 1
+        print("held")
+        held = lock.locked()
+    return x * 2, held, lock.locked()
+
+
+@program(one)
+def wrong_arguments_of_iterators(x):
+    """Builtins that make iterators look at their arguments at once."""
+    said = []
+    for make in (
+        lambda: enumerate("ab", "a"),
+        lambda: iter([], 1),
+        lambda: itertools.count("a"),
+        lambda: itertools.islice([], -1),
+        lambda: itertools.permutations([1], -1),
+    ):
+        try:
+            make()
+        except (TypeError, ValueError) as error:
+            said.append(str(error))
+    return x + 1, said
