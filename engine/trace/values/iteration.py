@@ -135,7 +135,7 @@ BY_NAME["chain", "from_iterable"] = _chain_from
 def _count(tx: Tracer, args: Args, kwargs: Words) -> Value:
     start = force(tx, args[0] if args else kwargs.get("start", Const(0))).python(tx)
     step = force(tx, args[1] if len(args) > 1 else kwargs.get("step", Const(1))).python(tx)
-    tx.fold(lambda: itertools.count(start, step) and None)
+    tx.fold(lambda: len([itertools.count(start, step)]))
     return iterators.CountIterator(start, step)
 
 

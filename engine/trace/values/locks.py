@@ -84,11 +84,11 @@ class LockValue(Value):
 
 @special(threading.Lock)
 def _lock(tx: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
-    tx.fold(lambda: threading.Lock(*args, **kwargs) and None)
+    tx.fold(lambda: len([threading.Lock(*args, **kwargs)]))
     return LockValue(type(threading.Lock()))
 
 
 @special(threading.RLock, type(threading.RLock()))
 def _rlock(tx: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
-    tx.fold(lambda: threading.RLock(*args, **kwargs) and None)
+    tx.fold(lambda: len([threading.RLock(*args, **kwargs)]))
     return LockValue(type(threading.RLock()))
