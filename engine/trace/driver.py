@@ -104,6 +104,7 @@ def trace_frame(request: FrameRequest, options: Options, *, steps: bool = False)
             return finished.traced
         except Restart as again:
             _drop_frames(again, again.reason)
+            again.as_eager = again.as_eager or not attempt.tx.is_compiling
             restart = again
             restarts += again.executed > 0
         except Skip as skip:
@@ -228,6 +229,8 @@ class _Attempt:
                 return self._break(frame, frame.op, stack, reason)
             except Skip as skip:
                 skip.stack = skip.stack or self.tx.spans()
+                if skip.kind == "raises":
+                    self._ask_as_eager(skip.what)
                 if skip.kind != "raises" or frame.decoded.handlers[frame.op.index] is None:
                     raise
                 # The user's own handler may catch it: Python raises it, and the rest goes on from there.
@@ -241,10 +244,16 @@ class _Attempt:
             except UserException as error:
                 uncaught = Skip("raises", f"{error.value.describe()} is raised")
                 uncaught.stack = self.tx.spans()
+                self._ask_as_eager(uncaught.what)
                 raise uncaught from error
             if outcome is not None:
                 assert frame.result is not None
                 return self._return(frame, frame.result)
+
+    def _ask_as_eager(self, what: str) -> None:
+        """Where code that has asked whether it is compiled raises, trace it again as plain Python would answer it: there it may not raise."""
+        if self.tx.asked_for_compiler and self.tx.is_compiling:
+            raise Restart(0, Unsupported("asked", f"what compiled code does here raises: {what}"), as_eager=True)
 
     def _check_global_state(self) -> None:
         """Leave frames that run under a transformation of torch's to Python."""
@@ -360,6 +369,8 @@ class _Attempt:
         assert cut is not None
         if len(tx.frames) != cut.depth + 1 or (innermost.code, innermost.op.offset) != (cut.code, cut.offset):
             return
+        if innermost.handled:
+            self._ask_as_eager(innermost.handled[-1].describe())
         reason, root = restart.reason, tx.frames[0]
         cg = Codegen(tx, root.code, _location(root))
         cg.at_break = True
@@ -388,6 +399,8 @@ class _Attempt:
         if self.options.fullgraph:
             self._raise_break(break_record(reason.kind, reason.what, spans, skipped=False))
         frame.op = op
+        if frame.handled:
+            self._ask_as_eager(frame.handled[-1].describe())
         self._check_sharing()
         if LOOK_AT_FRAME.intersection(frame.code.co_names):
             raise self._skip(

@@ -163,6 +163,9 @@ class NestedResumption:
         level.load_all(level.stack)
         level.drop(len(level.stack))
         level.keep(level.live[index])
+        if not level.is_root:
+            level.load_all(level.cells())
+            level.drop(len(level.cells()))
 
     def _rest_of_inline(self, n: int, start: int) -> None:
         """Run the rest of one call; ``result`` holds what it returns."""

@@ -162,9 +162,10 @@ class Resumption:
 
     def values(self) -> list[Value]:
         """All that the new code may have to load."""
-        return [*(v for v in self.stack if v is not NULL), *self.frame.locals.values(), *self._cell_values()]
+        return [*(v for v in self.stack if v is not NULL), *self.frame.locals.values(), *self.cells()]
 
-    def _cell_values(self) -> list[Value]:
+    def cells(self) -> list[Value]:
+        """The cells of the call."""
         return [c for c in self.frame.cells.values() if isinstance(c, Value)]
 
     def emit(self, replay: Callable[[], None]) -> None:

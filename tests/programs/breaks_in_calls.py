@@ -305,3 +305,46 @@ def keywords_at_the_break(x):
     """The broken call has keywords of its own."""
     print("root")
     return printing(x * 2, end="!\n") * 2
+
+
+def remembering(x, message):
+    count = 0
+
+    def note():
+        nonlocal count
+        count += 1
+        return count
+
+    try:
+        y = passes_through(x, message)
+    except ValueError:
+        y = x * 10
+    finally:
+        note()
+    return y * note(), note
+
+
+@program(lambda: (torch.randn(3), ""), lambda: (torch.randn(3), "no"), breaks=2)
+def cells_on_both_ways(x, message):
+    """The cells of a caller are needed whether what it calls returns or raises."""
+    y, note = remembering(x.sin(), message)
+    return y + 1, note()
+
+
+class Unhappy(torch.nn.Module):
+    def forward(self, x, mask=None):
+        if mask is None and not torch.compiler.is_compiling():
+            mask = torch.ones_like(x)
+        return x * mask[:, None]
+
+
+@program(lambda: (torch.randn(3),))
+class RaisesOnlyCompiled(torch.nn.Module):
+    """Code that would raise only where it learns that it is compiled is traced as it runs in plain Python."""
+
+    def __init__(self):
+        super().__init__()
+        self.inner = Unhappy()
+
+    def forward(self, x):
+        return self.inner(x + 1) * 2
