@@ -225,7 +225,11 @@ class Capture:
         return self._several(self._step("slices_before", "slices_before", grads[0], *placed), 3)
 
     def slices_after(self, needed: Sequence[bool], result: Any, grads: Sequence[Any], part: Any) -> list[Any]:
-        step = self._step("slices_after", "slices_after", tuple(needed), result, list(grads), part)
+        before = self._of(part).source
+        assert isinstance(before, Step)
+        # The written part is seen anew: what came between may have been compiled apart.
+        step = self._step("slices_after", "slices_after", tuple(needed), result, list(grads))
+        step.args = (*step.args, *before.args[3:])
         return self._several(step, len(needed))
 
     def end(self, results: Sequence[Any]) -> tuple[Callable[..., Any], Callable[..., Any]]:

@@ -169,6 +169,10 @@ _shapes: deque[Shape] = deque(maxlen=64)
 def run_captured(backward: CapturedBackward, inputs: Any, sizes: Any, scalars: Any, hooks: Any, packed: Any) -> Any:
     """What torch's cache calls: the captured backward on this call's values, with torch's engine as it is without us."""
     attempt = _thread.attempt
+    if torch.is_grad_enabled() and backward.unpacks:
+        raise Refused(
+            "what a hook unpacks is known to autograd only in its own engine, and gradients are to be differentiated"
+        )
     previous = adapter.set_compiler(None)
     _Process.is_off.set()
     outer, _thread.callbacks = _thread.callbacks, []

@@ -42,6 +42,11 @@ class CapturedBackward:
     _runs: dict[Any, Run] = field(default_factory=dict)
     _lock: threading.RLock = field(default_factory=threading.RLock)
 
+    @property
+    def unpacks(self) -> bool:
+        """Whether saved tensors come out of hooks."""
+        return any("unpack_hook" in kinds for kinds in self.shape.steps)
+
     def __call__(self, *lists: Any) -> Any:
         """Run it operator by operator on the five lists."""
         return self.eager()(*lists)

@@ -96,7 +96,7 @@ def _layout(value: Any) -> Any:
     if type(value) in (torch.Tensor, torch.nn.Parameter):
         if value.layout is not torch.strided or value.is_conj() or value.is_neg():
             return None
-        return value.shape, value.stride(), value.dtype, value.device, value.storage_offset()
+        return value.shape, value.stride(), value.dtype, value.device, value.storage_offset(), value.requires_grad
     return ("is", value) if type(value) in (int, float, bool) else None
 
 
@@ -117,6 +117,8 @@ def _trace(segment: Segment, values: Sequence[Any]) -> tuple[Traced, tuple[int, 
     """The segment as ATen operators for values like these; which of its results are tensors, and how many it has."""
     places = [n for n, v in enumerate(values) if isinstance(v, torch.Tensor)]
     reals = tuple(values[p].detach() for p in places)
+    # Formulas ask what they kept whether it needs a gradient.
+    asking = [values[p].detach().requires_grad_(values[p].requires_grad) for p in places]
     interpreter = torch.fx.Interpreter(segment.module)
     shape: list[Any] = []
 
@@ -129,7 +131,7 @@ def _trace(segment: Segment, values: Sequence[Any]) -> tuple[Traced, tuple[int, 
         return [v for v in found if isinstance(v, torch.Tensor)]
 
     with torch.no_grad(), torch._C._DisableAutocast(), torch.fx.traceback.preserve_node_meta():
-        module = make_fx(run, tracing_mode="fake", _error_on_data_dependent_ops=True)(*reals)
+        module = make_fx(run, tracing_mode="fake", _error_on_data_dependent_ops=True)(*asking)
     for node in module.graph.nodes:
         if "val" in node.meta:
             node.meta["example_value"] = node.meta["val"]

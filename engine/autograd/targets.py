@@ -155,7 +155,13 @@ def slices_before(
 
 
 def slices_after(
-    needed: Sequence[bool], whole: torch.Tensor, grads: Sequence[torch.Tensor | None], part: torch.Tensor
+    needed: Sequence[bool],
+    whole: torch.Tensor,
+    grads: Sequence[torch.Tensor | None],
+    base_offset: int,
+    view_sizes: Sequence[int],
+    view_strides: Sequence[int],
+    view_offset: int,
 ) -> tuple[torch.Tensor | None, ...]:
     """The base's gradient with the written part replaced by what the write makes of it, and the gradients of what else was read."""
     results: list[torch.Tensor | None] = [None] * len(needed)
@@ -163,7 +169,7 @@ def slices_after(
         if not needed[n] or grad is None:
             continue
         if n == 0:
-            part.copy_(grad)
+            whole.as_strided(view_sizes, view_strides, view_offset - base_offset).copy_(grad)
             results[n] = whole
         else:
             results[n] = grad
