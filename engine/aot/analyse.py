@@ -53,6 +53,27 @@ _ORDERING = frozenset("gt lt ge le greater less greater_equal less_equal maximum
 """Operators that ask which of two numbers is larger."""
 
 
+_DRAWING = (
+    "rand",
+    "drop",
+    "normal",
+    "uniform",
+    "bernoulli",
+    "multinomial",
+    "exponential",
+    "poisson",
+    "geometric",
+    "cauchy",
+    "engine.",
+)
+
+
+def is_drawing(node: torch.fx.Node) -> bool:
+    """Whether a traced node may draw random numbers. Errs towards yes."""
+    name = str(node.target) if node.op == "call_method" else getattr(node.target, "__name__", str(node.target))
+    return any(d in name for d in _DRAWING)
+
+
 def output_args(graph: torch.fx.Graph) -> tuple[Any, ...]:
     """What the output node returns, as a flat tuple."""
     returned = next(n for n in reversed(graph.nodes) if n.op == "output").args[0]

@@ -13,6 +13,7 @@ import torch.fx
 
 from engine.aot.analyse import facts, needs_gradients, offset_guards, reads_objects, refusal
 from engine.aot.cache.entry import Cut, Made, find, keep, place_of
+from engine.aot.enclosed import in_inference_mode, without_inference_mode
 from engine.aot.functionalize import Functional, as_computed, functionalize
 from engine.aot.joint import trace_joint
 from engine.aot.partition import Method, partition
@@ -96,6 +97,13 @@ def compile_graph(
     raises is raised. ``changes_objects``: Python objects are changed once the graph has run (``GraphSlot.changes_objects``).
     """
     told = _told((graph, "fx", "FX graph"), compilation=compilation)
+    inside = without_inference_mode(graph, inputs)
+    if inside is not None:
+        with torch.inference_mode():
+            found = compile_graph(
+                inside, inputs, compilation=compilation, settings=settings, changes_objects=changes_objects
+            )
+        return replace(found, run=in_inference_mode(found.run), graphs=(*told, *found.graphs[1:]))
     trains = needs_gradients(graph, inputs)
     if trains and torch.is_anomaly_enabled():
         watched = _as_traced(graph, trains, "anomaly mode names the operator whose gradient went wrong", told)

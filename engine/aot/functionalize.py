@@ -21,7 +21,7 @@ from torch._subclasses.functional_tensor import FunctionalTensor, FunctionalTens
 from torch.amp.autocast_mode import _enter_autocast, _exit_autocast
 from torch.fx.experimental.proxy_tensor import make_fx
 
-from engine.aot.analyse import GRAD_MODE, is_reshaped, output_args
+from engine.aot.analyse import GRAD_MODE, is_drawing, is_reshaped, output_args
 from engine.aot.outputs import OutputPlanner
 from engine.aot.unbacked import has_unbacked, take_place
 from engine.aot.views import NotFunctional, overlaps, storage_of, view_in_place, writes_to
@@ -33,7 +33,7 @@ from engine.graph.tokens import hand_tokens, thread_tokens
 from engine.ir.fake import fake_mode
 from engine.ir.frame import GraphInput
 from engine.ir.graph import node_id, origin_of, set_origin
-from engine.ir.plan import InputPlan, Plan
+from engine.ir.plan import InputPlan, Plan, is_same_layout
 from engine.ir.unbacked import is_unbacked
 
 
@@ -225,6 +225,8 @@ class Interpreter(torch.fx.Interpreter):
         if n.target in GRAD_MODE and not self.differentiates:  # nothing here requires grad
             return None
         given = _shapes(self.fetch_args_kwargs_from_env(n)[1].get("out")) if "out" in n.kwargs else None
+        if is_drawing(n):
+            self._check_order(n)
         with torch.fx.traceback.set_current_meta(n):
             result = super().run_node(n)
         traced = n.meta.get("example_value")
@@ -239,6 +241,15 @@ class Interpreter(torch.fx.Interpreter):
         elif n.target is _exit_autocast:
             self._autocasts.pop()
         return result
+
+    def _check_order(self, n: torch.fx.Node) -> None:
+        """Random numbers are drawn in the order of memory: what they are drawn for must lie as it does in eager."""
+        for node in n.all_input_nodes:
+            traced, value = node.meta.get("example_value"), self.env.get(node)
+            if not isinstance(traced, torch.Tensor) or not isinstance(value, FunctionalTensor):
+                continue
+            if traced.shape == value.shape and not is_same_layout(traced, unwrap(value)):
+                raise NotFunctional(f"{n.name} draws numbers in the order of memory, which would be another one")
 
     def call_function(self, target: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Call a function, composites of ours whole."""

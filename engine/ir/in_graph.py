@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 
@@ -17,6 +17,7 @@ class InGraph:
         changes_state: bool = False,
         is_python: bool = False,
         effect: str = "changes torch's state",
+        arguments: Mapping[str, Any] | None = None,
     ) -> None:
         self.__name__ = name
         self.__qualname__ = name
@@ -27,6 +28,8 @@ class InGraph:
         """What it does beside computing, in words, where only the graph as traced may run it."""
         self.is_python = is_python
         """It runs Python of the user's own, which may read what the user's code changes."""
+        self.arguments = dict(arguments or {})
+        """What a context is made with that it enters."""
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         return self.run(*args, **kwargs)

@@ -505,9 +505,12 @@ class Tracer:
 
 
 def fake_of(tx: Tracer, tensor: torch.Tensor, origin: Origin) -> torch.Tensor:
-    """The fake tensor that stands for an input."""
+    """The fake tensor that stands for an input: an inference tensor only where the input is one, whatever mode the tracer is in."""
     from engine.trace.values.symbolic import symbolic_context
 
+    if torch.is_inference_mode_enabled() and not tensor.is_inference():
+        with torch.inference_mode(False):
+            return fake_of(tx, tensor, origin)
     context = symbolic_context(tx, tensor, origin)
     if context is None:
         return tx.fake_mode.from_tensor(tensor, static_shapes=True, source=origin)

@@ -9,26 +9,13 @@ from typing import Any
 import torch
 import torch.fx
 
-from engine.aot.analyse import is_mutating
+from engine.aot.analyse import is_drawing, is_mutating
 from engine.aot.views import writes_to
 from engine.aot.wrappers.wrapper import Call, Change, Run
 from engine.ir.frame import GraphInput
 from engine.records.aot import WrapperAction
 
 NAME = "errors"
-_DRAWING = (
-    "rand",
-    "drop",
-    "normal",
-    "uniform",
-    "bernoulli",
-    "multinomial",
-    "exponential",
-    "poisson",
-    "geometric",
-    "cauchy",
-    "engine.",
-)
 
 
 class HasRunError(Exception):
@@ -68,7 +55,7 @@ def pre_compile(call: Call) -> Change | None:
     actions = tuple(
         WrapperAction(name, "written by the traced graph where the functional one raises", why) for name in changed
     )
-    draws = any(_draws(n) for n in call.graph.graph.nodes)
+    draws = any(is_drawing(n) for n in call.graph.graph.nodes)
     return Change(call, actions, Again(types.MethodType(type(call.graph).forward, call.graph), draws))
 
 
@@ -76,11 +63,6 @@ def _may_change(call: Call, i: GraphInput) -> bool:
     if i.fake.is_inference():
         return any(is_mutating(n) for n in call.graph.graph.nodes)
     return writes_to(i.fake) != i.version
-
-
-def _draws(node: torch.fx.Node) -> bool:
-    name = str(node.target) if node.op == "call_method" else getattr(node.target, "__name__", str(node.target))
-    return any(d in name for d in _DRAWING)
 
 
 def post_compile(change: Change, run: Run) -> Run:

@@ -65,7 +65,12 @@ class GraphContext(Value):
                 real = self.make(**self.arguments)
                 arguments = dict(self.arguments)
                 make = self.make
-                target = InGraph(f"enter_{make.__name__}", lambda: enter_context(make(**arguments)), changes_state=True)
+                target = InGraph(
+                    f"enter_{make.__name__}",
+                    lambda: enter_context(make(**arguments)),
+                    changes_state=True,
+                    arguments=arguments,
+                )
                 node = tx.graph.add("call_function", target, (), {}, tx.node_origin())
                 node.meta["example_value"] = None
                 real.__enter__()

@@ -8,6 +8,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
+import engine
 from engine.aot.driver import Settings, compile_graph
 from engine.graph.rules import FUNCTIONAL, check
 from engine.runtime.reference import reference
@@ -362,3 +363,42 @@ def test_failures_of_lower_are_the_callers() -> None:
     graph, inputs = traced(lambda x: (x + 1,), (X,))
     with pytest.raises(ZeroDivisionError):
         compile_graph(graph, inputs, compilation="0/0", settings=Settings(lower, reference))
+
+
+@pytest.mark.parametrize("backend", ["aot_eager", "triton"])
+def test_functions_decorated_with_inference_mode_are_functional(backend: str) -> None:
+    """The mode is entered around the graph: results are inference tensors, and the graph is compiled as any other."""
+    layer = torch.nn.Linear(3, 4)
+
+    @torch.inference_mode()
+    def predict(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        y = layer(x).relu()
+        y += 1
+        return y, y[0]
+
+    engine.reset()
+    x = torch.randn(2, 3)
+    with engine.record() as session:
+        found = engine.compile(predict, backend=backend)(x)
+    aot = session.compilations[0].aot
+    assert aot is not None and aot.mode == "inference" and not aot.note
+    for expected, value in zip(predict(x), found, strict=True):
+        torch.testing.assert_close(value, expected)
+        assert value.is_inference()
+        assert not value.requires_grad
+    assert not torch.is_inference_mode_enabled()
+
+
+def test_inference_mode_around_writes_to_arguments_runs_as_traced() -> None:
+    """Counters and views of plain tensors are eager's there, too."""
+
+    @torch.inference_mode()
+    def write(x: torch.Tensor) -> torch.Tensor:
+        x.mul_(2)
+        return x.mT
+
+    engine.reset()
+    for run in (write, engine.compile(write, backend="aot_eager")):
+        x = torch.ones(2, 3)
+        view = run(x)
+        assert (x._version, view._base is x, view.is_inference()) == (1, True, False)
