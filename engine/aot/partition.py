@@ -17,6 +17,7 @@ from engine.aot.joint import Joint, is_backward
 from engine.aot.masks import pack_masks, read_drawn, unpack_unsaved
 from engine.aot.memory import peak_bytes
 from engine.aot.mincut import INFINITE, Network
+from engine.aot.policy import is_to_be_saved
 from engine.aot.randomness import is_state, is_stated, join_draws, state_draws
 from engine.aot.recompute import ban, is_size, is_view, seen_by, size_of
 from engine.graph.passes.drop_dead import is_droppable
@@ -91,6 +92,8 @@ class _Parts:
         self.late = self._late()
         """Nodes that only the backward can run: they need a tangent, or have effects that are the backward's."""
         self.written = [n for n, i in zip(self.inputs, joint.plan.inputs, strict=True) if i.written]
+        self.chosen = {n for n in self.nodes[:-1] if not is_backward(n) and is_to_be_saved(n)}
+        """Nodes inside of activation checkpoints whose results the user's policy wants saved."""
         self.again = self._again()
         """Nodes inside of activation checkpoints, which the backward is to run once more, and those of its own that follow from them."""
 
@@ -106,9 +109,12 @@ class _Parts:
         for node in self.nodes[:-1]:
             if node in self.late or node.op != "call_function" or not is_droppable(node):
                 continue
-            if any(n in again for n in node.all_input_nodes) if is_backward(node) else checkpoint_of(node) is not None:
+            if any(n in again for n in node.all_input_nodes) if is_backward(node) else self._is_checkpointed(node):
                 again.add(node)
         return again
+
+    def _is_checkpointed(self, node: Node) -> bool:
+        return checkpoint_of(node) is not None and node not in self.chosen
 
     def leaves_checkpoint(self, node: Node) -> bool:
         """Whether something of the forward outside of a node's checkpoint reads it, or a view of it."""
@@ -196,7 +202,7 @@ def _minimum_cut(parts: _Parts, read: set[Node], is_free: Sequence[bool]) -> set
 
 def _is_fixed(node: Node, parts: _Parts) -> bool:
     """Whether a node may not be computed again, or has to be."""
-    return node not in parts.again and not is_stated(node) and bool(ban(node))
+    return node in parts.chosen or (node not in parts.again and not is_stated(node) and bool(ban(node)))
 
 
 def _costs(parts: _Parts, read: set[Node], is_free: Sequence[bool]) -> Callable[[Node], int]:
@@ -372,7 +378,13 @@ def _record(
     inputs = set(parts.inputs)
     rows = [
         SavedValue(
-            n.name, "saved", 0 if n in inputs else size_of(n.meta["val"]), _why_saved(n, inputs, free, method), _of(n)
+            n.name,
+            "saved",
+            0 if n in inputs else size_of(n.meta["val"]),
+            "the policy of its activation checkpoint saves it"
+            if n in parts.chosen
+            else _why_saved(n, inputs, free, method),
+            _of(n),
         )
         for n in saved
     ]

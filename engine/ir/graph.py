@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import torch.fx
 
@@ -14,6 +15,10 @@ KEY = "engine_origin"
 
 CHECKPOINT = "engine_checkpoint"
 """Where in ``node.meta["custom"]`` the number of the activation checkpoint is that a node was traced inside of."""
+
+
+POLICY = "engine_policy"
+"""Where in ``node.meta["custom"]`` the policy of the node's checkpoint is, which says of each ATen operator whether its result is saved."""
 
 
 ROWS_APART = "engine_rows_apart"
@@ -49,6 +54,11 @@ def checkpoint_of(node: torch.fx.Node) -> int | None:
     """The activation checkpoint that a node stands in, whose values the user asked to be computed again rather than kept; None outside."""
     found = node.meta.get("custom", {}).get(CHECKPOINT)
     return found if isinstance(found, int) else None
+
+
+def policy_of(node: torch.fx.Node) -> Any:
+    """The policy of the checkpoint that a node stands in; None where all of it is computed again."""
+    return node.meta.get("custom", {}).get(POLICY)
 
 
 def node_id(stage: str, compilation: str, node: torch.fx.Node) -> str:

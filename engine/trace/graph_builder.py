@@ -18,7 +18,7 @@ from torch._subclasses.fake_tensor import (
 from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
 
 from engine.ir.frame import GraphInput, GraphSlot, Slot
-from engine.ir.graph import CHECKPOINT, NodeOrigin, set_origin
+from engine.ir.graph import CHECKPOINT, POLICY, NodeOrigin, set_origin
 from engine.ir.in_graph import InGraph
 from engine.ir.origin import Origin
 from engine.ir.unbacked import is_unbacked
@@ -47,6 +47,7 @@ class GraphBuilder:
         """Graphs of bodies, by the name under which nodes reach them."""
         self._checkpoint: int | None = None
         self._checkpoints = 0
+        self._policy: Any = None
 
     def placeholder(self, origin: Origin, fake: Any, real: Any) -> torch.fx.Node:
         """The input that reads ``origin``, made at the first call."""
@@ -81,19 +82,25 @@ class GraphBuilder:
         set_origin(node, origin)
         if self._checkpoint is not None:
             node.meta["custom"][CHECKPOINT] = self._checkpoint
+            if self._policy is not None:
+                node.meta["custom"][POLICY] = self._policy
         self.operations += 1
         return node
 
     @contextlib.contextmanager
-    def checkpointed(self) -> Iterator[None]:
-        """Nodes added meanwhile stand in an activation checkpoint; one inside of another is part of it."""
-        outer = self._checkpoint
+    def checkpointed(self, policy: Any = None) -> Iterator[None]:
+        """Nodes added meanwhile stand in an activation checkpoint; one inside of another is part of it.
+
+        ``policy`` says of each operator whether its result is saved after all (``create_selective_checkpoint_contexts``).
+        """
+        outer, last = self._checkpoint, self._policy
+        self._policy = policy if outer is None else last
         if outer is None:
             self._checkpoint, self._checkpoints = self._checkpoints, self._checkpoints + 1
         try:
             yield
         finally:
-            self._checkpoint = outer
+            self._checkpoint, self._policy = outer, last
 
     def attach(self, name: str, module: torch.fx.GraphModule, origin: NodeOrigin) -> torch.fx.Node:
         """Hold a body's graph; the node that reaches it."""

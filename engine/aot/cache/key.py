@@ -20,7 +20,7 @@ from engine.aot.views import storage_of
 from engine.aot.wrappers.wrapper import Call
 from engine.ir.frame import GraphInput
 from engine.ir.global_state import GLOBAL_STATES
-from engine.ir.graph import checkpoint_of
+from engine.ir.graph import checkpoint_of, policy_of
 
 _STATES = (
     "grad_mode inference_mode autocast default_device default_dtype float32_matmul_precision cuda_devices deterministic "
@@ -106,6 +106,8 @@ def _node(node: torch.fx.Node) -> Data:
     target = _function_name(node.target) if node.op == "call_function" else str(node.target)
     given = to_plain((node.args, dict(node.kwargs)), lambda n: n.name)
     value = _fake(node.meta.get("example_value")) if node.op != "output" else None
+    if policy_of(node) is not None:
+        raise NotPlain("a policy of the user's own chooses what a checkpoint saves")
     return [node.op, node.name, target, given, value, node.meta.get("version"), checkpoint_of(node)]
 
 

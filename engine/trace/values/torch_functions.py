@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import cmath
 import contextlib
+import functools
 import math
 import operator
 import types
@@ -284,9 +285,41 @@ def _checkpoint(tx: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Valu
     # Values are the same with and without recomputation; the partition sees to it that what is marked is computed again.
     own = ("use_reentrant", "context_fn", "determinism_check", "debug", "preserve_rng_state", "early_stop")
     given = {k: v for k, v in kwargs.items() if k not in own}
-    chooses = "context_fn" in kwargs
-    with contextlib.nullcontext() if chooses else tx.graph.checkpointed():
+    policy = _policy(tx, kwargs["context_fn"]) if "context_fn" in kwargs else None
+    chooses = "context_fn" in kwargs and policy is None
+    with contextlib.nullcontext() if chooses else tx.graph.checkpointed(policy):
         return force(tx, args[0]).call(tx, args[1:], given)
+
+
+def _policy(tx: Tracer, value: Value) -> Any:
+    """The policy of a selective checkpoint, which says of each operator whether its result is saved; None for contexts of other kinds."""
+    make = _object(tx, value)
+    if make is NotImplemented:
+        return None
+    try:
+        forward, _ = make()
+    except Exception:  # the forward's values are the same without contexts of the user's own
+        return None
+    return getattr(forward, "policy_fn", None)
+
+
+def _object(tx: Tracer, value: Value) -> Any:
+    """The Python object that a value is, also of a partial function made in traced code."""
+    from engine.trace.values.functions import PartialValue
+    from engine.trace.values.sequences import sequence_items
+
+    value = force(tx, value)
+    found = tx.real_of(value)
+    if found is NotImplemented and value.type() in (list, tuple):
+        items = [_object(tx, v) for v in sequence_items(tx, value)]
+        return NotImplemented if any(i is NotImplemented for i in items) else value.type()(items)
+    if found is not NotImplemented or not isinstance(value, PartialValue):
+        return found
+    parts = [_object(tx, v) for v in (value.function, *value.args, *value.kwargs.values())]
+    if any(p is NotImplemented for p in parts):
+        return NotImplemented
+    count = 1 + len(value.args)
+    return functools.partial(*parts[:count], **dict(zip(value.kwargs, parts[count:], strict=True)))
 
 
 def guard_state(tx: Tracer, state: str, value: Any) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -9,7 +10,12 @@ import pytest
 import torch
 import torch.nn.functional as F
 from torch import nn
-from torch.utils.checkpoint import checkpoint, checkpoint_sequential
+from torch.utils.checkpoint import (
+    CheckpointPolicy,
+    checkpoint,
+    checkpoint_sequential,
+    create_selective_checkpoint_contexts,
+)
 
 import engine
 from engine.records.aot import PartitionRecord
@@ -148,6 +154,45 @@ def test_a_chain_of_checkpointed_blocks_keeps_what_is_between_them() -> None:
         torch.testing.assert_close(f, e)
     saved = [v for v in _partition(run, x).values if v.action == "saved" and v.bytes]
     assert sum(v.bytes for v in saved) <= 2 * 4 * 8 * 4 + 2 * 4 * 8 * 4
+
+
+def choose(ctx: Any, op: Any, *args: Any, **kwargs: Any) -> CheckpointPolicy:
+    """Products of matrices are saved."""
+    return CheckpointPolicy.MUST_SAVE if op is torch.ops.aten.mm.default else CheckpointPolicy.PREFER_RECOMPUTE
+
+
+def contexts() -> Any:
+    """As users write them."""
+    return create_selective_checkpoint_contexts(choose)
+
+
+def _layers(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+    return torch.sigmoid(F.dropout((x @ y).tanh(), 0.3) @ y).exp()
+
+
+def by_policy(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+    """A policy that is a function."""
+    return checkpoint(_layers, x, y, use_reentrant=False, context_fn=contexts).sin()
+
+
+def by_list(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+    """A list of operators, in a partial function made inside."""
+    chosen = functools.partial(create_selective_checkpoint_contexts, [torch.ops.aten.tanh.default])
+    return checkpoint(_layers, x, y, use_reentrant=False, context_fn=chosen).sin()
+
+
+@pytest.mark.parametrize(
+    ("fn", "saved", "again"), [(by_policy, "mm", "tanh"), (by_list, "tanh", "sigmoid")], ids=["policy", "list"]
+)
+def test_selective_checkpoints_save_what_their_policy_chooses(fn: Callable[..., Any], saved: str, again: str) -> None:
+    """What is chosen is saved with that reason, the rest computed again; results, gradients and random numbers are eager's."""
+    engine.reset()
+    run = engine.compile(fn, backend="aot_eager", fullgraph=True)
+    for expected, found in zip(_run(fn), _run(run), strict=True):
+        torch.testing.assert_close(found, expected)
+    rows = {v.name: v for v in _partition(fn, *(torch.randn(64, 64).requires_grad_() for _ in range(2))).values}
+    assert rows[saved].action == "saved" and "policy" in rows[saved].reason
+    assert rows[again].action == "recomputed"
 
 
 def test_gpt2_trains_with_checkpoints() -> None:
