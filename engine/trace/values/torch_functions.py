@@ -312,7 +312,9 @@ def _object(tx: Tracer, value: Value) -> Any:
     found = tx.real_of(value)
     if found is NotImplemented and value.type() in (list, tuple):
         items = [_object(tx, v) for v in sequence_items(tx, value)]
-        return NotImplemented if any(i is NotImplemented for i in items) else value.type()(items)
+        if any(i is NotImplemented for i in items):
+            return NotImplemented
+        return items if value.type() is list else tuple(items)
     if found is not NotImplemented or not isinstance(value, PartialValue):
         return found
     parts = [_object(tx, v) for v in (value.function, *value.args, *value.kwargs.values())]
