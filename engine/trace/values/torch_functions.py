@@ -321,7 +321,8 @@ def _object(tx: Tracer, value: Value) -> Any:
     if any(p is NotImplemented for p in parts):
         return NotImplemented
     count = 1 + len(value.args)
-    return functools.partial(*parts[:count], **dict(zip(value.kwargs, parts[count:], strict=True)))
+    words = dict(zip(value.kwargs, parts[count:], strict=True))
+    return functools.partial(parts[0], *parts[1:count], **words)
 
 
 def guard_state(tx: Tracer, state: str, value: Any) -> None:
