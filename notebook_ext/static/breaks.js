@@ -39,11 +39,12 @@ export class BreaksView {
     if (this.wanted) this.at = part.breaks.findIndex((/** @type {any} */ b) => b.compilation === this.wanted);
     this.wanted = undefined;
     this.at = Math.max(0, Math.min(part.breaks.length - 1, this.at));
-    const { breaks, skipped, failures, notes } = part;
+    const { breaks, attempts, skipped, failures, notes } = part;
     put(this.context, h("b", {}, plural(breaks.length, "graph break")), h("span", { class: "mut" }, `${skipped.length} not compiled · ${plural(failures.length, "failure")} of ours`));
     put(
       this.body,
       breaks.length ? breaks.map((/** @type {any} */ b, /** @type {number} */ i) => this.#break(b, i)) : h("p", {}, "No graph break: each function that was compiled is one graph."),
+      attempts.length ? [h("h4", {}, "Given up, and traced again without a break"), this.#attempts(attempts)] : null,
       skipped.length ? [h("h4", {}, "Not compiled"), skipped.map((/** @type {any} */ s) => h("p", {}, h("code", {}, s.name), ": " + s.reason + ". ", h("span", { class: "mut" }, s.remedy)))] : null,
       failures.length ? [h("h4", {}, "Failures of ours; the code still ran"), failures.map((/** @type {any} */ f) => h("div", {}, h("p", {}, f.compilation ? h("code", {}, f.compilation + " ") : null, `${f.sentence} Instead: ${f.fallback}.`), f.detail ? h("details", {}, h("summary", {}, "For a bug report"), h("pre", { class: "code" }, f.detail)) : null))] : null,
       notes.length ? [h("h4", {}, "Notes"), notes.map((/** @type {string} */ n) => h("p", {}, n))] : null,
@@ -51,6 +52,19 @@ export class BreaksView {
     const b = breaks[this.at];
     if (b) this.frame.say(h("b", {}, `${b.skipped ? "Left to Python" : "Graph break"} in ${b.root}, ${b.place}. `), b.title + ". ", sentence(b.why) + " ", h("span", { class: "mut" }, b.remedies[0] || ""));
     else this.frame.say(breaks.length ? "" : "No graph break.");
+  }
+
+  /**
+   * What is opened on its own: a click there does not choose the card, which would draw it anew.
+   * @param {string} title @param {HTMLElement} inside
+   */
+  #details(title, inside) {
+    return h("details", { onclick: (/** @type {Event} */ e) => e.stopPropagation() }, h("summary", {}, title), inside);
+  }
+
+  /** @param {string[]} told */
+  #attempts(told) {
+    return h("ul", { class: "fixes" }, told.map((t) => h("li", {}, sentence(t))));
   }
 
   /** @param {any} b @param {number} i */
@@ -63,6 +77,8 @@ export class BreaksView {
       b.stack.length ? h("p", { class: "mut" }, "Called from ", b.stack.join(" → ")) : null,
       h("p", {}, sentence(b.why)),
       b.remedies.length ? h("ul", { class: "fixes" }, b.remedies.map((/** @type {string} */ r) => h("li", {}, sentence(r)))) : null,
+      b.before ? this.#details("Example: before and after", h("div", { class: "pair" }, h("div", {}, h("p", { class: "mut" }, "Breaks"), h("pre", { class: "code" }, b.before)), h("div", {}, h("p", { class: "mut" }, "One graph"), h("pre", { class: "code" }, b.after)))) : null,
+      b.attempts.length ? this.#details(`${plural(b.attempts.length, "attempt")} of the tracer given up before`, this.#attempts(b.attempts)) : null,
       b.line ? button("Show in linked view", "Enter", () => { this.at = i; this.link(); }) : null,
     );
   }

@@ -7,20 +7,23 @@ from typing import Any
 from engine.errors import pointed
 from engine.records.bytecode import Span
 from engine.records.runtime import Failure
-from engine.records.session import Session
+from engine.records.session import CompilationRecord, Session
+from engine.records.trace import AttemptRecord
 from notebook_ext.views import places
 from notebook_ext.views.summary import breaks_of, groups
-from notebook_ext.views.text import clean, one_line, without_paths
+from notebook_ext.views.text import clean, one_line, plural, without_paths
 
 
 def breaks(session: Session) -> dict[str, Any]:
-    """Breaks by root, then skipped names, failures of ours and notes."""
+    """Breaks by root, each with what the tracer had given up before it; then attempts that led to no break, skipped names, failures of ours and notes."""
+    told: set[str] = set()
     return {
         "breaks": [
-            _break(session, group.root.name, compilation.id, record)
+            _break(session, group.root.name, compilation, record, told)
             for group in groups(session)
             for compilation, record in breaks_of(group.compilations)
         ],
+        "attempts": [text for c in session.compilations if c.id not in told for text in _attempts(session, c)],
         "skipped": [
             {"name": one_line(s.name, 80), "reason": clean(s.reason).rstrip("."), "remedy": clean(s.remedy)}
             for s in session.skipped
@@ -31,10 +34,12 @@ def breaks(session: Session) -> dict[str, Any]:
     }
 
 
-def _break(session: Session, root: str, compilation: str, record: Any) -> dict[str, Any]:
+def _break(session: Session, root: str, compilation: CompilationRecord, record: Any, told: set[str]) -> dict[str, Any]:
+    attempts = [] if compilation.id in told else _attempts(session, compilation)
+    told.add(compilation.id)
     return {
         "root": one_line(root, 80),
-        "compilation": compilation,
+        "compilation": compilation.id,
         "kind": clean(record.kind),
         "title": clean(record.title).rstrip("."),
         "what": clean(record.what),
@@ -46,7 +51,27 @@ def _break(session: Session, root: str, compilation: str, record: Any) -> dict[s
         "stack": _callers(session, record.stack[:-1]),
         "skipped": record.skipped,
         "times": record.times,
+        "before": clean(record.before),
+        "after": clean(record.after),
+        "attempts": attempts,
     }
+
+
+def _attempts(session: Session, compilation: CompilationRecord) -> list[str]:
+    """The runs of the tracer that this compilation gave up, a sentence each."""
+    return [_attempt(session, a) for a in (compilation.trace.attempts if compilation.trace else ())]
+
+
+def _attempt(session: Session, record: AttemptRecord) -> str:
+    """How far a run came, what it met, and what of it was undone."""
+    place = places.place_name(session, record.span)
+    came = f"after {plural(record.operations, 'operation')} and {plural(record.guards, 'guard')}"
+    parts = [f"{f'At {place}, ' if place else ''}{came}: {clean(record.what).rstrip('.')}"]
+    if record.effects:
+        parts.append(f"undone: {', '.join(one_line(e, 80) for e in record.effects)}")
+    if record.switched:
+        parts.append(f"put back: {', '.join(clean(s) for s in record.switched)}")
+    return "; ".join(parts)
 
 
 def _callers(session: Session, stack: tuple[Span, ...]) -> list[str]:

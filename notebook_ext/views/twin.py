@@ -78,11 +78,19 @@ def summary_html(session: Session, *, timed: bool = True) -> str:
 def static_text(session: Session) -> str:
     """The twin as plain text: the summary, then breaks, recompiles, kernels and times."""
     lines = [summary(session).text]
-    for record in breaks(session)["breaks"]:
+    told = breaks(session)
+    examples: set[str] = set()
+    for record in told["breaks"]:
         lines += ["", f"Break in {record['root']}, {record['place']}: {record['title']}"]
         lines += [f"    {line}" for line in record["pointed"].splitlines()]
         lines += [f"  {record['why']}"] if record["why"] else []
         lines += [f"  - {remedy}" for remedy in record["remedies"]]
+        for word in ("before", "after"):
+            if record[word] and record["kind"] not in examples:
+                lines += [f"  {word.capitalize()}:", *(f"      {line}" for line in record[word].splitlines())]
+        examples.add(record["kind"])
+        lines += [f"  Given up before: {attempt}" for attempt in record["attempts"]]
+    lines += [f"Given up, and traced again without a break: {attempt}" for attempt in told["attempts"]]
     for lane in recompiles(session)["lanes"]:
         for column in lane["columns"]:
             if column["outcome"] != "hit" and column["rejections"]:
@@ -120,19 +128,37 @@ def _sections(session: Session, timed: bool) -> Iterator[Section]:
 
 def _break_sections(session: Session) -> Iterator[Section]:
     told = breaks(session)
+    examples: set[str] = set()
     if told["breaks"]:
         body = "".join(
             f"<p><b>{_text(b['root'])}, {_text(b['place'])}:</b> {_text(b['title'])}</p>{_code(b['pointed'])}<p>{_text(b['why'])}</p>"
             + _list(b["remedies"])
+            + _example(b, examples)
+            + _given_up(b["attempts"])
             for b in told["breaks"][:MAX_ROWS]
         )
         yield Section(f"Graph breaks ({len(told['breaks'])})", body + _cut(len(told["breaks"]), "break"))
+    if told["attempts"]:
+        title = f"Given up, and traced again without a break ({len(told['attempts'])})"
+        yield Section(title, _list(told["attempts"][:MAX_ROWS]) + _cut(len(told["attempts"]), "attempt"))
     if told["skipped"]:
         rows = [[s["name"], s["reason"], s["remedy"]] for s in told["skipped"]]
         yield Section(f"Not compiled ({len(rows)})", _table(["Name", "Why", "What to do"], rows))
     if told["failures"]:
         rows = [[f["compilation"], f["sentence"], f["fallback"]] for f in told["failures"]]
         yield Section(f"Failures of ours ({len(rows)})", _table(["Entry", "What failed", "Instead"], rows))
+
+
+def _example(record: dict[str, Any], shown: set[str]) -> str:
+    """The shortest function with such a break, and the same without it: once for each kind."""
+    if not record["before"] or record["kind"] in shown:
+        return ""
+    shown.add(record["kind"])
+    return f"<p>An example that breaks so:</p>{_code(record['before'])}<p>and one that does not:</p>{_code(record['after'])}"
+
+
+def _given_up(attempts: list[str]) -> str:
+    return f"<p>Given up before:</p>{_list(attempts)}" if attempts else ""
 
 
 def _recompile_sections(session: Session, timed: bool) -> Iterator[Section]:

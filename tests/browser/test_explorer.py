@@ -13,7 +13,14 @@ import torch
 
 import engine
 from engine.records.bytecode import Span
-from tests.notebook_ext.sessions import empty_session, head_session, hostile_session, large_session, verified_session
+from tests.notebook_ext.sessions import (
+    broken_session,
+    empty_session,
+    head_session,
+    hostile_session,
+    large_session,
+    verified_session,
+)
 from tests.notebook_ext.traces import many_steps_session, onion_session, steps, steps_session, traced
 
 pytestmark = pytest.mark.browser
@@ -203,6 +210,18 @@ def test_a_break_shows_its_line_reason_and_remedy(explorer: Show) -> None:
     page.locator(".lm").focus()
     page.keyboard.press("Enter")
     assert "The graph breaks here" in said(page)
+
+
+def test_a_break_shows_an_example_and_what_was_given_up(explorer: Show) -> None:
+    """Opened, the details of a break hold the code before and after, and the attempts, in readable colours."""
+    page = explorer(broken_session())
+    page.locator('.lm .tabs [data-view="breaks"]').click()
+    for summary in page.locator(".lm .card summary").all():
+        summary.click()
+    card = page.locator(".lm .card").first.inner_text()
+    assert "print(x)" in card
+    assert "After 3 operations" in card or "after 3 operations" in card
+    assert "traced again without a break" in page.locator(".lm .breaks").inner_text()
 
 
 def test_a_pane_without_text_says_why(explorer: Show) -> None:

@@ -16,7 +16,7 @@ from engine.records.kernels import KernelRecord, LineLink, Listing, Resources, T
 from engine.records.lowering import ExternCall, FusionDecision, LoopOp, LoweringRecord
 from engine.records.runtime import CallRecord, Failure, Skipped, Timing
 from engine.records.session import CompilationRecord, FrameRecord, Session
-from engine.records.trace import BreakRecord, InlinedCall, StepRecord, TraceRecord
+from engine.records.trace import AttemptRecord, BreakRecord, InlinedCall, StepRecord, TraceRecord
 
 CELL = "<ipython-input-3-cell>"
 CALLER = [
@@ -458,6 +458,22 @@ def verified_session() -> Session:
             replace(k, verify=VerifyRecord("close", "Triton interpreter", 2.4e-7, 1e-5)) for k in compilation.kernels
         )
         session.put(replace(compilation, kernels=kernels))
+    return session
+
+
+def broken_session() -> Session:
+    """A break with an example, met after an attempt that had changed something; and an attempt that led to none."""
+    session = head_session()
+    for number, kept in (("1/0", 1), ("0/0", 0)):
+        record = session.compilation(number)
+        assert record.trace is not None
+        attempt = AttemptRecord(
+            "print", "print() is called", at(19), (), 3, 1, ("seen: contents are replaced",), ("grad mode",)
+        )
+        told = tuple(
+            replace(b, before="def f(x):\n    print(x)", after="def f(x): ...") for b in record.trace.breaks[:kept]
+        )
+        session.put(replace(record, trace=replace(record.trace, breaks=told, attempts=(attempt,))))
     return session
 
 

@@ -21,7 +21,15 @@ from notebook_ext.views.guards import fix_rows, guards, symbol_range, what_if
 from notebook_ext.views.kernels import kernels
 from notebook_ext.views.recompiles import MAX_COLUMNS, recompiles
 from notebook_ext.views.timings import own_seconds, timings
-from tests.notebook_ext.sessions import empty_session, head_session, hostile_session, large_session, rejection
+from notebook_ext.views.twin import static_html, static_text
+from tests.notebook_ext.sessions import (
+    broken_session,
+    empty_session,
+    head_session,
+    hostile_session,
+    large_session,
+    rejection,
+)
 
 
 def test_the_guard_tree_holds_every_guard_once_below_its_value() -> None:
@@ -96,6 +104,18 @@ def test_breaks_point_at_the_expression() -> None:
     code, carets = found["pointed"].split("\n")
     assert code[carets.index("^") : carets.rindex("^") + 1] == 'print("loss", l.item())'
     assert found["root"] == "loss"
+
+
+def test_breaks_tell_what_was_given_up_and_an_example() -> None:
+    """A break has a shortest example before and after; each attempt says how far it came and what was undone."""
+    told = breaks(broken_session())
+    attempt = "At line 19, after 3 operations and 1 guard: print() is called; undone: seen: contents are replaced; put back: grad mode"
+    assert told["breaks"][0]["attempts"] == told["attempts"] == [attempt]
+    assert told["breaks"][0]["before"] == "def f(x):\n    print(x)"
+    text = static_text(broken_session())
+    assert "Before:\n      def f(x):\n          print(x)" in text
+    assert f"Given up before: {attempt}" in text
+    assert text.count(attempt) == static_html(broken_session()).count(attempt) == 2
 
 
 def test_kernels_tell_resources_or_that_there_are_none_yet() -> None:
