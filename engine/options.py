@@ -10,8 +10,9 @@ from typing import Any
 MODES = ("default", "reduce-overhead", "max-autotune", "max-autotune-no-cudagraphs")
 """How kernels are launched on a GPU: one by one, or recorded once for each shape and launched as one (CUDA graphs). The last two also
 measure where a template is faster than a library, recorded and not."""
-TEMPLATES = ("never", "always", "measured")
-"""When templates compute products and attention: never, wherever one fits, or where it was measured on a GPU to be faster."""
+TEMPLATES = ("never", "known", "measured", "always")
+"""When templates compute products and attention: never; on a GPU, where they are known to be faster, or where that was measured; wherever one
+fits."""
 
 
 @dataclass(frozen=True)
@@ -35,7 +36,7 @@ class Options:
     def templates(self) -> str:
         """When templates take the place of library calls: as told, else where the mode measures."""
         is_tuned = str(self.extra.get("mode", "")).startswith("max-autotune")
-        return str(self.extra.get("templates", "measured" if is_tuned else "never"))
+        return str(self.extra.get("templates", "measured" if is_tuned else "known"))
 
 
 @dataclass

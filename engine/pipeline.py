@@ -36,7 +36,7 @@ from engine.ir.guard import Guard
 from engine.ir.kernel import Program
 from engine.ir.origin import Local, Scope
 from engine.ir.store import Store, folder_of_user
-from engine.ir.tuning import ASKED, MEASURED, USUAL, Chooser, Templates
+from engine.ir.tuning import ASKED, MEASURED, NEVER, USUAL, Chooser, FewRows, Templates
 from engine.options import Options, config
 from engine.records.bytecode import Span
 from engine.records.guards import GuardResult, GuardsRecord, Rejection
@@ -383,8 +383,10 @@ class Pipeline:
         """Who says where a template takes a library's place. Without a GPU nothing is measured, and the answer is always the same."""
         if self.options.templates == ASKED:
             return Templates()
-        if self.options.templates != MEASURED or not on_gpu:
+        if not on_gpu:
             return USUAL
+        if self.options.templates != MEASURED:
+            return USUAL if self.options.templates == NEVER else FewRows()
         from engine.runtime.autotune import tuner
 
         told = (lambda sentence: None) if work.session is None else work.session.set_stage

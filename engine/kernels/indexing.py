@@ -37,6 +37,8 @@ TILE = 2_048
 """Elements that a program works on at a time when rows are short."""
 LEAST_LONG = 4_096
 """Elements from which a row may be too long for a target's registers, and at a time where it is."""
+LONG_COLUMN = 2_048
+"""Elements of a column from which more of it is read at a time."""
 LEAST_BLOCK = 64
 """Elements below which no smaller block is tried where a target has too few resources."""
 
@@ -150,7 +152,7 @@ def _columns(x: int, r: int | None) -> Blocking:
     rows = min(64, power_of_two(x))
     if r is not None and power_of_two(r) <= 64:
         return Blocking(rows, power_of_two(r), False, 4)
-    return Blocking(rows, 64, True, 8)
+    return Blocking(rows, 64 if r is None or r < LONG_COLUMN else 128, True, 8)
 
 
 def _is_read_once(kernel: LoopKernel, online: dict[int, Op]) -> bool:

@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from engine.ir.loops import WRITES, Op, R
+from engine.ir.index import product
+from engine.ir.loops import INNER, WRITES, Op, R
 from engine.kernels.expressions import TYPES
 from engine.kernels.needs import closure
 from engine.kernels.text import Text, role
@@ -16,6 +17,9 @@ if TYPE_CHECKING:
 
 EVICT_LAST, EVICT_FIRST = ', eviction_policy="evict_last"', ', eviction_policy="evict_first"'
 """What a row that is read again should do in the card's cache: stay until then, and make room afterwards."""
+
+BEYOND_CACHE = 1 << 27
+"""Bytes of a tensor that no card's cache holds."""
 
 
 class Run:
@@ -45,6 +49,7 @@ class Run:
             return
         p = self.printer
         p.loads_kept = {n: EVICT_LAST if n in later else EVICT_FIRST for n in self.needed & (read | later)}
+        p.loads_kept |= {op.number: EVICT_FIRST for op in p.live if op.number not in read | later and self._passes(op)}
         p.stores_pass = bool(read)
         self._start()
         p.add(f"for start in range(0, {p.extent(R)}, COLS):")
@@ -68,6 +73,14 @@ class Run:
         for op in self.reductions:
             whole = self._whole(op)
             p.assign(op, Text(whole if self._is_one_number(op) else p.reduced(op, whole), True, (op.number,)))
+
+    def _passes(self, op: Op) -> bool:
+        """Whether a load reads once what no cache could hold anyway."""
+        if op.name != "load" or op.space != INNER:
+            return False
+        buffer = self.printer.kernel.buffers[op.buffer]
+        size = product(buffer.shape)
+        return isinstance(size, int) and size * buffer.dtype.itemsize >= BEYOND_CACHE
 
     def _start(self) -> None:
         p = self.printer

@@ -24,6 +24,8 @@ class Tiled:
     tiling: Tiling
 
 
+MOST_ON_THE_WAY = 4
+"""Ways to cut a product that are tried with operands computed on the way, and then all of them without."""
 Step = Group | ExternNode | Tiled
 Alone = Callable[[tuple[Step, ...]], Program]
 """Makes a program of some of a schedule's steps, which reads the rest as inputs."""
@@ -65,12 +67,14 @@ class _Work:
         candidates: list[Tiled] = []
         for fused in forms:
             rest = [s for s in self._replaced_by(whole) if s is not call.extern and s not in _parts(fused)]
-            for tiling in tilings(*call.sizes, call.left.dtype.itemsize):
+            for tiling in tilings(*call.sizes, call.left.dtype.itemsize)[: MOST_ON_THE_WAY if fused.before else None]:
                 tiled = Tiled(fused, tiling)
                 candidates.append(tiled)
                 ways.append(Way(_label(tiled), functools.partial(self.alone, (*rest, tiled))))
-        answer = self.chooser.choose(Question(call.extern.origins[0] if call.extern.origins else "", tuple(ways)))
-        self.choices.append(_choice(call, ways, answer))
+        node = call.extern.origins[0] if call.extern.origins else ""
+        answer = self.chooser.choose(Question(node, tuple(ways), _rows(call)))
+        if answer.reason:
+            self.choices.append(_choice(call, ways, answer))
         if answer.taken == 0:
             self._stay(call, answer)
         else:
@@ -142,6 +146,11 @@ def _sources(step: Step) -> Collection[Def]:
 def _parts(fused: Fused) -> list[Step]:
     """The steps that a template stands for."""
     return [*fused.before, fused.call.extern, *([] if fused.after is None else [fused.after])]
+
+
+def _rows(call: Multiplied) -> int | None:
+    matrices, rows, _, _ = call.sizes
+    return rows if matrices == 1 and call.left.dtype.itemsize == 2 else None
 
 
 def _label(tiled: Tiled) -> str:

@@ -18,7 +18,7 @@ import torch
 
 import engine
 from engine.ir.kernel import Extern, KernelSource, Launch, Program
-from engine.ir.tuning import Answer, Chooser, Question, Templates
+from engine.ir.tuning import Answer, Chooser, FewRows, Question, Templates
 from engine.kernels.targets import TARGETS, compile_kernel
 from engine.kernels.triton import emit
 from engine.lowering.driver import lower
@@ -186,6 +186,17 @@ def test_ways_are_few_and_fit() -> None:
     assert tilings(1, 4096, 4096, 4096, 2)[0].rows >= 64
 
 
+def test_few_rows_are_known_to_win() -> None:
+    """Without a measurement: a template for a short sequence in 16 bits, the library for anything else."""
+    weight = torch.randn(100, 64).to(BF16)
+    few = program(lambda x, w: x @ w.t(), torch.randn(16, 64).to(BF16), weight, chooser=FewRows())
+    assert (len(few.kernels), few.record.externs) == (1, ())
+    assert few.record.choices[0].reason.startswith("With at most 32 rows")
+    for x, w in ((torch.randn(64, 64).to(BF16), weight), (torch.randn(16, 64), weight.float())):
+        many = program(lambda x, w: x @ w.t(), x, w, chooser=FewRows())
+        assert (many.kernels, many.record.choices) == ((), ())
+
+
 def test_an_option_asks_for_templates() -> None:
     """A session shows the template's kernel without a GPU, and results are eager's; other words are refused in a sentence."""
     engine.reset()
@@ -199,7 +210,7 @@ def test_an_option_asks_for_templates() -> None:
     assert compiled.lowering is not None
     assert compiled.lowering.externs == ()
     assert compiled.lowering.choices[0].reason == "A template was asked for; nothing was measured."
-    with pytest.raises(engine.errors.BadArgument, match="'templates' is one of never, always, measured"):
+    with pytest.raises(engine.errors.BadArgument, match="'templates' is one of never, known, measured, always"):
         engine.compile(model, options={"templates": "sometimes"})
 
 
