@@ -27,7 +27,7 @@ class Question:
     node: str
     ways: tuple[Way, ...]
     rows: int | None = None
-    """Rows of a product of two matrices of 16-bit numbers; None for anything else."""
+    """Rows of a product of 16-bit numbers for which a library would need one side copied, with zeros around it; None for anything else."""
 
 
 @dataclass(frozen=True)
@@ -63,12 +63,13 @@ USUAL = Usual()
 
 
 FEW = 32
-"""Rows of a product up to which templates are faster than a library, measured on an H200: the other matrix is read once, in one kernel."""
+"""Rows up to which a template is faster than a library that wants its operands padded, measured on an H200: 30 us against 57 for 16 rows and a
+vocabulary of 50,257."""
 
 
 @dataclass(frozen=True)
 class FewRows:
-    """Takes a template where it is known to win without a measurement: for products with a few rows, as a single sequence has."""
+    """Takes a template where it is known to win without a measurement: for a few rows and a matrix of odd size, as logits have."""
 
     def choose(self, question: Question) -> Answer:
         """The first template for few rows, else the usual way."""

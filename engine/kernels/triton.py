@@ -10,6 +10,7 @@ from dataclasses import replace
 import sympy
 import torch
 
+from engine.ir.attention import Attention
 from engine.ir.index import Index, Size, Var, text_of
 from engine.ir.kernel import KernelArg, KernelSource
 from engine.ir.loops import WRITES, LoopKernel, Op, R, X
@@ -48,11 +49,15 @@ HELPED = {"tanh": "tanh_of_half", "sigmoid": "sigmoid_of_half", "sin": "sine_of_
 """Helpers that take an operation's place where everything that is read has 16 bits."""
 
 
-def emit(kernel: LoopKernel, target: str) -> KernelSource:
+def emit(kernel: LoopKernel | Attention, target: str) -> KernelSource:
     """The kernel's Triton module. The text is the same for every target: it uses only what all of them have.
 
     Long rows that are held whole come with a text that reads them part by part, for targets with too few registers.
     """
+    if isinstance(kernel, Attention):
+        from engine.kernels.attention import attention_source
+
+        return attention_source(kernel)
     if kernel.product is not None:
         from engine.kernels.products import ProductPrinter
 

@@ -17,6 +17,7 @@ from engine.lowering.fuse import Group, Schedule, bases
 from engine.lowering.reuse import reuse
 from engine.lowering.share import Emit, Printed
 from engine.lowering.table import ExternNode, Tensor
+from engine.lowering.templates.attention import Attended, kernel_of
 from engine.lowering.templates.choose import Tiled
 from engine.lowering.templates.products import product_kernel
 from engine.lowering.tile import tiled
@@ -38,6 +39,8 @@ def layout(walk: Walk, schedule: Schedule, target: str, emit: Emit) -> Program:
     for step in schedule.steps:
         if isinstance(step, ExternNode):
             steps.append(_extern(step))
+        elif isinstance(step, Attended):
+            steps += _attention(step, walk, printed)
         else:
             kernel = loops[len(steps)] = _kernel(step, printed.next_id, walk, buffers)
             steps.append(Launch(printed.source(kernel)))
@@ -48,7 +51,7 @@ def layout(walk: Walk, schedule: Schedule, target: str, emit: Emit) -> Program:
         for e in schedule.steps
         if isinstance(e, ExternNode)
     )
-    lowered = walk.lowered + sum(isinstance(step, Tiled) for step in schedule.steps)
+    lowered = walk.lowered + sum(isinstance(step, (Tiled, Attended)) for step in schedule.steps)
     told = LoweringRecord(target, schedule.decisions, externs, lowered, walk.computing, choices=schedule.choices)
     program = Program(
         target,
@@ -64,7 +67,7 @@ def layout(walk: Walk, schedule: Schedule, target: str, emit: Emit) -> Program:
     return replace(program, record=record)
 
 
-def alone(walk: Walk, target: str, emit: Emit, steps: tuple[Group | ExternNode | Tiled, ...]) -> Program:
+def alone(walk: Walk, target: str, emit: Emit, steps: tuple[Group | ExternNode | Tiled | Attended, ...]) -> Program:
     """A program of some of a schedule's steps, which is given what they read of the others, and returns what they write."""
     buffers = {made.name: _buffer(made, "intermediate") for step in steps for made in _written(step)}
     given = {made.name: _buffer(made, "input") for step in steps for made in _read(step) if made.name not in buffers}
@@ -74,9 +77,12 @@ def alone(walk: Walk, target: str, emit: Emit, steps: tuple[Group | ExternNode |
     for step in steps:
         if isinstance(step, ExternNode):
             made.append(_extern(step))
+        elif isinstance(step, Attended):
+            made += _attention(step, walk, printed)
         else:
             made.append(Launch(printed.source(_kernel(step, printed.next_id, walk, buffers))))
-    written = tuple(Ref(name) for name, buffer in buffers.items() if buffer.kind != "input")
+    unseen = {d.name for step in steps if isinstance(step, Attended) for d in step.call.rest}
+    written = tuple(Ref(name) for name, buffer in buffers.items() if buffer.kind != "input" and name not in unseen)
     return Program(target, tuple(given), buffers, tuple(made), written)
 
 
@@ -87,16 +93,33 @@ def _kernel(step: Group | Tiled, id: str, walk: Walk, buffers: Mapping[str, Buff
     return product_kernel(step.fused, step.tiling, id, prefix, _words(step.fused.origins), buffers)
 
 
-def _written(step: Group | ExternNode | Tiled) -> list[Def]:
+def _attention(step: Attended, walk: Walk, printed: Printed) -> list[Step]:
+    """The kernels of one call of attention; what nobody looks at is zero."""
+    prefix, nodes = f"loop:{walk.low.compilation}", step.call.extern.origins
+    made: list[Step] = [Launch(printed.attention(*kernel_of(step, kind), prefix, nodes)) for kind in step.kinds]
+    value = step.call.extern.node.meta.get("val")
+    devices = [v.device for v in pytree.tree_leaves(value) if isinstance(v, torch.Tensor)]
+    for rest in step.call.rest:
+        options = {"dtype": rest.dtype, "device": devices[0]}
+        reason = "No generator is needed where nothing is dropped."
+        made.append(
+            Extern(
+                _first(nodes), torch.ops.aten.zeros.default, (list(rest.shape),), options, (rest.name,), reason, True
+            )
+        )
+    return made
+
+
+def _written(step: Group | ExternNode | Tiled | Attended) -> list[Def]:
     if isinstance(step, ExternNode):
         return [r for r in step.results if r is not None]
-    return list(step.stored if isinstance(step, Group) else step.fused.stored)
+    return list(step.fused.stored if isinstance(step, Tiled) else step.stored)
 
 
-def _read(step: Group | ExternNode | Tiled) -> list[Def]:
+def _read(step: Group | ExternNode | Tiled | Attended) -> list[Def]:
     if isinstance(step, ExternNode):
         return list(bases(step))
-    found = step.sources() if isinstance(step, Group) else step.fused.sources()
+    found = step.fused.sources() if isinstance(step, Tiled) else step.sources()
     return sorted(found, key=lambda d: d.position)
 
 

@@ -26,7 +26,7 @@ AFTERWARDS = "Its memory is free: it was read for the last time just before."
 def reuse(
     steps: Sequence[Step], loops: Mapping[int, LoopKernel], buffers: Mapping[str, Buffer], outputs: Sequence[Any]
 ) -> tuple[dict[str, Buffer], tuple[BufferReuse, ...]]:
-    """The buffers with what each takes over, and why. ``loops`` are the kernels of the steps that launch one."""
+    """The buffers with what each takes over, and why. ``loops`` are the kernels of the steps that launch one made of loops."""
     last = {name: number for number, step in enumerate(steps) for name in _read(step)}
     pinned = {name for step in steps if isinstance(step, Extern) and not _is_apart(step) for name in _read(step)}
     pinned |= {r.buffer for r in pytree.tree_leaves(list(outputs)) if isinstance(r, Ref)}
@@ -41,7 +41,7 @@ def reuse(
             continue
         dying = {n for n in _read(step) if last[n] == number and n in made and n not in pinned}
         for name in _written(step, made, buffers):
-            taken = _taken(name, step, loops[number], buffers, free, dying)
+            taken = _taken(name, step, loops.get(number), buffers, free, dying)
             size = _bytes(buffers[name])
             if taken is None or size is None:
                 if size is None or size >= SMALLEST:
@@ -87,7 +87,7 @@ def _written(step: Launch, made: set[str], buffers: Mapping[str, Buffer]) -> Ite
 def _taken(
     name: str,
     step: Launch,
-    kernel: LoopKernel,
+    kernel: LoopKernel | None,
     buffers: Mapping[str, Buffer],
     free: set[str],
     dying: set[str],
@@ -97,7 +97,7 @@ def _taken(
     if size is None or size < SMALLEST or any(a.buffer == name and a.start is not None for a in step.kernel.args):
         return None
     for other in sorted(dying):
-        if _is_equal(buffers[name], buffers[other]) and is_in_place(kernel, name, other):
+        if kernel is not None and _is_equal(buffers[name], buffers[other]) and is_in_place(kernel, name, other):
             return other
     return next((other for other in sorted(free) if _is_equal(buffers[name], buffers[other])), None)
 

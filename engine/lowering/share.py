@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Mapping
 from dataclasses import replace
 
+from engine.ir.attention import Attention, AttentionKernel
 from engine.ir.kernel import KernelSource
 from engine.ir.loops import LoopKernel
 from engine.records.lowering import LoopOp
 
-Emit = Callable[[LoopKernel, str], KernelSource]
+Emit = Callable[[LoopKernel | Attention, str], KernelSource]
 """Prints one kernel for a target; given by the caller, since printing is the next stage's work."""
 
 
@@ -38,6 +39,22 @@ class Printed:
         source = _started(self._emit(replace(kernel, name=self._name(kernel)), self._target), kernel)
         self._known[key] = (source, roles)
         return source
+
+    def attention(
+        self, kernel: AttentionKernel, buffers: Mapping[str, str], prefix: str, nodes: tuple[str, ...]
+    ) -> KernelSource:
+        """A kernel of attention as it is launched here: equal ones share a text."""
+        known = self._known.get(kernel)
+        if known is None:
+            made = self._emit(Attention(kernel, self.next_id, f"{prefix}:{self.next_id}", nodes, buffers), self._target)
+            self._known[kernel] = (made, ())
+            return made
+        source, _ = known
+        args = tuple(
+            replace(a, buffer=buffers[a.name.removesuffix("_ptr")]) if a.kind == "pointer" else a for a in source.args
+        )
+        ops = tuple(LoopOp(op.id, op.text, nodes) for op in source.ops)
+        return replace(source, args=args, ops=ops, nodes=nodes)
 
     def _name(self, kernel: LoopKernel) -> str:
         """What a kernel is called: what it does, and a number only where another kernel of the program does the same otherwise."""

@@ -15,6 +15,7 @@ WAYS: dict[str, Callable[[Any], Any]] = {
     "eager": lambda model: model,
     "engine": lambda model: _engine(model, options={"mode": "default"}),
     "engine, recorded": lambda model: _engine(model, options={"mode": "reduce-overhead"}),
+    "engine, tuned": lambda model: _engine(model, options={"mode": "max-autotune"}),
     "torch": torch.compile,
     "torch, recorded": lambda model: torch.compile(model, mode="reduce-overhead"),
 }

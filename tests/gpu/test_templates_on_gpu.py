@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import torch
 from torch import nn
+from torch.nn.attention import SDPBackend, sdpa_kernel
 
 import engine
 from engine.ir.tuning import Templates
@@ -15,6 +16,7 @@ from engine.kernels.targets import default_target
 from engine.kernels.triton import emit
 from engine.lowering.driver import lower
 from engine.runtime.program import executable
+from tests.engine.lowering.attentions import ATTENTIONS
 from tests.engine.lowering.products import PRODUCTS
 from tests.engine.lowering.tracing import flat, trace
 
@@ -22,10 +24,10 @@ pytestmark = pytest.mark.gpu
 LIMITS = {torch.float16: 2e-2, torch.bfloat16: 6e-2, torch.float32: 1e-3}
 
 
-@pytest.mark.parametrize("name", list(PRODUCTS))
+@pytest.mark.parametrize("name", [*PRODUCTS, *(n for n in ATTENTIONS if not n.startswith("gradients"))])
 def test_equals_eager(name: str) -> None:
     """Every result of the case agrees with eager on the same device."""
-    case = PRODUCTS[name]
+    case = {**PRODUCTS, **ATTENTIONS}[name]
     args = tuple(x.cuda() for x in case.args())
     graph = trace(case.function, args)
     program = lower(graph, default_target(), emit, chooser=Templates())
@@ -34,6 +36,30 @@ def test_equals_eager(name: str) -> None:
     for one, other in zip(found, wanted, strict=True):
         torch.testing.assert_close(one, other, rtol=LIMITS[other.dtype], atol=LIMITS[other.dtype])
         assert one.stride() == other.stride()
+
+
+def _attend(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, is_causal: bool) -> torch.Tensor:
+    return nn.functional.scaled_dot_product_attention(q, k, v, is_causal=is_causal)
+
+
+@pytest.mark.parametrize("backend", ["FLASH_ATTENTION", "EFFICIENT_ATTENTION", "CUDNN_ATTENTION"])
+@pytest.mark.parametrize("is_causal", [False, True])
+def test_attention_trains(backend: str, is_causal: bool) -> None:
+    """Results and gradients of attention by templates, whichever library torch would have called."""
+    torch.manual_seed(0)
+    given = [torch.randn(2, 4, 130, 64, device="cuda", dtype=torch.bfloat16, requires_grad=True) for _ in range(3)]
+    found = []
+    with engine.record() as session, sdpa_kernel(getattr(SDPBackend, backend)):
+        for call in (_attend, engine.compile(_attend, options={"templates": "always"})):
+            out = call(*given, is_causal=is_causal)
+            found.append((out, *torch.autograd.grad(out.float().square().sum(), given)))
+    for one, other in zip(found[1], found[0], strict=True):
+        torch.testing.assert_close(one, other, rtol=4e-2, atol=2e-2 * float(other.abs().max()))
+    (compiled,) = session.compilations
+    assert not compiled.failures
+    assert [k.name for k in compiled.kernels if k.name.startswith("attention")] == [
+        "attention", "attention_sums", "attention_keys_backward", "attention_queries_backward",
+    ]  # fmt: skip
 
 
 @pytest.mark.parametrize("templates", ["always", "measured"])

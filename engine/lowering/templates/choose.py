@@ -11,6 +11,7 @@ from engine.ir.loops import Def, Tiling
 from engine.ir.tuning import Answer, Chooser, Question, Usual, Way
 from engine.lowering.fuse import Group, Schedule, bases, bytes_saved
 from engine.lowering.table import ExternNode, Tensor
+from engine.lowering.templates.attention import Attended, Attending, attending, ways
 from engine.lowering.templates.products import Fused, Multiplied, is_epilogue, is_prologue, multiplied
 from engine.lowering.templates.tilings import tilings
 from engine.records.lowering import Choice, FusionDecision
@@ -26,7 +27,7 @@ class Tiled:
 
 MOST_ON_THE_WAY = 4
 """Ways to cut a product that are tried with operands computed on the way, and then all of them without."""
-Step = Group | ExternNode | Tiled
+Step = Group | ExternNode | Tiled | Attended
 Alone = Callable[[tuple[Step, ...]], Program]
 """Makes a program of some of a schedule's steps, which reads the rest as inputs."""
 
@@ -43,9 +44,10 @@ def with_templates(
     work = _Work(list(schedule.steps), list(schedule.decisions), set(kept), chooser, alone)
     for step in schedule.steps:
         if isinstance(step, ExternNode) and not any(o in refused for o in step.origins):
-            call = multiplied(step)
-            if call is not None:
+            if (call := multiplied(step)) is not None:
                 work.consider(call)
+            elif (attention := attending(step)) is not None:
+                work.attend(attention)
     return Schedule(tuple(work.steps), tuple(work.decisions), tuple(work.choices))
 
 
@@ -63,26 +65,42 @@ class _Work:
         forms = [whole]
         if whole.before:
             forms.append(self._fused(call, takes_before=False))
-        ways = [Way("vendor", functools.partial(self.alone, self._replaced_by(whole)))]
+        named = [Way("vendor", functools.partial(self.alone, self._replaced_by(whole)))]
         candidates: list[Tiled] = []
         for fused in forms:
             rest = [s for s in self._replaced_by(whole) if s is not call.extern and s not in _parts(fused)]
             for tiling in tilings(*call.sizes, call.left.dtype.itemsize)[: MOST_ON_THE_WAY if fused.before else None]:
                 tiled = Tiled(fused, tiling)
                 candidates.append(tiled)
-                ways.append(Way(_label(tiled), functools.partial(self.alone, (*rest, tiled))))
-        node = call.extern.origins[0] if call.extern.origins else ""
-        answer = self.chooser.choose(Question(node, tuple(ways), _rows(call)))
+                named.append(Way(_label(tiled), functools.partial(self.alone, (*rest, tiled))))
+        answer = self.chooser.choose(Question(_first(call.extern.origins), tuple(named), _rows(whole)))
         if answer.reason:
-            self.choices.append(_choice(call, ways, answer))
+            self.choices.append(_choice(call.extern, named, answer))
         if answer.taken == 0:
-            self._stay(call, answer)
+            self._stay(call.extern, answer)
         else:
             self._take(candidates[answer.taken - 1], answer)
 
-    def _stay(self, call: Multiplied, answer: Answer) -> None:
+    def attend(self, call: Attending) -> None:
+        """Ask whether kernels of the template compute this attention."""
+        seen = tuple(d for d in call.rest if d in self.kept or self._readers(d))
+        if any(d.dtype.is_floating_point for d in seen):
+            return  # a mask's gradient
+        call = replace(call, rest=seen)
+        extern, candidates = call.extern, ways(call)
+        named = [Way("vendor", functools.partial(self.alone, (extern,)))]
+        named += [Way(f"template {c.blocks}", functools.partial(self.alone, (c,))) for c in candidates]
+        answer = self.chooser.choose(Question(_first(extern.origins), tuple(named)))
         if answer.reason:
-            self.steps[self.steps.index(call.extern)] = replace(call.extern, reason=answer.reason)
+            self.choices.append(_choice(extern, named, answer))
+        if answer.taken == 0:
+            self._stay(extern, answer)
+        else:
+            self.steps[self.steps.index(extern)] = candidates[answer.taken - 1]
+
+    def _stay(self, extern: ExternNode, answer: Answer) -> None:
+        if answer.reason:
+            self.steps[self.steps.index(extern)] = replace(extern, reason=answer.reason)
 
     def _take(self, tiled: Tiled, answer: Answer) -> None:
         fused = tiled.fused
@@ -140,7 +158,9 @@ def _reads(value: Tensor | None, made: Def) -> bool:
 def _sources(step: Step) -> Collection[Def]:
     if isinstance(step, Group):
         return step.sources()
-    return step.fused.sources() if isinstance(step, Tiled) else set(bases(step))
+    if isinstance(step, Tiled):
+        return step.fused.sources()
+    return step.sources() if isinstance(step, Attended) else set(bases(step))
 
 
 def _parts(fused: Fused) -> list[Step]:
@@ -148,9 +168,11 @@ def _parts(fused: Fused) -> list[Step]:
     return [*fused.before, fused.call.extern, *([] if fused.after is None else [fused.after])]
 
 
-def _rows(call: Multiplied) -> int | None:
-    matrices, rows, _, _ = call.sizes
-    return rows if matrices == 1 and call.left.dtype.itemsize == 2 else None
+def _rows(whole: Fused) -> int | None:
+    """Rows of a product of 16-bit numbers whose other side would first be copied with zeros around it."""
+    matrices, rows, _, _ = whole.call.sizes
+    pads = any(d.is_masked for group in whole.before for demands in group.demands.values() for d in demands)
+    return rows if pads and matrices == 1 and whole.call.left.dtype.itemsize == 2 else None
 
 
 def _label(tiled: Tiled) -> str:
@@ -158,13 +180,17 @@ def _label(tiled: Tiled) -> str:
     return f"template {tiled.tiling}{within}"
 
 
-def _choice(call: Multiplied, ways: list[Way], answer: Answer) -> Choice:
-    taken = answer.seconds or (None,) * len(ways)
+def _first(names: tuple[str, ...]) -> str:
+    return names[0] if names else ""
+
+
+def _choice(extern: ExternNode, named: list[Way], answer: Answer) -> Choice:
+    taken = answer.seconds or (None,) * len(named)
     return Choice(
-        call.extern.origins,
-        ways[answer.taken].label,
+        extern.origins,
+        named[answer.taken].label,
         answer.reason,
-        tuple((way.label, seconds) for way, seconds in zip(ways, taken, strict=True)),
+        tuple((way.label, seconds) for way, seconds in zip(named, taken, strict=True)),
         answer.device,
         answer.is_known,
     )

@@ -19,6 +19,7 @@ from engine.kernels.triton import emit
 from engine.lowering.driver import lower
 from engine.runtime.launch import in_interpreter
 from engine.runtime.program import executable
+from tests.engine.lowering.attentions import ATTENTIONS
 from tests.engine.lowering.cases import CASES, Case
 from tests.engine.lowering.products import PRODUCTS
 from tests.engine.lowering.tracing import flat, trace
@@ -59,7 +60,7 @@ def main() -> None:
     names = [name for name in sys.argv[1:] if name != "--templates"]
     by_template = len(names) < len(sys.argv) - 1
     chooser: Chooser = Templates() if by_template else USUAL
-    for name, case in (PRODUCTS if by_template else CASES).items():
+    for name, case in ({**PRODUCTS, **ATTENTIONS} if by_template else CASES).items():
         if names and name not in names:
             continue
         for is_dynamic in (False, True):

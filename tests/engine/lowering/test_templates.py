@@ -21,9 +21,11 @@ from engine.ir.kernel import Extern, KernelSource, Launch, Program
 from engine.ir.tuning import Answer, Chooser, FewRows, Question, Templates
 from engine.kernels.targets import TARGETS, compile_kernel
 from engine.kernels.triton import emit
+from engine.lowering import whole
 from engine.lowering.driver import lower
 from engine.lowering.templates.tilings import tilings
 from engine.runtime.interpret import verify
+from tests.engine.lowering.attentions import ATTENTIONS
 from tests.engine.lowering.products import PRODUCTS
 from tests.engine.lowering.tracing import trace
 
@@ -51,7 +53,7 @@ def outcomes() -> dict[str, list[str]]:
 
 
 @needs_triton
-@pytest.mark.parametrize("name", PRODUCTS)
+@pytest.mark.parametrize("name", [*PRODUCTS, *ATTENTIONS])
 def test_equals_eager(name: str) -> None:
     """Every result of the case agrees with eager."""
     assert outcomes()[f"{name}:static"] == []
@@ -79,6 +81,57 @@ def test_every_target_compiles_it(target: str) -> None:
     assert not record.error
     text = next(x.text for x in record.listings if x.stage in ("ptx", "amdgcn"))
     assert any(word in text for word in ("wgmma", "mma.sync", "tcgen05.mma", "v_mfma"))
+
+
+def attention(name: str, length: int = 256) -> tuple[KernelSource, ...]:
+    """The kernels of a case of attention, of the size of a small model's."""
+    case = ATTENTIONS[name]
+    given = [torch.randn(2, 3, length, 64).to(BF16) for _ in case.makes]
+    return program(case.function, *given).kernels
+
+
+@needs_triton
+@pytest.mark.parametrize("target", TARGETS)
+def test_every_target_compiles_attention(target: str) -> None:
+    """One kernel, whose products tensor cores compute; on the targets that this is mostly run on, its backward too."""
+    name = "gradients" if target == "cuda:90" else "causal"
+    for kernel in attention(name):
+        record = compile_kernel(kernel, target)
+        assert not record.error
+        text = next(x.text for x in record.listings if x.stage in ("ptx", "amdgcn"))
+        is_product = "tl.dot(" in kernel.text
+        assert is_product == any(word in text for word in ("wgmma", "mma.sync", "tcgen05.mma", "v_mfma"))
+
+
+def test_kernels_of_attention_know_their_node() -> None:
+    """Each line that computes belongs to a step of attention, and so to the user's call."""
+    for kernel in attention("gradients"):
+        (node,) = {o.rpartition(":")[2] for op in kernel.ops for o in op.origins}
+        assert node in ("attention_with_backward", "attention_backward")
+        dots = [ops for line, ops in zip(kernel.text.splitlines(), kernel.line_ops, strict=True) if "tl.dot(" in line]
+        assert all(dots)
+        assert kernel.flops
+        assert kernel.bytes_moved
+
+
+def test_equal_layers_share_their_kernels() -> None:
+    """Two calls of the same sizes launch one kernel on buffers of their own."""
+
+    def twice(q: Any, k: Any, v: Any) -> Any:
+        attend = ATTENTIONS["causal"].function
+        return attend(attend(q, k, v), k, v)
+
+    made = program(twice, *(torch.randn(2, 3, 40, 16) for _ in range(3)))
+    first, second = made.kernels
+    assert (first.id, first.text) == (second.id, second.text)
+    assert [a.buffer for a in second.args if a.kind == "pointer"] == ["attention", "arg1_1", "arg2_1", "attention_1"]
+
+
+def test_what_no_template_computes_stays() -> None:
+    """Dropped weights, a mask's gradient, and heads too wide for any block."""
+    q = torch.randn(1, 2, 8, 300)
+    wide = program(ATTENTIONS["causal"].function, q, q, q)
+    assert [type(s) for s in wide.steps] == [Extern]
 
 
 @needs_triton
@@ -186,15 +239,21 @@ def test_ways_are_few_and_fit() -> None:
     assert tilings(1, 4096, 4096, 4096, 2)[0].rows >= 64
 
 
-def test_few_rows_are_known_to_win() -> None:
-    """Without a measurement: a template for a short sequence in 16 bits, the library for anything else."""
-    weight = torch.randn(100, 64).to(BF16)
-    few = program(lambda x, w: x @ w.t(), torch.randn(16, 64).to(BF16), weight, chooser=FewRows())
-    assert (len(few.kernels), few.record.externs) == (1, ())
+def test_few_rows_are_known_to_win(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without a measurement: a template for a short sequence and a matrix that a library would want padded, the library for anything else."""
+    monkeypatch.setattr(whole, "GAIN", -1.0)
+    odd, even = torch.randn(99, 64).to(BF16), torch.randn(104, 64).to(BF16)
+    few = program(lambda x, w: x @ w.t(), torch.randn(16, 64).to(BF16), odd, chooser=FewRows())
+    assert ([k.name for k in few.kernels if "tl.dot(" in k.text], few.record.externs) == ([few.kernels[0].name], ())
     assert few.record.choices[0].reason.startswith("With at most 32 rows")
-    for x, w in ((torch.randn(64, 64).to(BF16), weight), (torch.randn(16, 64), weight.float())):
+    for x, w in (
+        (torch.randn(64, 64).to(BF16), odd),
+        (torch.randn(16, 64).to(BF16), even),
+        (torch.randn(16, 64), odd.float()),
+    ):
         many = program(lambda x, w: x @ w.t(), x, w, chooser=FewRows())
-        assert (many.kernels, many.record.choices) == ((), ())
+        assert not any("tl.dot(" in k.text for k in many.kernels)
+        assert many.record.choices == ()
 
 
 def test_an_option_asks_for_templates() -> None:
