@@ -44,8 +44,9 @@ from engine.ir.origin import (
     stored_item,
     tensor_of_array,
 )
+from engine.trace.side_effects import changed_inputs
 from engine.trace.signals import Unsupported
-from engine.trace.support import call_restoring, check_truth, rewinding
+from engine.trace.support import call_restoring, check_truth, restoring, rewinding
 from engine.trace.values.base import Const, Lazy, Value
 from engine.trace.values.constants import DATES
 from engine.trace.values.functions import CellValue
@@ -321,6 +322,7 @@ class Codegen:
                 self.head.emit("POP_TOP")
             if begin is not None:
                 self.head.try_end(begin)
+                self._forget_states()
                 self._run_again()
         return self._assemble(), graph
 
@@ -378,13 +380,24 @@ class Codegen:
         self.head.const(None)
         self.head.store(name)
 
-    def _keep_random_states(self, inputs: list[Origin]) -> None:
-        """Where Python may have to run the function's own code after all, it draws the numbers that the graph was given."""
-        for owner in dict.fromkeys(o.base for o in inputs if isinstance(o, Drawn)):
+    def _keep_states(self, inputs: list[Origin]) -> None:
+        """Where Python may have to run the function's own code after all, it draws the numbers that the graph was given.
+
+        It finds tensors as they were, too.
+        """
+        owners: list[tuple[Origin, Any]] = [(o.base, rewinding) for o in inputs if isinstance(o, Drawn)]
+        owners.extend((o, restoring) for o in changed_inputs(self.tx) or ())
+        for owner, keep in dict.fromkeys(owners):
             self._head_load(owner)
-            self._head_call(rewinding)
+            self._head_call(keep)
             self._rewinds.append(self.temp("rewind"))
             self.head.store(self._rewinds[-1])
+
+    def _forget_states(self) -> None:
+        """The graph has run: what was kept for Python is not needed."""
+        for rewind in self._rewinds:
+            self.head.const(None)
+            self.head.store(rewind)
 
     def _run_again(self) -> None:
         """An exception in the graph that the user's code may handle: nothing has happened yet, so Python runs the function's own code."""
@@ -427,7 +440,7 @@ class Codegen:
         # A module's attribute is slow to read, because its class answers for what is missing: a table is read once for all its members.
         self._table_uses = Counter((o.base, o.table) for o in uses if isinstance(o, Member))
         if self.tx.is_caught:
-            self._keep_random_states(graph_inputs)
+            self._keep_states(graph_inputs)
         for origin, name in self._origins.items():
             self._head_load(origin)
             self.head.store(name)

@@ -35,7 +35,14 @@ from engine.trace.loop import advance, in_words
 from engine.trace.nested_breaks import LOOK_AT_FRAME, NestedResumption, broken_first, holds_tensor
 from engine.trace.resumption import Resumption
 from engine.trace.shapes import shape_guards, symbol_story
-from engine.trace.side_effects import changes_inputs, guard_distinct, pending_values, replay, shares_new_history
+from engine.trace.side_effects import (
+    changed_inputs,
+    changes_inputs,
+    guard_distinct,
+    pending_values,
+    replay,
+    shares_new_history,
+)
 from engine.trace.signals import Finished, Restart, Skip, TraceSignal, Unsupported, UserException
 from engine.trace.state import Frame, Tracer
 from engine.trace.steps import StepLog
@@ -342,7 +349,7 @@ class _Attempt:
             raise Restart(
                 executed, Unsupported("tensor-jump", "a check of a tensor's value before an argument is changed")
             )
-        if self.tx.is_caught and changes_inputs(self.tx):
+        if self.tx.is_caught and changes_inputs(self.tx) and changed_inputs(self.tx) is None:
             raise Skip("side-effect", "an argument is changed in place where the code handles exceptions")
         if shares_new_history(self.tx):
             raise Skip("side-effect", "an argument that shares memory with another one comes to require gradients")

@@ -9,7 +9,7 @@ import torch
 from bytecode.instr import FreeVar
 
 from engine.ir.guard import Distinct, NoOverlap, SameObject
-from engine.ir.origin import CellOf, Closure, Local, Namespace
+from engine.ir.origin import CellOf, Closure, Local, Namespace, Origin
 from engine.trace.signals import Unsupported
 from engine.trace.values.base import Value
 from engine.trace.values.functions import CellValue
@@ -196,7 +196,53 @@ def _may_share(a: TensorValue, b: TensorValue) -> bool:
 
 def changes_inputs(tx: Tracer) -> bool:
     """Whether the graph changes an input in place."""
-    return tx.gives_data or any(v.fake.is_inference() or v.fake._version != version for v, version in tx.input_tensors)
+    return (
+        tx.gives_data
+        or any(v.fake.is_inference() or v.fake._version != version for v, version in tx.input_tensors)
+        or not _running_statistics(tx).isdisjoint(id(v.fake) for v, _ in tx.input_tensors)
+    )
+
+
+def _updates(name: str, node: torch.fx.Node) -> bool:
+    """Whether a normalisation computes the statistics of its input: its sixth argument in every spelling."""
+    given = node.args[5] if len(node.args) > 5 else None
+    for word in ("training", "use_input_stats"):
+        given = node.kwargs.get(word, given)
+    return "instance_norm" in name if given is None else bool(given)
+
+
+def _running_statistics(tx: Tracer) -> set[int]:
+    """Ids of tensors that normalisations update without counting it as a change: what they take besides their input and needs no gradient."""
+    found: set[int] = set()
+    for node in tx.graph.graph.nodes:
+        name = str(getattr(node.target, "__name__", node.target))
+        if node.op == "call_function" and ("batch_norm" in name or "instance_norm" in name) and _updates(name, node):
+            given = (a.meta.get("example_value") for a in node.all_input_nodes[1:])
+            found.update(id(t) for t in given if isinstance(t, torch.Tensor) and not t.requires_grad)
+    return found
+
+
+def changed_inputs(tx: Tracer) -> list[Origin] | None:
+    """Inputs that the graph changes in place, where putting their numbers back undoes all of that; None where it does not."""
+    if tx.gives_data or _written_as_data(tx):
+        return None
+    found: list[Origin] = []
+    statistics = _running_statistics(tx)
+    for value, version in tx.input_tensors:
+        fake, held = value.fake, value.held
+        if fake.is_inference():
+            return None
+        if fake._version == version and id(fake) not in statistics:
+            continue
+        if value.origin is None or held is None or fake.requires_grad or held.requires_grad or not is_plain(held):
+            return None
+        found.append(value.origin)
+    return found
+
+
+def is_plain(tensor: torch.Tensor) -> bool:
+    """Whether a tensor is a strided one of torch's own class, of which a copy holds all that an operation changes."""
+    return type(tensor) in (torch.Tensor, torch.nn.Parameter, torch.nn.Buffer) and tensor.layout is torch.strided
 
 
 def shares_new_history(tx: Tracer) -> bool:

@@ -84,6 +84,17 @@ def rewinding(generator: random.Random) -> Callable[[], None]:
     return functools.partial(generator.setstate, generator.getstate())
 
 
+def restoring(tensor: torch.Tensor) -> Callable[[], None]:
+    """What puts the numbers that a tensor holds now back into it."""
+    kept = tensor.detach().clone()
+
+    def restore() -> None:
+        with torch.no_grad():
+            tensor.copy_(kept)
+
+    return restore
+
+
 def grad_context(cls: Any, mode: bool, before: bool | None) -> Any:
     """``torch.no_grad`` and its like, without switching grad mode; entered when ``before``, the mode to return to, is given."""
     made = object.__new__(cls)

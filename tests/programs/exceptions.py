@@ -146,3 +146,47 @@ def unbound_local(x):
     if x.shape[0] == 99:
         y = x
     return y
+
+
+@program(
+    lambda: (torch.randn(3, 4), torch.tensor([1, 2, 3])),
+    lambda: (torch.randn(3, 4), torch.tensor([1, 2, 9])),
+    lambda: (torch.randn(3, 4), torch.tensor([0, 0, 0])),
+    steady=False,
+)
+class NormThenLookup(torch.nn.Module):
+    """Statistics that a normalisation has updated before another operation raises are updated once, and the handler runs."""
+
+    def __init__(self):
+        super().__init__()
+        self.norm = torch.nn.BatchNorm1d(4)
+        self.table = torch.nn.Embedding(5, 4)
+        self.said = ()
+
+    def forward(self, x, index):
+        y = x
+        try:
+            y = self.norm(x)
+            return y + self.table(index), self.norm.running_mean * 1
+        except IndexError as error:
+            self.said = (*self.said, str(error))
+            return y, self.norm.running_mean * 1
+        finally:
+            self.said = (*self.said, "left")
+
+
+@program(
+    lambda: (torch.zeros(5), torch.tensor([1, 2]), []),
+    lambda: (torch.zeros(5), torch.tensor([1, 7]), []),
+)
+def change_then_raise(x, index, log):
+    """An argument changed in place before the graph raises is changed once when the handler sees it."""
+    try:
+        x.add_(1)
+        y = torch.ones(5)[index]
+        x.mul_(y.sum())
+    except IndexError:
+        log.append(x.sum())
+    finally:
+        log.append("left")
+    return x * 2, log
