@@ -110,6 +110,15 @@ class _Work:
         if self.session is not None:
             self.record = replace(self.record, **fields)
 
+    def was_cancelled(self) -> bool:
+        """Whether a person asked to stop compiling."""
+        return self.session is not None and self.session.is_cancelled
+
+    def left_to_python(self) -> TracedFrame:
+        """The frame untraced: compiling was cancelled."""
+        self.tell(trace=TraceRecord())
+        return TracedFrame(None, (), TraceRecord())
+
     def fail(self, stage: str, error: BaseException, fallback: str) -> None:
         """Note that a stage of ours failed."""
         sentence = f"{stage} failed: {type(error).__name__}: {str(error).strip().splitlines()[0] if str(error).strip() else ''}".rstrip(
@@ -203,8 +212,14 @@ class Pipeline:
 
     def _trace(self, request: FrameRequest, work: _Work) -> TracedFrame:
         steps = work.session is not None and work.session.level == "steps"
+        if work.was_cancelled():
+            return work.left_to_python()
         try:
             traced = trace_frame(request, self.options, steps=steps)
+        except KeyboardInterrupt:
+            if not work.was_cancelled():
+                raise
+            return work.left_to_python()
         except errors.GraphBreak as error:
             work.tell(trace=TraceRecord(breaks=(error.record,)))
             raise
@@ -263,6 +278,11 @@ class Pipeline:
         backend = self.options.backend
         try:
             return self._by_backend(backend, slot, work)
+        except KeyboardInterrupt:
+            if not work.was_cancelled():
+                raise
+            self._tell_fx(slot, work)
+            return eager_run(slot.graph)
         except Exception as error:
             if self.options.fullgraph and callable(backend_callable(backend)):
                 raise errors.BackendError(backend_name(backend), str(error), _stack_of(slot)) from error

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import _thread
 import contextvars
+import re
 import signal
 import sys
 import threading
@@ -19,6 +20,9 @@ from notebook_ext.display import has_widgets
 AFTER = 0.7
 """Seconds of compiling before the line appears: it must be there within one second."""
 EVERY = 0.15
+CANCELLED = "Cancelled: what was not compiled by then ran as plain Python, with the same results. Run the cell again to compile it."
+_TUNING = re.compile(r"tuning (\d+): (\d+) ways to compute \w+:(\w+)/\w+:(\w+)")
+"""What the stage says while kernels are measured against each other."""
 
 
 class Line(Protocol):
@@ -60,7 +64,7 @@ class Progress:
                 now = time.monotonic()
                 since = None if not stage and line is None else since or now
                 if since is not None and now - since >= AFTER:
-                    line = line or open_line(self._shell)
+                    line = line or open_line(self._shell, self._session)
                     line.say(sentence(self._session, stage, now - since))
         finally:
             if line is not None:
@@ -69,6 +73,12 @@ class Progress:
 
 def sentence(session: Session, stage: str, seconds: float) -> str:
     """``Compiling GPT.forward: lowering, 3 s``; between compilations, that the cell is running."""
+    if tuning := _TUNING.fullmatch(stage):
+        count, ways, frame, node = tuning.groups()
+        name = next((f.name for f in session.frames if f.id == frame), "the cell")
+        return (
+            f"Compiling {name}: question {count}, measuring {ways} ways to compute {node} on the GPU, {seconds:.0f} s"
+        )
     word, _, compilation = stage.partition(" ")
     frame = compilation.partition("/")[0]
     name = next((f.name for f in session.frames if f.id == frame), "")
@@ -81,22 +91,23 @@ def sentence(session: Session, stage: str, seconds: float) -> str:
     return f"{verb} {name or 'the cell'}{doing}, {seconds:.0f} s"
 
 
-def open_line(shell: InteractiveShell) -> Line:
+def open_line(shell: InteractiveShell, session: Session) -> Line:
     """The best line that this shell can show."""
     if has_widgets(shell):
-        return WidgetLine(shell)
+        return WidgetLine(shell, session)
     return TerminalLine()
 
 
 class WidgetLine:
     """The line and its button as widgets. Their output is emptied at the end, so that a saved notebook keeps no dead view."""
 
-    def __init__(self, shell: InteractiveShell) -> None:
+    def __init__(self, shell: InteractiveShell, session: Session) -> None:
         import ipywidgets
 
         self._label = ipywidgets.Label()
-        self._button = ipywidgets.Button(description="Cancel", tooltip="Interrupt the cell", layout={"width": "auto"})
-        self._button.on_click(lambda _: interrupt())
+        tooltip = "Stop compiling: the cell goes on as plain Python. Again: interrupt the cell"
+        self._button = ipywidgets.Button(description="Cancel", tooltip=tooltip, layout={"width": "auto"})
+        self._button.on_click(lambda _: cancel(session))
         answer_while_busy(self._button)
         can_cancel = getattr(getattr(shell, "kernel", None), "_supports_kernel_subshells", False)
         self._hint = "" if can_cancel else " (interrupt the kernel to cancel)"
@@ -144,6 +155,15 @@ def answer_while_busy(widget: Any) -> None:
     came from, which is the busy shell. Without a note of where it came from, it leaves the message where it was sent.
     """
     vars(widget.comm).pop("_reply_subshell_id", None)
+
+
+def cancel(session: Session) -> None:
+    """Stop compiling, from any thread: the rest of the cell runs as plain Python. Where nothing is being compiled, or the second time, interrupt the cell."""
+    is_first = not session.is_cancelled
+    session.is_cancelled = True
+    if is_first:
+        session.add_note(CANCELLED)
+    interrupt()
 
 
 def interrupt() -> None:

@@ -114,6 +114,8 @@ class Session:
         self.seconds = 0.0
         self.started = time.perf_counter()
         self.calls_dropped = 0
+        self.is_cancelled = False
+        """Whether a person asked to stop compiling: what is not compiled yet then runs as plain Python."""
         self.stage = ""
         """The stage at work right now ("lowering 0/0"), for progress; empty when idle."""
         self._lock = threading.RLock()

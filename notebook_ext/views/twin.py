@@ -18,16 +18,20 @@ from notebook_ext.views.recompiles import recompiles
 from notebook_ext.views.summary import groups, has_graph, summary
 from notebook_ext.views.text import clean, one_line, plural, seconds, without_paths
 from notebook_ext.views.timings import timings
+from notebook_ext.views.twin_stages import Table, backward_table, detail_tables, line_tables
 
 MAX_ROWS = 60
 """Rows kept of one table."""
-MAX_NODES = 60
+MAX_STAGE_ROWS = 24
+"""Rows kept of a table about one stage of one compilation."""
+MAX_NODES = 40
 """Nodes kept of one picture."""
 MAX_LINES = 120
 """Lines kept of one text."""
 
 CODE = "margin:4px 0;padding:6px 8px;background:#f7f7f7;color:#1f1f1f;border:1px solid #d0d0d0;overflow-x:auto;font:12px/17px monospace;white-space:pre"
-CELL = "padding:1px 10px 1px 0;text-align:left;vertical-align:top;border-bottom:1px solid rgba(128,128,128,.35)"
+CELL = "text-align:left;vertical-align:top"
+ROW = "background:none;border-bottom:1px solid #8888"
 HUES = ("#666666", "#0b63a5", "#b04500", "#00705a", "#8f3f78", "#735700", "#4b5966")
 
 
@@ -114,15 +118,18 @@ def _sections(session: Session, timed: bool) -> Iterator[Section]:
     yield from _recompile_sections(session, timed)
     yield from _source_sections(session)
     yield from _kernel_sections(session)
-    for group in groups(session):
-        first = next((c for c in group.compilations if has_graph(c)), None)
-        if first is not None:
-            yield from _graph_sections(session, first)
+    firsts = [c for g in groups(session) if (c := next(filter(has_graph, g.compilations), None)) is not None]
+    for first in firsts:
+        yield from _stage_sections(line_tables(session, first))
+        yield from _graph_sections(session, first)
+    yield from _stage_sections([backward_table(session)])
     for group in groups(session):
         if group.compilations:
             yield from _guard_sections(session, group.compilations[0])
     if timed:
         yield from _timing_sections(session)
+    for first in firsts:
+        yield from _stage_sections(detail_tables(session, first))
     yield from _triton_sections(session)
 
 
@@ -169,7 +176,8 @@ def _recompile_sections(session: Session, timed: bool) -> Iterator[Section]:
                 why = "; ".join(f"{r['entry']} rejected: {r['short']}" for r in column["rejections"]) or "first call"
                 entry = next((e for e in lane["entries"] if e["id"] == column["entry"]), None)
                 cost = [seconds(entry["seconds"]) if entry else ""] if timed else []
-                rows.append([lane["name"], f"{column['first']}", column["inputs"], why, *cost])
+                name = places.frame_name(session, lane["frame"], 80)
+                rows.append([name, f"{column['first']}", column["inputs"], why, *cost])
     if rows:
         heads = ["Function", "Call", "Inputs", "Why", *(["Time"] if timed else [])]
         yield Section(f"Compilations ({len(rows)})", _table(heads, rows))
@@ -221,6 +229,12 @@ def _kernel_sections(session: Session) -> Iterator[Section]:
     if rows:
         heads = ["Entry", "Kernel", "Fused nodes", "Grid", "Bytes moved", "Registers", "Spills", "Checked"]
         yield Section(f"Kernels ({len(rows)})", _table(heads, rows))
+
+
+def _stage_sections(tables: Iterable[Table]) -> Iterator[Section]:
+    for title, heads, rows in tables:
+        if rows:
+            yield Section(f"{title} ({len(rows)})", _table(heads, rows, MAX_STAGE_ROWS))
 
 
 def _graph_sections(session: Session, compilation: CompilationRecord) -> Iterator[Section]:
@@ -312,14 +326,13 @@ def _badge(number: int) -> str:
     return f'<span style="background:{hue};color:#fff"><b>{number or "":>3}</b></span> '
 
 
-def _table(heads: list[str], rows: list[list[str]]) -> str:
+def _table(heads: list[str], rows: list[list[str]], limit: int = MAX_ROWS) -> str:
     head = "".join(f'<th style="{CELL}">{_text(h)}</th>' for h in heads)
     body = "".join(
-        "<tr>" + "".join(f'<td style="{CELL}">{_text(c)}</td>' for c in row) + "</tr>" for row in rows[:MAX_ROWS]
+        f'<tr style="{ROW}">' + "".join(f'<td style="{CELL}">{_text(c)}</td>' for c in row) + "</tr>"
+        for row in rows[:limit]
     )
-    return (
-        f'<table style="border-collapse:collapse;font-size:12px"><tr>{head}</tr>{body}</table>{_cut(len(rows), "row")}'
-    )
+    return f'<table style="border-collapse:collapse;font-size:12px"><tr style="{ROW}">{head}</tr>{body}</table>{_cut(len(rows), "row", limit)}'
 
 
 def _cut(count: int, word: str, limit: int = MAX_ROWS) -> str:

@@ -1,4 +1,4 @@
-"""The explorer as one HTML file: the same front end with all parts in the page, no kernel and no network."""
+"""What a page with an explorer and no kernel is made of: the same front end, a model that stands in for the kernel's, no network."""
 
 from __future__ import annotations
 
@@ -6,9 +6,6 @@ import json
 from html import escape
 from typing import Any
 
-from engine.records.session import Session
-from notebook_ext.views.explorer import HERE, Others, all_parts, overview
-from notebook_ext.views.private import private_note
 from notebook_ext.views.text import one_line
 from notebook_ext.widgets.assets import module_text, style_text
 
@@ -32,16 +29,6 @@ _MODULE = """<script type="module">
 {shim}
 </script></body></html>
 """
-
-_SHIM = """
-const data = JSON.parse(document.getElementById("data").textContent);
-const model = pageModel(data);
-model.send = (message) => {
-  const told = message.type === "part" ? { type: "part", key: message.key, data: data.parts[message.key] } : { type: "say", text: "This page has no kernel: run the notebook for that." };
-  if (message.type !== "part" || told.data !== undefined) model.tell("msg:custom", told);
-};
-"""
-
 
 _MODEL = """
 // The place in hand stands in the address, where the page has one of its own.
@@ -85,20 +72,6 @@ def head_html(title: str) -> str:
 def module_html(model: str) -> str:
     """The end of a page: the front end, and the script that defines its ``model``."""
     return _MODULE.format(module=_as_constant(module_text()), shim=_scoped(model + _START + _MODEL))
-
-
-def standalone_html(
-    session: Session,
-    title: str = "Compilation explorer",
-    others: Others | None = None,
-    name: str = HERE,
-    view: str = "",
-) -> str:
-    """One self-contained page that shows the session, beside ``others``; opens from disk, offline, in light or dark."""
-    data = {"overview": overview(session, others, name), "parts": all_parts(session, others, name), "view": view}
-    element = f'<script type="application/json" id="data">{script_safe(data)}</script>\n'
-    note = f'<p class="private">{escape(private_note(session))}</p>\n'
-    return head_html(title) + note + element + module_html(_SHIM)
 
 
 def script_safe(data: Any) -> str:

@@ -67,11 +67,11 @@ def tab(browser: Any) -> Iterator[Callable[[int], Tab]]:
 @pytest.fixture
 def explorer(tab: Callable[[int], Tab], tmp_path: pathlib.Path) -> Callable[..., Any]:
     """Opens the page that shows a session; returns Playwright's page."""
-    from notebook_ext.widgets.page import standalone_html
+    from tests.browser.pages import page_text
 
     def show(session: Any, theme: str = "light", width: int = 1200, **beside: Any) -> Any:
         path = tmp_path / "explorer.html"
-        text = standalone_html(session, **beside)
+        text = page_text(session, **beside)
         # Tests that need a second widget, or one with a model of their own, make it with this.
         text = text.replace(
             "{\nconst data =", "{\nwindow.again = (model, el) => explorer.render({ model, el });\nconst data ="

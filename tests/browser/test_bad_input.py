@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from engine.records.bytecode import SourceFile
-from notebook_ext.widgets.page import standalone_html
+from tests.browser.pages import page_text
 from tests.browser.test_explorer import VIEWS, open_view, press
 from tests.notebook_ext.sessions import head_session
 
@@ -36,7 +36,7 @@ def test_a_megabyte_in_one_line_is_shown_and_stays_inert(explorer: Show) -> None
     session._files[file.id] = SourceFile(
         file.id, file.name, file.text + "\nx = '" + "y" * 1_000_000 + "'", file.first_line
     )
-    assert len(standalone_html(session)) < 9_000_000
+    assert len(page_text(session)) < 9_000_000
     page = explorer(session)
     for view in VIEWS:
         open_view(page, view)

@@ -7,10 +7,14 @@ import re
 from dataclasses import replace
 
 import pytest
+import torch
 
+import engine
 from engine.records.trace import TraceRecord
 from notebook_ext.views.twin import static_html, static_text, summary_html
-from tests.notebook_ext.sessions import empty_session, head_session, hostile_session, large_session
+from tests.notebook_ext.sessions import empty_session, head_session, hostile_session, large_session, verified_session
+from tests.notebook_ext.test_views_backward import recorded
+from tests.notebook_ext.traces import onion_session, steps_session
 
 ALLOWED = {"details", "summary", "div", "p", "b", "pre", "span", "table", "tr", "th", "td", "ul", "li", "img"}
 
@@ -90,3 +94,33 @@ def test_source_lines_carry_their_numbers() -> None:
     """The badge of a line is the number that the widget gives it."""
     text = static_html(head_session())
     assert re.search(r"<b>  3</b></span> <span[^>]*>   12 </span>        p = torch\.softmax", text)
+
+
+def test_every_view_has_its_twin() -> None:
+    """Lines with their nodes and kernels, layers, what is saved, graphs with their passes, fusion, steps and captured backwards stand in tables."""
+    engine.reset()
+    with engine.record() as trained:
+        engine.compile(lambda x, w: (x @ w).tanh().exp(), backend="aot_eager")(
+            torch.ones(4, 8), torch.ones(8, 8, requires_grad=True)
+        )
+    text = "".join(map(static_html, (steps_session(), onion_session(), verified_session(), trained)))
+    for title in (
+        "Graph breaks",
+        "Compilations",
+        "Lines and what became of them",
+        "Layers around the graph",
+        "Between forward and backward",
+        "Graphs, entry",
+        "Fusion decisions",
+        "Steps of the tracer",
+        "Kernels",
+        "Guards of entry",
+        "Compile times",
+        "Triton of",
+    ):
+        assert f'<summary style="cursor:pointer">{title}' in text, title
+
+
+def test_captured_backwards_stand_in_the_twin() -> None:
+    """Each capture with what it holds and why it was captured, as the Backward view says."""
+    assert "Captured backwards" in static_html(recorded("aot_eager"))

@@ -1,0 +1,31 @@
+"""The line that is shown while a cell compiles for long."""
+
+from __future__ import annotations
+
+import pytest
+
+from notebook_ext.progress import sentence
+from tests.notebook_ext.sessions import head_session
+
+
+@pytest.mark.parametrize(
+    ("stage", "told"),
+    [
+        ("lowering 0/0", "Compiling Head.forward: lowering, 3 s"),
+        ("compile 0/0", "Compiling Head.forward, 3 s"),
+        ("verify", "Checking the cell, 3 s"),
+        ("", "Running the cell, 3 s"),
+        ("compare", "Running the same calls through torch.compile, 3 s"),
+        (
+            "tuning 2: 5 ways to compute aten:0/0:mm_1",
+            "Compiling Head.forward: question 2, measuring 5 ways to compute mm_1 on the GPU, 3 s",
+        ),
+        (
+            "tuning 2: 5 ways to compute aten:9/0:mm",
+            "Compiling the cell: question 2, measuring 5 ways to compute mm on the GPU, 3 s",
+        ),
+    ],
+)
+def test_the_line_says_what_is_at_work(stage: str, told: str) -> None:
+    """The stage by name and whose it is; while kernels are measured against each other, how many and for which node."""
+    assert sentence(head_session(), stage, 3.0) == told
