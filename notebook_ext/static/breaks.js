@@ -71,7 +71,7 @@ export class BreaksView {
   #break(b, i) {
     return h(
       "section",
-      { class: "card" + (i === this.at ? " sel" : ""), "aria-current": i === this.at ? "true" : null, onclick: () => { this.at = i; this.draw(); this.frame.focus(); } },
+      { class: "card" + (i === this.at ? " sel" : ""), "aria-current": i === this.at ? "true" : null, onclick: (/** @type {Event} */ e) => { if (/** @type {Element} */ (e.target).closest("button")) return; this.at = i; this.draw(); this.frame.focus(); } },
       h("p", {}, h("b", {}, `${b.root}, ${b.place || "unknown line"}: `), b.title, b.skipped ? h("span", { class: "bad" }, "  the whole frame ran as Python") : null, b.times > 1 ? h("span", { class: "mut" }, `  met ${b.times} times`) : null),
       b.pointed ? h("pre", { class: "code" }, b.pointed) : b.what ? h("pre", { class: "code" }, b.what) : null,
       b.stack.length ? h("p", { class: "mut" }, "Called from ", b.stack.join(" → ")) : null,

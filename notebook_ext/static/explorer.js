@@ -33,12 +33,16 @@ class Coming {
     this.keys = [];
     this.el = h("p", { class: "mut pad" }, "Loading …");
     /** @type {string[]} */
-    this.where = [];
+    this.wanted = [];
   }
 
   /** @param {...string} where */
   open(...where) {
-    if (where.length) this.where = where;
+    if (where.length) this.wanted = where;
+  }
+
+  where() {
+    return this.wanted;
   }
 
   draw() {}
@@ -120,7 +124,7 @@ export class Frame {
     const waiting = this.made.get(id), url = URL.createObjectURL(new Blob([text], { type: "text/javascript" }));
     try {
       if (!VIEWS.has(id)) (await import(url)).default(SHARED);
-      if (this.view === waiting && waiting instanceof Coming) this.open(id, ...waiting.where);
+      if (this.view === waiting && waiting instanceof Coming) this.open(id, ...waiting.wanted);
     } catch (error) {
       this.say(`This view could not be loaded: ${error}`);
     } finally {

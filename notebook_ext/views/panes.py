@@ -107,7 +107,7 @@ class Panes:
         trace = self.compilation.trace
         for step in trace.instructions if trace else ():
             up = self._source_row(step.span)
-            text = f"{step.opname:<20} {one_line(step.argument, 60)}".rstrip()
+            text = f"{one_line(step.opname, 40):<20} {one_line(step.argument, 60)}".rstrip()
             pane.rows.append(Row(text, str(step.offset), up, mark=self._mark(step.span)))
         if not pane.rows:
             pane.empty = "No bytecode was recorded for this compilation."

@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 
 from engine.records.graph import EditRecord, GraphRecord, NodeRecord, PassRecord
 from engine.records.session import CompilationRecord
+from notebook_ext.views.text import one_line
 
 _STATEMENT = re.compile(r"(\w+) = (.*)", re.DOTALL)
 _WORD = re.compile(r"(?<![\w.\"'])([A-Za-z_]\w*)(?!\w|\(|\s*=(?!=))")
@@ -44,8 +45,12 @@ def snapshots(record: CompilationRecord) -> list[Snapshot]:
             if not is_kept(told):
                 continue
             if number == 1 or not is_kept(passes[number - 2]):
-                found.append(Snapshot(f"{graph.stage}@{number - 1}", f"{graph.stage} before {told.name}", number - 1))
-            found.append(Snapshot(f"{graph.stage}@{number}", f"{graph.stage} after {told.name}", number))
+                found.append(
+                    Snapshot(
+                        f"{graph.stage}@{number - 1}", one_line(f"{graph.stage} before {told.name}", 60), number - 1
+                    )
+                )
+            found.append(Snapshot(f"{graph.stage}@{number}", one_line(f"{graph.stage} after {told.name}", 60), number))
     return found
 
 

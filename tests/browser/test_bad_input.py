@@ -8,10 +8,13 @@ from typing import Any
 
 import pytest
 
+from engine.records.aot import AotRecord, Moment, Passage, ValueFacts, WrapperAction, WrapperRecord
 from engine.records.bytecode import SourceFile
+from engine.records.graph import EditRecord, PassRecord
+from engine.records.trace import BreakRecord, TraceRecord
 from tests.browser.pages import page_text
 from tests.browser.test_explorer import VIEWS, open_view, press
-from tests.notebook_ext.sessions import head_session
+from tests.notebook_ext.sessions import HOSTILE, head_session, hostile_session
 
 pytestmark = pytest.mark.browser
 
@@ -74,3 +77,38 @@ def test_a_kernel_that_does_not_answer_is_told_of(explorer: Show) -> None:
     page.clock.run_for(10_000)
     assert "The kernel has not answered yet" in page.locator("#silent .say").inner_text()
     assert page.locator("#silent .sum").inner_text() != ""
+
+
+def test_hostile_text_in_what_finds_copies_and_plays_is_inert(explorer: Show) -> None:
+    """Markup and terminal escapes in passes, contents, breaks and symbols, found, copied and played: text everywhere, and no escape is left."""
+    session = hostile_session()
+    first = session.compilations[0]
+    lines = ("x", f"y = {HOSTILE!r}(x)", "return (y,)")
+    told = PassRecord(
+        HOSTILE, 3, 3, 1, 1, (HOSTILE,), (HOSTILE,), True, (EditRecord(1, 1, (f"z = {HOSTILE}(x)",)),), lines
+    )
+    passage = Passage((Moment("call", "in", ((HOSTILE, HOSTILE),)), Moment(HOSTILE, "out", ((HOSTILE, HOSTILE),))))
+    action = WrapperAction(HOSTILE, HOSTILE, HOSTILE)
+    aot = AotRecord(
+        "inference", (ValueFacts(HOSTILE, "input", (HOSTILE,)),), (WrapperRecord(HOSTILE, (action,)),), HOSTILE
+    )
+    stopped = BreakRecord(HOSTILE, HOSTILE, HOSTILE, HOSTILE, (HOSTILE,), before=HOSTILE, after=HOSTILE)
+    session.put(
+        replace(
+            first,
+            graphs=(replace(first.graphs[0], passes=(told,)), *first.graphs[1:]),
+            aot=aot,
+            passages=(passage,),
+            trace=replace(first.trace or TraceRecord(), breaks=(stopped,)),
+        )
+    )
+    page = explorer(session)
+    for view in VIEWS:
+        open_view(page, view)
+        press(page, "ArrowDown ArrowRight p r y")
+        press(page, ":")
+        page.keyboard.type("script")
+        page.keyboard.press("Escape")
+        assert page.locator(".lm img, .lm script").count() == 0
+        assert "\x1b" not in page.locator(".lm").inner_text()
+    assert page.evaluate("window.pwned") is None

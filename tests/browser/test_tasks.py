@@ -13,7 +13,7 @@ import torch
 import engine
 from engine import api
 from engine.records.session import Session
-from tests.browser.test_explorer import press
+from tests.browser.test_explorer import press, said
 
 pytestmark = pytest.mark.browser
 
@@ -131,3 +131,52 @@ def test_what_changed_between_two_runs(explorer: Show, sessions: tuple[Session, 
     told = press(page, "Enter")
     assert "tanh" in told.split("became")[0]
     assert "softmax" in told.split("became")[1]
+
+
+# The same five by mouse alone.
+
+
+def test_by_mouse_which_line_breaks_the_graph(explorer: Show, sessions: tuple[Session, Session]) -> None:
+    """A click on the summary's break opens its card, its button the line."""
+    page = explorer(sessions[0])
+    page.locator('.lm .sum [data-target^="breaks"]').click()
+    page.locator(".lm .card button", has_text="Show in linked view").first.click()
+    assert "Line 12" in said(page)
+    assert "The graph breaks here" in said(page)
+
+
+def test_by_mouse_which_guard_failed(explorer: Show, sessions: tuple[Session, Session]) -> None:
+    """The tab opens with the failure in hand; its button leads back to it from elsewhere."""
+    page = explorer(sessions[0])
+    page.locator('.lm .tabs [data-view="guards"]').click()
+    page.locator(".lm .guards .ctx button", has_text="p").first.click()
+    page.locator(".lm .guards .ctx button", has_text="First failure").click()
+    assert "expected [4, 16], got [6, 16]" in said(page)
+
+
+def test_by_mouse_what_to_do_about_it(explorer: Show, sessions: tuple[Session, Session]) -> None:
+    """The summary's recompile opens the miss, whose first remedy is code."""
+    page = explorer(sessions[0])
+    page.locator('.lm .sum [data-target^="recompiles"]').first.click()
+    assert "x.size(0) 4 -> 6" in said(page)
+    assert "mark_dynamic(x, 0)" in page.locator(".lm .recompiles .fixes li").first.inner_text()
+
+
+def test_by_mouse_which_kernel_a_line_went_into(explorer: Show, sessions: tuple[Session, Session]) -> None:
+    """A click on the line of the sigmoid lights up lines of one Triton kernel; a click on one of them names the line again."""
+    page = explorer(sessions[0])
+    page.locator('.lm section[data-pane="source"] .r', has_text="torch.sigmoid").click()
+    assert "PTX" in said(page)
+    page.locator('.lm section[data-pane="triton"] .r.hit').first.click()
+    assert "→ line 11" in said(page)
+
+
+def test_by_mouse_what_changed_between_two_runs(explorer: Show, sessions: tuple[Session, Session]) -> None:
+    """The tab lists functions; a click takes the one that differs, its button shows the operation that was another."""
+    after, before = sessions
+    page = explorer(after, others={"the run before": before}, name="this run")
+    page.locator('.lm .tabs [data-view="compare"]').click()
+    page.locator('.lm .compare [aria-label="Functions"] tbody tr', has=page.locator("td.new")).last.click()
+    page.locator(".lm .changes button", has_text="Compare its entries").click()
+    assert "tanh" in said(page).split("became")[0]
+    assert "softmax" in said(page).split("became")[1]
