@@ -13,7 +13,7 @@ from engine.ir.unbacked import is_unbacked
 from engine.trace.graph_builder import emit
 from engine.trace.signals import Unsupported
 from engine.trace.values.base import Const, NotConstant, Value, force
-from engine.trace.values.refusals import has_method, refuse_arguments, refuse_operands
+from engine.trace.values.refusals import has_method, is_not_implemented, refuse_arguments, refuse_operands
 from engine.trace.values.shown import shown
 
 if TYPE_CHECKING:
@@ -417,8 +417,15 @@ _OPERATOR_METHODS = {f"__{name}__": symbol for symbol, (_, name) in (*BINARY.ite
 _COMPARE_METHODS = {entry[1]: symbol for symbol, entry in COMPARE.items()}
 
 
+_BY_NAME = frozenset((*_OPERATOR_METHODS, *_COMPARE_METHODS, "__rmul__"))
+
+
 def operator_method(tx: Tracer, of: Value, name: str, args: list[Value], kwargs: dict[str, Value]) -> Value:
     """A special method called by its name on a builtin container, or any other method on constants."""
+    if len(args) == 1 and name in _BY_NAME and is_not_implemented(tx, of, name, args[0]):
+        return Const(NotImplemented)
+    if name == "__rmul__" and len(args) == 1:
+        return binary(tx, "*", of, args[0])
     if name in _OPERATOR_METHODS and len(args) == 1:
         return binary(tx, _OPERATOR_METHODS[name], of, args[0])
     if name in _COMPARE_METHODS and len(args) == 1:

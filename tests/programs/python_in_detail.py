@@ -242,3 +242,20 @@ def wrong_arguments_of_iterators(x):
         except (TypeError, ValueError) as error:
             said.append(str(error))
     return x + 1, said
+
+
+@program(one)
+def operators_called_by_their_names(x):
+    """Methods of operators leave to the other operand what they do not take, and say what they refuse as Python says it."""
+    said = [set().__or__([]), {}.__or__(3), [].__eq__(3), {1}.__sub__([1]), [1].__rmul__(2), [1].__mul__(2)]
+    for call in (
+        lambda: [].__mul__("a"),
+        lambda: (1,).__mul__("a"),
+        lambda: set().update(x=1),
+        lambda: frozenset().union(x=1),
+    ):
+        try:
+            call()
+        except TypeError as error:
+            said.append(str(error))
+    return x + 1, said

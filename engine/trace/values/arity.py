@@ -185,6 +185,6 @@ def check_method_arity(tx: Tracer, cls: type, name: str, args: list[Value], kwar
     if arity is None or arity.fits(len(args) + 1, kwargs):
         return
     try:
-        getattr(make(), name)(*[object()] * len(args), **dict.fromkeys(kwargs, object()))
+        method(make(), *[object()] * len(args), **dict.fromkeys(kwargs, object()))
     except TypeError as error:
         raise tx.user_exception(error) from error

@@ -85,12 +85,23 @@ def refuse_operands(tx: Tracer, function: Callable[..., Any], *operands: Value) 
         raise tx.user_exception(error) from error
 
 
+def is_not_implemented(tx: Tracer, of: Value, name: str, other: Value) -> bool:
+    """Whether an operator's method, called by its name, leaves the operation to the other operand; its own TypeError is the user's."""
+    stands, given = stand_in(of), stand_in(other)
+    if stands is _UNKNOWN or given is _UNKNOWN or not hasattr(stands, name):
+        return False
+    try:
+        return getattr(type(stands), name)(stands, given) is NotImplemented
+    except TypeError as error:
+        raise tx.user_exception(error) from error
+
+
 def refuse_arguments(tx: Tracer, cls: builtins.type, name: str, count: int, words: list[str]) -> None:
     """Raise the TypeError of a builtin container's method that takes another number of arguments; else nothing."""
     if cls not in _EMPTY:
         return
     try:
-        getattr(_EMPTY[cls](), name)(*[object()] * count, **dict.fromkeys(words))
+        getattr(cls, name)(_EMPTY[cls](), *[object()] * count, **dict.fromkeys(words))
     except TypeError as error:
         if _ABOUT_COUNT.search(str(error)):
             raise tx.user_exception(error) from error
