@@ -45,8 +45,7 @@ class Config:
 
     ``recompile_limit``: cache entries per code object before it is left to Python. ``inline_depth``: nested calls traced into one frame.
     ``instruction_budget``: bytecode instructions traced for one frame before it breaks. ``automatic_dynamic``: a size seen to change becomes a symbol.
-    ``capture_scalar_outputs``: numbers read from tensors (``item()``, ``tolist()``) are symbols of the graph, not breaks; None: where
-    the backend makes no kernels, which cannot hold them, or under ``fullgraph``.
+    ``capture_scalar_outputs``: numbers read from tensors (``item()``, ``tolist()``) are symbols of the graph, not breaks.
     ``capture_dynamic_output_shape_ops``: so are sizes that depend on values (``nonzero``, ``unique``, boolean masks).
     ``debug_assertions``: each call of a compiled graph is held against what the graph was compiled for.
     ``disk_cache``: functional graphs are kept in the user's cache folder, and later processes read them from there (``ENGINE_DISK_CACHE=1``
@@ -57,16 +56,10 @@ class Config:
     inline_depth: int = 1000
     instruction_budget: int = 500_000
     automatic_dynamic: bool = True
-    capture_scalar_outputs: bool | None = None
+    capture_scalar_outputs: bool = True
     capture_dynamic_output_shape_ops: bool = True
     debug_assertions: bool = False
     disk_cache: bool = os.environ.get("ENGINE_DISK_CACHE") == "1"
 
 
 config = Config()
-
-
-def captures_scalars(options: Options) -> bool:
-    """Whether numbers read from tensors become symbols of the graph."""
-    asked = config.capture_scalar_outputs
-    return options.fullgraph or options.backend != "triton" if asked is None else asked

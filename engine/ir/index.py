@@ -38,6 +38,15 @@ def _is_known_one(value: Any) -> bool:
     return bool(statically_known_true(value == 1))
 
 
+def symbols_of(values: Iterable[object]) -> frozenset[str]:
+    """Names of the program's symbols in sizes and numbers."""
+    found: set[str] = set()
+    for value in values:
+        if isinstance(value, sympy.Basic):
+            found.update(map(str, value.free_symbols))
+    return frozenset(found)
+
+
 def product(sizes: Iterable[Size]) -> Size:
     """The product of sizes, 1 for none."""
     total: Size = 1
@@ -212,6 +221,16 @@ class Index:
             elif isinstance(atom, (Div, Mod)):
                 found |= atom.of.variables()
         return frozenset(found)
+
+    def symbols(self) -> frozenset[str]:
+        """Names of the program's symbols in it, sizes of variables included."""
+        found = symbols_of((self.const, *self.terms.values()))
+        for atom in self.terms:
+            if isinstance(atom, (Div, Mod)):
+                found |= atom.of.symbols() | symbols_of((atom.by,))
+            else:
+                found |= symbols_of((atom.size,))
+        return found
 
     def picks(self) -> frozenset[int]:
         """Numbers of the ops whose values it uses."""

@@ -139,6 +139,8 @@ class Program:
     symbols: Mapping[str, tuple[int, int]] = field(default_factory=dict)
     record: LoweringRecord = LoweringRecord(target="")
     reference: torch.fx.GraphModule | None = field(default=None, compare=False, repr=False)
+    told: Mapping[str, tuple[str, int]] = field(default_factory=dict)
+    """Symbols that an ATen call's result tells when the program runs: (its name, dimension), dimension -1 for a number."""
 
     @property
     def kernels(self) -> tuple[KernelSource, ...]:

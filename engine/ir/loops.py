@@ -115,7 +115,8 @@ class Op:
 
 @dataclass(eq=False)
 class Def:
-    """A tensor of the program. ``kind``: "input", "pointwise", "reduction", "scan", "scatter", or "extern" (an ATen call's result).
+    """A tensor of the program. ``kind``: "input", "pointwise", "reduction", "scan", "scatter", "extern" (an ATen call's result), or
+    "number" (an ATen call's result that is no tensor, and tells a symbol).
 
     ``stride`` is the layout that it gets when it is stored. For a reduction ``ranges`` are the sizes reduced over and ``reduction`` is
     "sum", "prod", "max" or "min"; a scan runs along dimension ``axis``. A scatter starts from ``start`` (another Def or a number) and its

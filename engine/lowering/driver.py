@@ -17,16 +17,18 @@ from engine.graph.passes.watch import Watch
 from engine.ir.aot import AotGraph
 from engine.ir.files import file_name, is_cell
 from engine.ir.graph import ROWS_APART, origin_of
-from engine.ir.index import Size, contiguous_strides, is_same, plain
+from engine.ir.index import Size, contiguous_strides, is_same, plain, symbols_of
 from engine.ir.kernel import Program
 from engine.ir.loops import Def
 from engine.ir.tuning import USUAL, Chooser
+from engine.ir.unbacked import is_unbacked
 from engine.lowering.decompose import decompose, is_library, reason_for
 from engine.lowering.fuse import bases, fuse, probed
 from engine.lowering.masks import masks_as_numbers
-from engine.lowering.memory import alone, layout, strided
+from engine.lowering.memory import alone, layout
 from engine.lowering.ops import complex_lowering_of, lowering_of
 from engine.lowering.share import Emit
+from engine.lowering.strides import strided
 from engine.lowering.table import REAL, ExternNode, Lowering, NotLowered, Tensor, dense_stride, parts_like, sizes_of
 from engine.lowering.templates.choose import with_templates
 from engine.lowering.whole import whole
@@ -35,6 +37,28 @@ from engine.records.bytecode import Span
 
 class LoweringError(EngineError):
     """The graph as a whole could not be lowered; results then come from ATen."""
+
+
+aten = torch.ops.aten
+_SIZED = frozenset(
+    (
+        aten.view.default,
+        aten._unsafe_view.default,
+        aten.reshape.default,
+        aten.expand.default,
+        aten.repeat.default,
+        aten.full.default,
+        aten.empty.memory_format,
+        aten.zeros.default,
+        aten.ones.default,
+        aten.new_empty.default,
+        aten.new_full.default,
+        aten.new_zeros.default,
+        aten.new_ones.default,
+        torch.ops.prims.iota.default,
+    )
+)
+"""What takes sizes in a list, or before all else."""
 
 
 @dataclass(frozen=True)
@@ -81,7 +105,8 @@ def lower(
         saved = dict(enumerate(graph.saved, graph.results or 0))
         walk = Walk(graph.compilation, watch.module, graph.stage, saved, refused)
         walk.run()
-        schedule = fuse(walk.low.defs, walk.low.externs, walk.kept(), walk.low.apart)
+        told = {symbol: made for symbol, (made, _) in walk.told.items()}
+        schedule = fuse(walk.low.defs, walk.low.externs, walk.kept(), walk.low.apart, told)
         returned = {v.base for v in walk.outputs if isinstance(v, Tensor)}
         schedule = with_templates(schedule, returned, chooser, functools.partial(alone, walk, target, emit), refused)
         program = layout(walk, schedule, target, emit)
@@ -114,6 +139,8 @@ class Walk:
         self.values: dict[torch.fx.Node, Any] = {}
         self.inputs: list[tuple[str, Any]] = []
         self.symbols: dict[str, tuple[int, int]] = {}
+        self.told: dict[str, tuple[Def, int]] = {}
+        """Symbols that are known once an ATen call was made: its result, and the dimension, -1 for a number."""
         self.outputs: tuple[Any, ...] = ()
         self.unbound: list[tuple[torch.fx.Node, Tensor]] = []
         self.computing = 0
@@ -256,6 +283,10 @@ class Walk:
         if lowering is None:
             return reason_for(node.target, is_complex=is_complex)
         mark = len(self.low.defs)
+        if self._is_fresh(node.meta.get("val")):
+            return "The size of the result is known only when ATen has made it."
+        if any(is_unbacked(n.meta.get("val")) for n in _numbers_of(node)):
+            return "It is given a number that is read from a tensor, of which neither sign nor width is known."
         try:
             _check_devices(node)
             _check_not_empty(node)
@@ -272,6 +303,13 @@ class Walk:
             return f"Its lowering failed ({type(error).__name__}: {error}): ATen runs it."
         self.values[node] = self._renamed(node, result) if isinstance(result, Tensor) else result
         return None
+
+    def _is_fresh(self, value: Any) -> bool:
+        """Whether a result has a size that nothing before tells."""
+        if not isinstance(value, torch.Tensor) or not value._has_symbolic_sizes_strides:
+            return False
+        unknown = symbols_of(sizes_of(value)) - self.symbols.keys() - self.told.keys()
+        return any(s.is_Symbol and str(s) in unknown for s in sizes_of(value) if not isinstance(s, int))
 
     def _renamed(self, node: torch.fx.Node, value: Any) -> Any:
         """Name what holds exactly this node's value after the node."""
@@ -292,17 +330,37 @@ class Walk:
         )
         value = node.meta.get("val")
         tensors: list[Tensor | None] = []
+        if isinstance(value, (torch.SymInt, torch.SymFloat, torch.SymBool)):
+            self._number(node, value, target, args, kwargs)
+            return
         many = isinstance(value, (tuple, list))
         for k, item in enumerate(value if many else (value,)):  # type: ignore[arg-type]
             name = node.name if not many else self.low.name(f"{node.name}_{k}")
             tensors.append(self._result(name, item) if isinstance(item, torch.Tensor) else None)
+            if (made := tensors[-1]) is not None:
+                self._tell(made.base)
         results = tuple(None if t is None else t.base for t in tensors)
         self.low.externs.append(ExternNode(node, target, args, kwargs, results, is_library, reason, self.low.origins))
         self.values[node] = tuple(tensors) if many else tensors[0]
         if not many and results[0] is None and value is not None:
-            raise LoweringError(
-                f"{node.target} gives a number that later operators need; numbers read from tensors are not lowered yet."
-            )
+            raise LoweringError(f"{node.target} gives a {type(value).__name__}, which programs do not hold.")
+
+    def _number(self, node: torch.fx.Node, value: Any, target: Any, args: Any, kwargs: Any) -> None:
+        """A number that is known once ATen has read it from a tensor."""
+        number = Def(node.name, torch.int64, (), (), "number", self.low.origins)
+        reason = "A number is read from a tensor: whoever launches kernels waits for it."
+        self.low.externs.append(ExternNode(node, target, args, kwargs, (number,), True, reason, self.low.origins))
+        self.low.add(number)
+        self.values[node] = self._scalar(value)
+        symbols = [str(s) for s in value.node.expr.free_symbols]
+        if len(symbols) == 1 and symbols[0] not in self.symbols:
+            self.told.setdefault(symbols[0], (number, -1))
+
+    def _tell(self, made: Def) -> None:
+        """Note the sizes that only an ATen call's result tells."""
+        for dim, size in enumerate(made.shape):
+            if not isinstance(size, int) and size.is_Symbol and str(size) not in self.symbols:
+                self.told.setdefault(str(size), (made, dim))
 
     def _result(self, name: str, value: torch.Tensor) -> Tensor:
         if value.layout != torch.strided:
@@ -359,6 +417,14 @@ class Walk:
         )
         self.low.node = None
         return replace(copied, is_complex=value.is_complex)
+
+
+def _numbers_of(node: torch.fx.Node) -> list[torch.fx.Node]:
+    """The symbols that a node is given other than as sizes, which torch has found not to be negative."""
+    given = list(node.all_input_nodes)
+    if node.target in _SIZED:
+        given = [a for a in (*node.args[1:], *node.kwargs.values()) if isinstance(a, torch.fx.Node)]
+    return [n for n in given if isinstance(n.meta.get("val"), (torch.SymInt, torch.SymFloat, torch.SymBool))]
 
 
 def _line(span: Span | None) -> str:

@@ -6,9 +6,12 @@ tensor's body there. Every decision and refusal is kept with its reason.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import Any
+
+from torch.utils import _pytree as pytree
 
 from engine.ir.index import (
     Div,
@@ -22,10 +25,12 @@ from engine.ir.index import (
     is_bijection,
     is_same,
     product,
+    symbols_of,
     unflatten,
     variable,
 )
 from engine.ir.loops import Builder, Coordinates, Def, Demand
+from engine.lowering.strides import strided
 from engine.lowering.table import ExternNode, Tensor
 from engine.records.lowering import Choice, FusionDecision
 
@@ -106,13 +111,20 @@ class Schedule:
     choices: tuple[Choice, ...] = ()
 
 
-def fuse(defs: list[Def], externs: list[ExternNode], kept: set[Def], apart: Collection[Def] = frozenset()) -> Schedule:
+def fuse(
+    defs: list[Def],
+    externs: list[ExternNode],
+    kept: set[Def],
+    apart: Collection[Def] = frozenset(),
+    told: Mapping[str, Def] = MappingProxyType({}),
+) -> Schedule:
     """Assign every computed Def that is needed to a kernel.
 
     ``kept`` are Defs that must be in memory: outputs and arguments of ATen calls. Those ``apart`` are no part of the kernels that read them.
+    ``told`` says by which ATen call's result a symbol becomes known.
     """
     starts = {made.start for made in defs if isinstance(made.start, Def)}
-    scheduler = Scheduler(externs, kept | starts, apart)
+    scheduler = Scheduler(externs, kept | starts, apart, told)
     for made in reversed(defs):
         if made.is_computed:
             scheduler.place(made)
@@ -123,14 +135,21 @@ def fuse(defs: list[Def], externs: list[ExternNode], kept: set[Def], apart: Coll
 class Scheduler:
     """The state of one fusion run."""
 
-    def __init__(self, externs: list[ExternNode], kept: set[Def], apart: Collection[Def] = frozenset()) -> None:
+    def __init__(
+        self,
+        externs: list[ExternNode],
+        kept: set[Def],
+        apart: Collection[Def] = frozenset(),
+        told: Mapping[str, Def] = MappingProxyType({}),
+    ) -> None:
+        self.told = told
         self.groups: list[Group] = []
         self.kept = kept
         self.apart = apart
         self.externs = externs
         self.owner: dict[Def, Group | ExternNode] = {r: e for e in externs for r in e.results if r is not None}
         self.uses: dict[Def, list[ExternNode]] = {}
-        self.inputs: dict[int, set[Def]] = {id(e): set(bases(e)) for e in externs}
+        self.inputs: dict[int, set[Def]] = {id(e): {*bases(e), *self._tell(_symbols_of_call(e), e)} for e in externs}
         for extern in externs:
             for base in self.inputs[id(extern)]:
                 self.uses.setdefault(base, []).append(extern)
@@ -146,8 +165,15 @@ class Scheduler:
         )
 
     def sources(self, step: Group | ExternNode) -> set[Def]:
-        """Defs that a step reads from memory."""
-        return step.sources() if isinstance(step, Group) else self.inputs[id(step)]
+        """Defs that a step reads from memory, and those that tell a symbol that it needs."""
+        if not isinstance(step, Group):
+            return self.inputs[id(step)]
+        return step.sources() | self._tell(_symbols_of_group(step)) if self.told else step.sources()
+
+    def _tell(self, symbols: Iterable[str], apart_from: ExternNode | None = None) -> set[Def]:
+        """The Defs that tell symbols, but for the results of one call."""
+        own = () if apart_from is None else apart_from.results
+        return {self.told[s] for s in symbols if s in self.told and self.told[s] not in own}
 
     def has_path(self, first: Group | ExternNode, last: Group | ExternNode) -> bool:
         """Whether something that ``first`` writes is needed, directly or not, by ``last``."""
@@ -404,12 +430,39 @@ class Scheduler:
             result.append(step)
 
         def first(step: Group | ExternNode) -> int:
-            made = step.stored if isinstance(step, Group) else [r for r in step.results if r is not None]
-            return min((d.position for d in made), default=len(defs))
+            if isinstance(step, Group):
+                return min(d.position for d in step.stored)
+            made = [d.position for d in step.results if d is not None]
+            # A call for its effect alone may be a check of what later steps take for granted.
+            return min(made, default=max((d.position for d in self.sources(step)), default=-1))
 
         for step in sorted(steps, key=first):
             visit(step)
         return tuple(result)
+
+
+def _symbols_of_group(group: Group) -> frozenset[str]:
+    """Symbols that a kernel's sizes and indices hold."""
+    sizes = [v.size for v in group.vars]
+    for made in (*group.members, *group.sources()):
+        sizes += [*made.shape, *made.stride, *made.ranges]
+    indices = (op.index for op in group.builder.ops if op.index is not None)
+    return symbols_of(sizes).union(*(i.symbols() for i in indices))
+
+
+def _symbols_of_call(extern: ExternNode) -> frozenset[str]:
+    """Symbols that an ATen call is given, or by which its results are described."""
+    found: list[object] = []
+    for value in pytree.tree_leaves((extern.args, extern.kwargs)):
+        if isinstance(value, Tensor):
+            placed = strided(value)
+            found += [*value.base.shape, *value.base.stride, *value.shape]
+            found += [] if placed is None else [*placed[0], placed[1]]
+        else:
+            found.append(getattr(getattr(value, "node", None), "expr", value))
+    for made in extern.results:
+        found += [] if made is None else [*made.shape, *made.stride]
+    return symbols_of(found)
 
 
 def bases(extern: ExternNode) -> Iterable[Def]:

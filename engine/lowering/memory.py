@@ -9,13 +9,14 @@ from typing import TYPE_CHECKING, Any, Literal
 import torch
 from torch.utils import _pytree as pytree
 
-from engine.ir.index import Index, Size, Var, contiguous_strides, exact_quotient, flatten, product, unflatten, variable
+from engine.ir.index import Index, Size, Var, flatten, product, symbols_of, unflatten, variable
 from engine.ir.kernel import Buffer, Extern, KernelSource, Launch, Program, Ref, Step
 from engine.ir.loops import WRITES, Builder, Def, LoopKernel, Op, R
 from engine.lowering.cost import bytes_moved, flops
 from engine.lowering.fuse import Group, Schedule, bases
 from engine.lowering.reuse import reuse
 from engine.lowering.share import Emit, Printed
+from engine.lowering.strides import strided
 from engine.lowering.table import ExternNode, Tensor
 from engine.lowering.templates.attention import Attended, kernel_of
 from engine.lowering.templates.choose import Tiled
@@ -62,7 +63,9 @@ def layout(walk: Walk, schedule: Schedule, target: str, emit: Emit) -> Program:
         walk.symbols,
         told,
         walk.module,
+        told={symbol: (made.name, dim) for symbol, (made, dim) in walk.told.items()},
     )
+    _check_known(program)
     record = replace(program.record, wrapper_text=wrapper_text(program), reuses=reuses)
     return replace(program, record=record)
 
@@ -112,7 +115,7 @@ def _attention(step: Attended, walk: Walk, printed: Printed) -> list[Step]:
 
 def _written(step: Group | ExternNode | Tiled | Attended) -> list[Def]:
     if isinstance(step, ExternNode):
-        return [r for r in step.results if r is not None]
+        return [r for r in step.results if r is not None and r.kind != "number"]
     return list(step.fused.stored if isinstance(step, Tiled) else step.stored)
 
 
@@ -125,6 +128,26 @@ def _read(step: Group | ExternNode | Tiled | Attended) -> list[Def]:
 
 def _buffer(made: Def, kind: Literal["input", "intermediate", "output"]) -> Buffer:
     return Buffer(made.name, made.dtype, made.shape, made.stride, kind, made.is_complex)
+
+
+def _check_known(program: Program) -> None:
+    """Refuse a program that needs a symbol which nothing in it tells.
+
+    Raises:
+        ValueError: there is one.
+    """
+    sizes: list[Any] = [s for b in program.buffers.values() for s in (*b.shape, *b.stride)]
+    for step in program.steps:
+        if isinstance(step, Launch):
+            sizes += [*step.kernel.grid, *(a.value for a in step.kernel.args if a.kind == "size")]
+    given = [*program.outputs, *((s.args, dict(s.kwargs)) for s in program.steps if isinstance(s, Extern))]
+    for value in pytree.tree_leaves(given):
+        if isinstance(value, Ref):
+            sizes += [*(value.shape or ()), *(value.stride or ()), value.offset]
+        else:
+            sizes.append(getattr(getattr(value, "node", None), "expr", value))
+    if unknown := symbols_of(sizes) - program.symbols.keys() - program.told.keys():
+        raise ValueError(f"nothing in the graph tells {', '.join(sorted(unknown))}")
 
 
 def _first(values: tuple[str, ...]) -> str:
@@ -147,28 +170,6 @@ def _buffers(walk: Walk, schedule: Schedule) -> dict[str, Buffer]:
         for made in _written(step):
             buffers[made.name] = _buffer(made, "output" if made in returned else "intermediate")
     return buffers
-
-
-def strided(value: Tensor) -> tuple[tuple[Size, ...], Size] | None:
-    """``(strides, offset)`` of a view of something in memory, None where it is no strided view."""
-    if value.mapping is None:
-        is_apart = value.is_complex and not _is_paired(value.base.stride, 0)
-        return None if is_apart else (value.base.stride, 0)
-    variables = tuple(Var(f"v{d}", n) for d, n in enumerate(value.shape))
-    flat = flatten(value.mapping(tuple(variable(v) for v in variables)), value.base.stride)
-    if not flat.terms.keys() <= set(variables):
-        return None
-    usual = contiguous_strides(value.shape)
-    strides = tuple(flat.terms.get(v, 0) if v.size != 1 else usual[d] for d, v in enumerate(variables))
-    negative = any(isinstance(s, int) and s < 0 for s in strides)
-    if negative or (value.is_complex and not _is_paired(strides, flat.const)):
-        return None
-    return strides, flat.const
-
-
-def _is_paired(strides: tuple[Size, ...], offset: Size) -> bool:
-    """Whether real and imaginary parts lie side by side, as complex numbers do."""
-    return strides[-1] == 1 and all(exact_quotient(s, 2) is not None for s in (*strides[:-1], offset))
 
 
 def _ref(value: Tensor) -> Ref:
@@ -287,7 +288,13 @@ def wrapper_text(program: Program) -> str:
         else:
             lines.append("    " + _call_text(step))
             made.update(r for r in step.results if r is not None)
-        dead = [name for name, at in last_use.items() if at == number and program.buffers[name].kind == "intermediate"]
+            told = {s: place for s, place in program.told.items() if place[0] in step.results}
+            lines += [f"    {s} = {name}" + (f".shape[{dim}]" if dim >= 0 else "") for s, (name, dim) in told.items()]
+        dead = [
+            name
+            for name, at in last_use.items()
+            if at == number and name in program.buffers and program.buffers[name].kind == "intermediate"
+        ]
         if dead:
             lines.append(f"    del {', '.join(dead)}")
     lines.append(f"    return ({''.join(_value_text(o) + ', ' for o in program.outputs).rstrip()})")

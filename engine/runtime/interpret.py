@@ -5,7 +5,7 @@ Every kernel is fed ATen's own intermediate values, so that one kernel's error n
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
@@ -51,8 +51,8 @@ def verify(program: Program, graph: Graph | None, inputs: Iterable[Any]) -> dict
         return _all_unverifiable(kernels, "there is no ATen graph to compare with")
     inputs = tuple(_on_cpu(x) for x in inputs)
     try:
-        sizes = _Sizes(program, inputs)
         values = _reference(module, inputs, _needed(program))
+        sizes = _Sizes(program, inputs, values)
     except Exception as error:
         return _all_unverifiable(kernels, f"the ATen graph could not be run on the CPU: {_one_line(error)}")
     return _Verification(program, module, _placeholders(module, inputs), sizes, values).run()
@@ -96,7 +96,8 @@ def _one_line(error: BaseException) -> str:
 def _needed(program: Program) -> frozenset[str]:
     arguments = [a for k in program.kernels for a in k.args]
     starts = frozenset(a.start for a in arguments if isinstance(a.start, str))
-    return starts | frozenset(a.buffer for a in arguments if a.kind == "pointer")
+    telling = frozenset(name for name, _ in program.told.values())
+    return starts | telling | frozenset(a.buffer for a in arguments if a.kind == "pointer")
 
 
 class _Recorder(torch.fx.Interpreter):
@@ -105,7 +106,7 @@ class _Recorder(torch.fx.Interpreter):
     def __init__(self, module: torch.fx.GraphModule, needed: frozenset[str]) -> None:
         super().__init__(module)
         self._needed = needed
-        self.kept: dict[str, torch.Tensor] = {}
+        self.kept: dict[str, Any] = {}
 
     def fetch_args_kwargs_from_env(self, n: torch.fx.Node) -> tuple[tuple[Any, ...], dict[str, Any]]:
         """A node's arguments; a graph made for a GPU runs on the CPU."""
@@ -126,8 +127,9 @@ class _Recorder(torch.fx.Interpreter):
             {f"{n.name}_{i}": v for i, v in enumerate(value)} if isinstance(value, (tuple, list)) else {n.name: value}
         )
         for name, result in results.items():
-            if name in self._needed and isinstance(result, torch.Tensor):
-                self.kept.setdefault(name, _parts(result.detach()).clone())
+            if name in self._needed:
+                is_tensor = isinstance(result, torch.Tensor)
+                self.kept.setdefault(name, _parts(result.detach()).clone() if is_tensor else result)
         return value
 
 
@@ -136,9 +138,7 @@ def _parts(value: torch.Tensor) -> torch.Tensor:
     return torch.view_as_real(value.resolve_conj()) if value.dtype in COMPLEX else value
 
 
-def _reference(
-    module: torch.fx.GraphModule, inputs: tuple[Any, ...], needed: frozenset[str]
-) -> dict[str, torch.Tensor]:
+def _reference(module: torch.fx.GraphModule, inputs: tuple[Any, ...], needed: frozenset[str]) -> dict[str, Any]:
     recorder = _Recorder(module, needed)
     with torch.no_grad(), torch.random.fork_rng(devices=[]):
         recorder.run(*inputs)
@@ -148,11 +148,14 @@ def _reference(
 class _Sizes:
     """Sizes of the program for these inputs."""
 
-    def __init__(self, program: Program, inputs: tuple[Any, ...]) -> None:
+    def __init__(self, program: Program, inputs: tuple[Any, ...], values: Mapping[str, Any]) -> None:
         self._known = {
             symbol: inputs[index] if dimension < 0 else inputs[index].shape[dimension]
             for symbol, (index, dimension) in program.symbols.items()
         }
+        for symbol, (name, dimension) in program.told.items():
+            if name in values:
+                self._known[symbol] = values[name] if dimension < 0 else values[name].shape[dimension]
 
     def of(self, size: Any) -> int:
         """One size as a number.
@@ -186,7 +189,7 @@ class _Verification:
     module: torch.fx.GraphModule
     given: dict[str, Any]
     sizes: _Sizes
-    values: dict[str, torch.Tensor]
+    values: dict[str, Any]
     scratch: dict[str, torch.Tensor] = field(default_factory=dict)
 
     def run(self) -> dict[str, VerifyRecord]:

@@ -164,7 +164,10 @@ class _Writer:
         names = dict.fromkeys([*self.program.inputs, *self.program.buffers])
         self._names = {name: f"b{i}_{re.sub(r'[^A-Za-z0-9_]', '_', name)}" for i, name in enumerate(names)}
         self._printer = PythonPrinter()
-        self._symbols = {name: f"s_{re.sub(r'[^A-Za-z0-9_]', '_', name)}" for name in self.program.symbols}
+        known = (*self.program.symbols, *self.program.told)
+        self._symbols = {name: f"s_{re.sub(r'[^A-Za-z0-9_]', '_', name)}" for name in known}
+        numbers = {name for name, dimension in self.program.told.values() if dimension < 0}
+        self._names |= {name: f"n{i}_{re.sub(r'[^A-Za-z0-9_]', '_', name)}" for i, name in enumerate(sorted(numbers))}
         inputs = set(self.program.inputs)
         self._allocated = {
             a.buffer
@@ -276,7 +279,13 @@ class _Writer:
                 continue
             one = f"r[{position}]" if len(step.results) > 1 else "(r[0] if isinstance(r, (tuple, list)) else r)"
             is_complex = name in self.program.buffers and self.program.buffers[name].is_complex
+            if name not in self._names:
+                continue  # a number that says nothing new
             yield f"{self._names[name]} = " + (f"real_view({one})" if is_complex else one)
+            for symbol, (telling, dimension) in self.program.told.items():
+                if telling == name:
+                    value = self._names[name]
+                    yield f"{self._symbols[symbol]} = {value}" + (f".size({dimension})" if dimension >= 0 else " + 0")
             yield from self._settle(name)
         yield "del r"
 
@@ -302,7 +311,7 @@ class _Writer:
             return str(known)
         if isinstance(size, (torch.SymInt, torch.SymFloat, torch.SymBool)):
             size = size.node.expr
-        renamed = {s: sympy.Symbol(self._symbols[str(s)], integer=True) for s in size.free_symbols}
+        renamed = {s: sympy.Symbol(self._symbols[str(s)], **s.assumptions0) for s in size.free_symbols}
         return f"({self._printer.doprint(size.xreplace(renamed))})"
 
     def _value(self, value: Any) -> str:

@@ -10,15 +10,15 @@ import sympy
 from torch.fx.experimental.symbolic_shapes import ShapeEnv
 
 from engine.ir.guard import Cause
-from engine.options import Options, captures_scalars, config
+from engine.options import config
 
 
 class NotingShapeEnv(ShapeEnv):
     """``where`` says why and at which line of the user's code something is assumed now."""
 
-    def __init__(self, where: Callable[[str], Cause], options: Options) -> None:
+    def __init__(self, where: Callable[[str], Cause]) -> None:
         super().__init__(
-            allow_scalar_outputs=captures_scalars(options),
+            allow_scalar_outputs=config.capture_scalar_outputs,
             allow_dynamic_output_shape_ops=config.capture_dynamic_output_shape_ops,
         )
         # Weak: fake tensors in the graph keep this alive, and must not keep the tracer with the arguments of the call.

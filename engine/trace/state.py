@@ -194,7 +194,7 @@ class Tracer:
     def __init__(self, request: FrameRequest, options: Options) -> None:
         self.request = request
         self.options = options
-        self.shape_env = NotingShapeEnv(self.cause, options)
+        self.shape_env = NotingShapeEnv(self.cause)
         self.fake_mode = fake_mode(self.shape_env)
         self.graph = GraphBuilder()
         self.guards = GuardSet()

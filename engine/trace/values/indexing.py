@@ -9,7 +9,7 @@ import torch
 
 from engine.ir.in_graph import InGraph
 from engine.ir.unbacked import is_unbacked
-from engine.options import captures_scalars
+from engine.options import config
 from engine.trace.graph_builder import emit
 from engine.trace.values.base import Const, Value, force
 from engine.trace.values.sequences import SliceValue, TupleValue
@@ -33,7 +33,7 @@ _SELECT = InGraph("select", _select)
 def selected(tx: Tracer, of: TensorValue, key: Value) -> Value | None:
     """``of[key]`` as selects and slices, where a part of the key is an integer that only the graph knows; None for any other key."""
     parts = [force(tx, k) for k in key.items] if isinstance(key, TupleValue) else [key]
-    if not captures_scalars(tx.options) or is_subclass(of.fake) or not any(_is_unknown(tx, p) for p in parts):
+    if not config.capture_scalar_outputs or is_subclass(of.fake) or not any(_is_unknown(tx, p) for p in parts):
         return None
     if not all(_is_step(tx, p) for p in parts):
         return None

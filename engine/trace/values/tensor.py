@@ -13,7 +13,7 @@ from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 from engine.ir.guard import Equals, HasAttribute, TensorMatch, TypeIs, WrapperIs
 from engine.ir.origin import Attr, Origin
 from engine.ir.unbacked import is_unbacked
-from engine.options import captures_scalars
+from engine.options import config
 from engine.trace.graph_builder import emit, evaluate
 from engine.trace.signals import Skip, Unsupported
 from engine.trace.unbacked import needs_number
@@ -267,7 +267,7 @@ class TensorValue(Value):
         """Whether ``tolist()`` gives a few numbers that can be symbols."""
         sizes = self.fake.shape
         return (
-            captures_scalars(tx.options)
+            config.capture_scalar_outputs
             and not any(is_unbacked(s) for s in sizes)
             and not self.fake.dtype.is_complex
             and all(isinstance(s, int) for s in sizes)

@@ -17,7 +17,7 @@ import torch.utils.checkpoint
 from engine.ir.guard import GlobalState
 from engine.ir.marks import TraceView, graph_break, while_tracing
 from engine.ir.origin import Fixed
-from engine.options import captures_scalars
+from engine.options import config
 from engine.trace.signals import Unsupported
 from engine.trace.values.arity import check_method_arity
 from engine.trace.values.base import NONE, Const, Value, force
@@ -171,7 +171,7 @@ def unbound_method(tx: Tracer, held: Any, args: list[Value], kwargs: dict[str, V
 )
 def _is_compiling(tx: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
     tx.asked_for_compiler = True
-    return Const(tx.is_compiling and not (is_optimizers(tx.frame.globals.name) and captures_scalars(tx.options)))
+    return Const(tx.is_compiling and not (is_optimizers(tx.frame.globals.name) and config.capture_scalar_outputs))
 
 
 @special(

@@ -22,6 +22,8 @@ class Case:
     function: Callable[..., Any]
     makes: tuple[Make, ...]
     can_be_dynamic: bool = True
+    is_unknown: bool = False
+    """Whether it has sizes or numbers that follow from values, so that there must be symbols."""
 
     def args(self) -> tuple[torch.Tensor, ...]:
         """The same arguments each time."""
@@ -32,11 +34,13 @@ class Case:
 CASES: dict[str, Case] = {}
 
 
-def case(*makes: Make, dynamic: bool = True) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+def case(
+    *makes: Make, dynamic: bool = True, unknown: bool = False
+) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     """Add a function to the cases under its own name."""
 
     def add(function: Callable[..., Any]) -> Callable[..., Any]:
-        CASES[function.__name__] = Case(function, makes, dynamic)
+        CASES[function.__name__] = Case(function, makes, dynamic, unknown)
         return function
 
     return add
@@ -1009,3 +1013,34 @@ def pieces_of_symbolic_sizes(x: Any, y: Any) -> Any:
     """A piece that is known to hold one element is repeated, whatever its size is called."""
     first, second, last = x.tensor_split(3)
     return last * first, second - last, last + y, (last[:, None] + y).sum(0)
+
+
+@case(normal(40), normal(40), unknown=True)
+def kept_by_a_mask(x: Any, y: Any) -> Any:
+    """Sizes that are known once ATen has counted; what is computed before and after is kernels."""
+    kept = (x * 2)[y + 1 > 0]
+    return (kept.exp() * 3).sum(), kept + 1, torch.cat([kept, x]) * 2
+
+
+@case(normal(40), whole(5), unknown=True)
+def numbers_from_tensors(x: Any, n: Any) -> Any:
+    """Numbers as factors, as sizes and as results; one computed by a kernel, whose readers wait for it."""
+    most = (n.sum() + 1).item()
+    first = (x * x).sum().item()
+    return x * most, torch.zeros(most) + 1, x * first + 1, (x > 9).any().item(), most
+
+
+@case(normal(40), unknown=True)
+def nothing_kept(x: Any) -> Any:
+    """A size that turns out to be zero."""
+    kept = x[x > 1000]
+    return kept * 2 + 1, (kept * 3).sum()
+
+
+@case(normal(6, 4), whole(1, below=4), unknown=True)
+def places_from_tensors(x: Any, n: Any) -> Any:
+    """Positions that are counted from the end, or slices that end beyond it."""
+    k = n.item() - 5
+    y = x.clone()
+    y.select(0, k).fill_(7.0)
+    return x.select(0, k) * 2, y + 1, x.narrow(0, 1, k + 6) + 1, torch.full((k + 9,), k + 0) + 1
