@@ -281,7 +281,7 @@ class _Verification:
         """What a buffer holds that a kernel changes rather than fills."""
         if not isinstance(start, str):
             return torch.full(shape, start, dtype=dtype)
-        held = self.values.get(start, self.scratch.get(start))
+        held: torch.Tensor | None = self.values.get(start, self.scratch.get(start))
         if held is None:
             raise _Impossible(f"{start}, which it changes a copy of, has no ATen node and was not computed before")
         return held

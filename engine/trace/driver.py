@@ -63,6 +63,7 @@ for _family in (
     "values.contexts",
     "values.flexible_attention",
     "values.foreach",
+    "values.forward_gradients",
     "values.graph_contexts",
     "values.higher_order",
     "values.inner_gradients",

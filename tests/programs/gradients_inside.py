@@ -209,7 +209,7 @@ def function_without_gradient(x):
     return y * 2, i, i.requires_grad
 
 
-@program(lambda: (torch.randn(3, requires_grad=True),), breaks=1)
+@program(lambda: (torch.randn(3, requires_grad=True),))
 def function_in_place(x):
     """mark_dirty."""
     y = x * 1

@@ -12,6 +12,8 @@ from engine.trace.graph_builder import emit
 from engine.trace.signals import Unsupported, UserException
 from engine.trace.values.base import NONE, Const, Value, force
 from engine.trace.values.classes import class_attribute
+from engine.trace.values.contexts import set_grad
+from engine.trace.values.function_bodies import trace_bodies
 from engine.trace.values.functions import MethodOf, special
 from engine.trace.values.nested import NestedBuilder, nested, twin
 from engine.trace.values.objects import ObjectValue
@@ -31,6 +33,10 @@ class FunctionContext(ObjectValue):
         super().__init__(FunctionCtx, None, NotImplemented)
         self.saved: list[Value] = []
         self.needed = needed
+        self.fixed: list[Value] = []
+        """Results that have no gradient."""
+        self.materializes = True
+        self.dirty: list[Value] = []
 
     def get_attr(self, tx: Tracer, name: str) -> Value:
         match name:
@@ -40,7 +46,9 @@ class FunctionContext(ObjectValue):
                 return TupleValue([Const(n) for n in self.needed])
             case "save_for_backward" | "mark_non_differentiable" | "set_materialize_grads" | "save_for_forward":
                 return MethodOf(self, name)
-            case "mark_dirty" | "mark_shared_storage":
+            case "mark_dirty":
+                return MethodOf(self, name)
+            case "mark_shared_storage":
                 raise Unsupported("unknown-call", f"{name} of an autograd.Function is called")
         return super().get_attr(tx, name)
 
@@ -48,7 +56,13 @@ class FunctionContext(ObjectValue):
         if name == "save_for_backward":
             self.saved = list(args)
             return NONE
-        if name in ("mark_non_differentiable", "set_materialize_grads", "save_for_forward"):
+        if name == "mark_non_differentiable":
+            self.fixed = list(args)
+        if name == "set_materialize_grads":
+            self.materializes = force(tx, args[0]).truth(tx)
+        if name == "mark_dirty":
+            self.dirty = list(args)
+        if name in ("mark_non_differentiable", "set_materialize_grads", "save_for_forward", "mark_dirty"):
             return NONE
         return super().call_method(tx, name, args, kwargs)
 
@@ -61,17 +75,65 @@ def _apply(tx: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
         raise Unsupported("unknown-call", "an autograd.Function is applied to more than tensors and constants")
     if not torch.is_grad_enabled() and not isinstance(tx.graph, NestedBuilder):
         return _forward_alone(tx, cls, given)
-    for value in given:
-        value.graph_arg(tx)
-    known = len(tx.input_tensors)
     try:
-        _look_into(tx, cls, given)
+        if not _is_graphs(tx, given):
+            return _with_objects(tx, cls, given)
+        for value in given:
+            value.graph_arg(tx)
+        known = len(tx.input_tensors)
+        try:
+            _look_into(tx, cls, given)
+        except _ReadsOutside:
+            return _with_objects(tx, cls, given)
+        if len(tx.input_tensors) != known:
+            return _with_objects(tx, cls, given)
     except UserException as error:
         raise Unsupported("unknown-call", f"{cls.__name__} raises while it is looked into") from error
-    if len(tx.input_tensors) != known:
-        raise Unsupported("unknown-call", f"{cls.__name__} reads a tensor that is not an argument of it")
     target = InGraph(cls.__name__, cls.apply, is_python=True)  # type: ignore[attr-defined]
     return emit(tx, "call_function", target, given)
+
+
+class _ReadsOutside(Exception):
+    """A body reads a tensor that is no argument."""
+
+
+def _is_graphs(tx: Tracer, given: list[Value]) -> bool:
+    """Whether a graph can hold all arguments."""
+    try:
+        flatten(tx, TupleValue(given), [])
+    except Unsupported:
+        return False
+    return True
+
+
+def _with_objects(tx: Tracer, cls: type, given: list[Value]) -> Value:
+    """The function where it takes objects, or reads tensors that it is not given: its bodies are traced into graphs of their own.
+
+    Raises:
+        Unsupported: it marks what it changes, or wants to be told of missing gradients.
+    """
+    ctx = FunctionContext([isinstance(a, TensorValue) and a.fake.requires_grad for a in given])
+    if not any(ctx.needed) and not isinstance(tx.graph, NestedBuilder):
+        grad = torch.is_grad_enabled()
+        set_grad(tx, mode=False)
+        result = _forward_alone(tx, cls, given)
+        set_grad(tx, mode=grad)
+        return result
+    once = getattr(cls.backward, "__code__", None) is _ONCE  # type: ignore[attr-defined]
+
+    def result_of(name: str, args: list[Value]) -> Value:
+        if name == "forward":
+            found = _result(tx, cls, ctx, args)
+            if ctx.dirty or not ctx.materializes:
+                raise Unsupported("unknown-call", f"{cls.__name__} marks what it changes, or takes missing gradients")
+            return found
+        return _method(tx, cls, name).call(tx, args, {})
+
+    return trace_bodies(tx, cls, given, ctx, result_of, once=once)
+
+
+_ONCE = torch.autograd.function.once_differentiable(lambda *_: None).__code__
+"""The code that marks a backward as one that cannot be differentiated."""
 
 
 def _forward_alone(tx: Tracer, cls: type, given: list[Value]) -> Value:
@@ -83,7 +145,8 @@ def _forward_alone(tx: Tracer, cls: type, given: list[Value]) -> Value:
     ctx = FunctionContext([isinstance(a, TensorValue) and a.fake.requires_grad for a in given])
     result = _result(tx, cls, ctx, given)
     outputs = result.items if isinstance(result, TupleValue) else [result]
-    if any(isinstance(o, TensorValue) and o in given for o in (force(tx, o) for o in outputs)):
+    dirty = [force(tx, d) for d in ctx.dirty]
+    if any(isinstance(o, TensorValue) and o in given and o not in dirty for o in (force(tx, o) for o in outputs)):
         raise Unsupported("unknown-call", f"{cls.__name__} gives back a tensor that it was given")
     return result
 
@@ -93,6 +156,7 @@ def _look_into(tx: Tracer, cls: type, given: list[Value]) -> None:
     needed = [isinstance(a, TensorValue) and a.fake.requires_grad for a in given]
     ctx = FunctionContext(needed)
     with nested(tx) as builder:
+        builder.is_function_body = True
         grad = torch.is_grad_enabled()
         torch._C._set_grad_enabled(False)
         inputs = [_inside(tx, builder, a) for a in given]
@@ -104,7 +168,7 @@ def _look_into(tx: Tracer, cls: type, given: list[Value]) -> None:
             _method(tx, cls, "backward").call(tx, [ctx, *grads], {})
         torch._C._set_grad_enabled(grad)
         if builder.reads_outside():
-            raise Unsupported("unknown-call", f"{cls.__name__} reads a tensor that is not an argument of it")
+            raise _ReadsOutside
         builder.discard()
 
 

@@ -183,7 +183,9 @@ class SavingContext(GraphContext):
 @special(torch.autograd.graph.saved_tensors_hooks)
 def _saved_tensors_hooks(tx: Tracer, args: Args, kwargs: Words) -> Value:
     given = dict(zip(("pack_hook", "unpack_hook"), args, strict=False)) | kwargs
-    return SavingContext(torch.autograd.graph.saved_tensors_hooks, {n: _as_it_is(tx, f) for n, f in given.items()})
+    return SavingContext(
+        torch.autograd.graph.saved_tensors_hooks, {n: as_it_is(tx, f, "for what it saves") for n, f in given.items()}
+    )
 
 
 @special(torch.autograd.graph.save_on_cpu)
@@ -193,7 +195,7 @@ def _save_on_cpu(tx: Tracer, args: Args, kwargs: Words) -> Value:
     return SavingContext(torch.autograd.graph.save_on_cpu, words)
 
 
-def _as_it_is(tx: Tracer, hook: Value) -> Any:
+def as_it_is(tx: Tracer, hook: Value, when: str) -> Any:
     """A hook as an object that the graph can hold.
 
     Raises:
@@ -202,14 +204,14 @@ def _as_it_is(tx: Tracer, hook: Value) -> Any:
     of = force(tx, hook)
     if isinstance(of, RealFunction) and of.origin is not None:
         if not isinstance(of.origin, Fixed):
-            tx.guard_object(of.held, of.origin, "autograd calls it for what it saves")
+            tx.guard_object(of.held, of.origin, f"autograd calls it {when}")
         return of.held
     if isinstance(of, BuiltinValue):
         return of.held
     if isinstance(of, MadeFunction) and not (of.cell_values or of.default_values or of.keyword_default_values):
         names: Any = of.namespace.values
         return FunctionType(of.code, names, of.name)
-    raise Unsupported("unknown-call", f"{of.describe()} is given to autograd for what it saves")
+    raise Unsupported("unknown-call", f"{of.describe()} is given to autograd, to be called {when}")
 
 
 _switch(torch.nn.attention.sdpa_kernel, "backends", "set_priority")

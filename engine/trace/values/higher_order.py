@@ -15,6 +15,7 @@ from torch._higher_order_ops.while_loop import while_loop_op
 
 from engine.trace.graph_builder import wrap_result
 from engine.trace.signals import Unsupported
+from engine.trace.unbacked import check_deferred
 from engine.trace.values.base import Const, Value, force
 from engine.trace.values.functions import special
 from engine.trace.values.nested import (
@@ -152,33 +153,65 @@ def _while_loop(tx: Tracer, args: Args, kwargs: Words) -> Value:
     )
     carried_items = [force(tx, v) for v in sequence_items(tx, carried)]
     more: list[Value] = [force(tx, v) for v in sequence_items(tx, additional)]
-    if not all(isinstance(v, TensorValue) for v in (*carried_items, *more)):
-        raise Unsupported("unsupported-argument", "torch.while_loop carries what is not a tensor")
+    if not all(isinstance(v, TensorValue) or _is_whole(v) for v in carried_items) or not all(
+        isinstance(v, (TensorValue, SymValue)) for v in more
+    ):
+        raise Unsupported("unsupported-argument", "torch.while_loop carries what is neither a tensor nor an int")
     nodes = _nodes(tx, carried_items)
     more_nodes = _nodes(tx, more)
 
     def parameters(builder: NestedBuilder) -> list[Value]:
-        return [_leaf_twin(tx, builder, v) for v in (*carried_items, *more)]
+        inside = [_any_number(tx, builder) if _is_whole(v) else _leaf_twin(tx, builder, v) for v in carried_items]
+        return [*inside, *(_leaf_twin(tx, builder, v) for v in more)]
 
     condition = trace_body(tx, cond_fn, parameters)
     body = trace_body(tx, body_fn, parameters, copies_inputs=True)
-    if condition.tree != LEAF or [(f.dtype, tuple(f.shape)) for f in condition.fakes()] != [(torch.bool, ())]:
+    if condition.tree != LEAF or not _is_truth(condition.fakes()[0]):
         raise Unsupported("unsupported-operation", "the condition of torch.while_loop is not one boolean tensor")
     # The condition's graph gives its one result alone.
     _alone(condition)
-    before = _fakes(carried_items)
-    if len(body.outputs) != len(before) or not all(map(_alike, body.fakes(), before)):
+    before = [v.fake if isinstance(v, TensorValue) else None for v in carried_items]
+    if len(body.outputs) != len(before) or not all(map(_goes_round, body.fakes(), before)):
         raise Unsupported(
             "unsupported-operation", "the body of torch.while_loop returns other kinds of values than it is given"
         )
     grad = _requires_grad([*before, *_lifted_fakes([condition, body])])
     results = [
-        result_like(tx, f, requires_grad=grad and (f.requires_grad or b.requires_grad))
+        tx.shape_env.create_unbacked_symint()
+        if b is None
+        else result_like(tx, f, requires_grad=grad and (f.requires_grad or b.requires_grad))
         for f, b in zip(body.fakes(), before, strict=True)
     ]
     bodies = {"while_loop_cond": condition, "while_loop_body": body}
     values = _joined(tx, "while_loop", while_loop_op, [], bodies, [nodes, more_nodes], results)
+    check_deferred(tx)
     return unflatten(tx, body.tree, iter(values))
+
+
+def _is_whole(value: Value) -> bool:
+    """Whether it is an int, known or not."""
+    if isinstance(value, Const):
+        return type(value.value) is int
+    return isinstance(value, SymValue) and isinstance(value.sym, torch.SymInt)
+
+
+def _any_number(tx: Tracer, builder: NestedBuilder) -> Value:
+    """An int that each round of a loop knows anew."""
+    with tx.shape_env.ignore_fresh_unbacked_symbols():
+        number = tx.shape_env.create_unbacked_symint()
+    return SymValue(builder.parameter(number), number)
+
+
+def _is_truth(result: Any) -> bool:
+    """Whether a loop may go on or not by it."""
+    if isinstance(result, torch.Tensor):
+        return (result.dtype, tuple(result.shape)) == (torch.bool, ())
+    return isinstance(result, torch.SymBool)
+
+
+def _goes_round(result: Any, carried: torch.Tensor | None) -> bool:
+    """Whether a loop's body returns the same kind of value as it was given, None for an int."""
+    return isinstance(result, torch.SymInt) if carried is None else _alike(result, carried)
 
 
 def _alone(body: Body) -> None:

@@ -13,6 +13,7 @@ from engine.trace.graph_builder import emit
 from engine.trace.signals import Unsupported
 from engine.trace.values.base import NONE, Value, force
 from engine.trace.values.functions import MethodOf, special
+from engine.trace.values.graph_contexts import as_it_is
 from engine.trace.values.nested import NestedBuilder, lift_all, looks_like, trace_body
 from engine.trace.values.tensor import TensorValue
 from engine.trace.values.trees import Tree, pack
@@ -31,7 +32,7 @@ Words = dict[str, Value]
 def _grad(tx: Tracer, args: Args, kwargs: Words) -> Value:
     if any(v.held is not None and v.held.grad_fn is not None for v, _ in tx.input_tensors):
         raise Unsupported("unknown-call", "torch.autograd.grad where a tensor has a history from outside")
-    if isinstance(tx.graph, NestedBuilder):
+    if isinstance(tx.graph, NestedBuilder) and not tx.graph.is_function_body:
         raise Unsupported("unknown-call", "torch.autograd.grad in the body of a higher-order operation")
     return emit(tx, "call_function", torch.autograd.grad, args, kwargs)
 
@@ -103,6 +104,20 @@ def register_hook(tx: Tracer, tensor: TensorValue, hook: Value) -> Value:
     return HookHandle(
         _effect(tx, "register_hook", _Registers(body.module(), body.tree), nodes), torch.utils.hooks.RemovableHandle
     )
+
+
+def register_after_accumulation(tx: Tracer, tensor: TensorValue, hook: Value) -> Value:
+    """``tensor.register_post_accumulate_grad_hook(hook)``: autograd calls the hook itself, as Python.
+
+    Raises:
+        Unsupported: the hook holds what only this call knows, or the tensor is no leaf that wants a gradient.
+    """
+    if not tensor.fake.requires_grad or not tensor.fake.is_leaf or isinstance(tx.graph, NestedBuilder):
+        raise Unsupported("unknown-call", "Tensor.register_post_accumulate_grad_hook is called")
+    tensor.guard_leaf(tx)
+    real = as_it_is(tx, hook, "after it added to a gradient")
+    node = _effect(tx, "register_hook", lambda t: t.register_post_accumulate_grad_hook(real), [tensor.node(tx)])
+    return HookHandle(node, torch.utils.hooks.RemovableHandle)
 
 
 class _Registers:

@@ -29,6 +29,8 @@ class NestedBuilder(GraphBuilder):
         super().__init__()
         self.outer = outer
         self.parameters: list[torch.fx.Node] = []
+        self.is_function_body = False
+        """Whether it is the backward of an autograd function, which may run autograd on what it makes itself."""
 
     def placeholder(self, origin: Origin, fake: Any, real: Any) -> torch.fx.Node:
         return self.outer.placeholder(origin, fake, real)

@@ -241,6 +241,10 @@ class TensorValue(Value):
             if name != "register_hook":
                 return inner_gradients.change_in_place(tx, self, name, args, kwargs)
             return inner_gradients.register_hook(tx, self, force(tx, args[0] if args else kwargs["hook"]))
+        if name == "register_post_accumulate_grad_hook":
+            from engine.trace.values.inner_gradients import register_after_accumulation
+
+            return register_after_accumulation(tx, self, force(tx, args[0] if args else kwargs["hook"]))
         if name == "tolist" and not args and not kwargs and self._is_listed(tx):
             return self._listed(tx)
         if name in _PYTHON_ONLY:

@@ -183,6 +183,21 @@ def _is_scripting(tx: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Va
     return Const(False)
 
 
+@special(torch._C._log_api_usage_once)
+def _log_usage(tx: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    return NONE
+
+
+if hasattr(torch.compiler, "nested_compile_region"):
+
+    @special(torch.compiler.nested_compile_region)
+    def _nested_region(tx: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
+        """A region that others compile once and reuse is traced like any call; kernels are shared by their text."""
+        if len(args) != 1 or kwargs:
+            raise Unsupported("unknown-call", "nested_compile_region is called with options")
+        return args[0]
+
+
 @special(torch._C._get_tracing_state)
 def _tracing_state(tx: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
     return NONE
