@@ -294,6 +294,11 @@ class Explanation:
         return tuple(f"{b.title}: {b.what}" + (f" ({b.span.file}:{b.span.line})" if b.span else "") for b in found)
 
     @property
+    def constraints(self) -> tuple[str, ...]:
+        """For each size or number that was made a symbol, a sentence: which values the compiled code serves, and the line that limits them."""
+        return tuple(s.constraint for c in self.session.compilations if c.trace for s in c.trace.symbols)
+
+    @property
     def guards(self) -> tuple[GuardsRecord, ...]:
         """Guards of each compilation."""
         return tuple(c.guards for c in self.session.compilations if c.guards is not None)
@@ -302,7 +307,8 @@ class Explanation:
         guards = sum(len(g.guards) for g in self.guards)
         counts = ((self.graphs, "graph"), (len(self.breaks), "break"), (guards, "guard"))
         head = f"{self.name}: " + ", ".join(f"{n} {word}{'' if n == 1 else 's'}" for n, word in counts)
-        return "\n".join([head, *(f"  break: {b}" for b in self.breaks)])
+        limits = (f"  dynamic: {c}" for c in self.constraints)
+        return "\n".join([head, *(f"  break: {b}" for b in self.breaks), *limits])
 
 
 def explain(fn: Any, *args: Any, **kwargs: Any) -> Explanation:

@@ -123,3 +123,7 @@ def pointed(text: str, span: Span | None) -> str:
         return head
     end = span.end_column if span.end_line in (-1, span.line) and span.end_column > span.column else len(line)
     return f"{head}\n    {' ' * span.column}{'^' * max(1, end - span.column)}"
+
+
+class WrongResult(UserWarning):
+    """``engine.config.verify_correctness``: a compiled graph gave other results than the same graph run operator by operator."""

@@ -48,6 +48,8 @@ class Config:
     ``capture_scalar_outputs``: numbers read from tensors (``item()``, ``tolist()``) are symbols of the graph, not breaks.
     ``capture_dynamic_output_shape_ops``: so are sizes that depend on values (``nonzero``, ``unique``, boolean masks).
     ``debug_assertions``: each call of a compiled graph is held against what the graph was compiled for.
+    ``verify_correctness``: the first call of each compiled graph is compared with the graph run operator by operator, on copies of the inputs.
+    What differs is a ``WrongResult`` warning and recorded, and the graph then runs as traced. Values are compared, not gradients.
     ``disk_cache``: functional graphs are kept in the user's cache folder, and later processes read them from there (``ENGINE_DISK_CACHE=1``
     switches it on for a process).
     """
@@ -59,6 +61,7 @@ class Config:
     capture_scalar_outputs: bool = True
     capture_dynamic_output_shape_ops: bool = True
     debug_assertions: bool = False
+    verify_correctness: bool = False
     disk_cache: bool = os.environ.get("ENGINE_DISK_CACHE") == "1"
 
 

@@ -8,6 +8,7 @@ import threading
 import time
 import traceback
 import types
+import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from types import MappingProxyType
@@ -45,6 +46,7 @@ from engine.records.runtime import Failure, Timing
 from engine.records.session import CompilationRecord, Session
 from engine.records.trace import TraceRecord
 from engine.runtime.call import make_callee
+from engine.runtime.checked import checked
 from engine.runtime.dispatch import dispatcher
 from engine.runtime.reference import reference
 from engine.runtime.worker import warm
@@ -277,7 +279,8 @@ class Pipeline:
     def _graph(self, slot: GraphSlot, work: _Work) -> Run:
         backend = self.options.backend
         try:
-            return self._by_backend(backend, slot, work)
+            run = self._by_backend(backend, slot, work)
+            return self._checked(run, slot, work) if config.verify_correctness and backend != "eager" else run
         except KeyboardInterrupt:
             if not work.was_cancelled():
                 raise
@@ -289,6 +292,24 @@ class Pipeline:
             work.fail(backend_name(backend), error, "this graph runs as traced, operator by operator")
             self._tell_fx(slot, work)
             return eager_run(slot.graph)
+
+    def _checked(self, run: Run, slot: GraphSlot, work: _Work) -> Run:
+        """The graph with its first call compared with eager."""
+        session, compilation, name = work.session, work.compilation, backend_name(self.options.backend)
+
+        def tell(found: str) -> None:
+            if not found:
+                return
+            is_wrong = not found.startswith("not verifiable")
+            sentence = f"verification of {compilation} ({name}): {found}"
+            if is_wrong:
+                warnings.warn(f"{sentence}; it runs as traced from now on.", errors.WrongResult, stacklevel=3)
+            fallback = "later calls run as traced, operator by operator" if is_wrong else "results are as compiled"
+            failure = Failure("verification", sentence, fallback)
+            if session is not None:
+                session.amend(compilation, lambda c: replace(c, failures=(*c.failures, failure)))
+
+        return checked(run, slot.graph, eager_run(slot.graph), tell)
 
     def _by_backend(self, backend: str | Run, slot: GraphSlot, work: _Work) -> Run:
         if backend == "eager":

@@ -99,6 +99,24 @@ class SymbolRecord(Record):
     became: str = ""
     settled: Assumption | None = None
 
+    @property
+    def constraint(self) -> str:
+        """Which values the compiled code serves, as one sentence, with the line that limits them: what an export would have to promise."""
+        place = " = ".join(self.places)
+        limits = [a for a in (*self.relations, self.settled) if a is not None and a.span is not None]
+        at = f" ({limits[-1].span.file}:{limits[-1].span.line})" if limits and limits[-1].span else ""
+        if self.became:
+            if self.why != "marked dynamic":
+                return f"{place} is always {self.became}: the code allows nothing else{at}."
+            remedy = "Remove the mark, or what compares the size."
+            return f"{place} is marked dynamic, but the code works for {self.became} only{at}. {remedy}"
+        parts = [
+            *([] if self.low is None else [f"at least {self.low}"]),
+            *([] if self.high is None else [f"at most {self.high}"]),
+        ]
+        told = f"{place} may be any size" + (f" of {' and '.join(parts)}" if parts else "")
+        return f"{told}{at}." if self.relations else f"{told}."
+
 
 @dataclass(frozen=True, slots=True)
 class AttemptRecord(Record):

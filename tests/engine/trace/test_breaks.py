@@ -77,7 +77,7 @@ def inner_breaks(x: Any) -> Any:
 
 
 def reads_value(x: Any) -> Any:
-    return x * x.sum().item()
+    return x * float(str(x.sum().item()))
 
 
 def aliases(x: Any, items: list[Any]) -> Any:

@@ -1,0 +1,84 @@
+"""``engine.config.verify_correctness``: compiled graphs held against eager at their first call."""
+
+from __future__ import annotations
+
+import warnings
+from typing import Any
+
+import pytest
+import torch
+
+import engine
+from engine.errors import WrongResult
+
+
+@pytest.fixture(autouse=True)
+def _asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    engine.reset()
+    monkeypatch.setattr(engine.config, "verify_correctness", True)
+
+
+def off_by_one(graph: torch.fx.GraphModule, inputs: Any) -> Any:
+    """A backend that is wrong."""
+    return lambda *given: tuple(r + 1 for r in graph(*given))
+
+
+def test_wrong_backend_is_told_and_left() -> None:
+    """A result that differs is a warning and a recorded failure, and later calls run as traced."""
+    compiled = engine.compile(lambda x: x * 2, backend=off_by_one)
+    x = torch.arange(3.0)
+    with engine.record() as session, pytest.warns(WrongResult, match="result 0 differs from eager by up to 1"):
+        compiled(x)
+    assert [f.stage for c in session.compilations for f in c.failures] == ["verification"]
+    assert torch.equal(compiled(x), x * 2)
+
+
+@pytest.mark.parametrize("backend", ["aot_eager", "triton"])
+def test_right_graphs_pass(backend: str) -> None:
+    """Random numbers, changed inputs and gradients are no difference, and an input is changed once."""
+
+    def step(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+        x.add_(1)
+        return torch.nn.functional.dropout(x * w, 0.5) + torch.rand(3)
+
+    compiled = engine.compile(step, backend=backend)
+    results = []
+    for run in (step, compiled):
+        torch.manual_seed(0)
+        x, w = torch.zeros(3), torch.ones(3, requires_grad=True)
+        with warnings.catch_warnings():
+            warnings.simplefilter("error", WrongResult)
+            y = run(x, w)
+        y.sum().backward()
+        results.append((x, y.detach(), w.grad))
+    for a, b in zip(*results, strict=True):
+        torch.testing.assert_close(a, b)
+
+
+def test_wrong_changes_of_inputs_are_told() -> None:
+    """Inputs are compared as they are afterwards."""
+
+    def forgets(graph: torch.fx.GraphModule, inputs: Any) -> Any:
+        return lambda *given: graph(*(t.clone() for t in given))
+
+    def step(x: torch.Tensor) -> torch.Tensor:
+        x.add_(1)
+        return x * 2
+
+    with pytest.warns(WrongResult, match="input 0 afterwards differs"):
+        engine.compile(step, backend=forgets)(torch.zeros(3))
+
+
+def test_what_cannot_run_twice_is_said() -> None:
+    """A graph that registers hooks is not run a second time; the record says why."""
+
+    def step(x: torch.Tensor) -> torch.Tensor:
+        y = x * 2
+        y.register_hook(lambda g: g * 3)
+        return y
+
+    x = torch.ones(3, requires_grad=True)
+    with engine.record() as session:
+        engine.compile(step, backend="aot_eager")(x).sum().backward()
+    assert torch.equal(x.grad, torch.full((3,), 6.0))
+    assert "not verifiable" in "".join(f.sentence for c in session.compilations for f in c.failures)
