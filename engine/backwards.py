@@ -65,7 +65,7 @@ def _compile(pipeline: Pipeline, backward: CapturedBackward) -> Run:
         return backward.eager()
 
     def compile(segment: Traced) -> Run:
-        cause = f"{segment.name.replace('_', ' ')} of {backward.id}"
+        cause = f"{segment.name.replace('_', ' ')} of {backward.id}, {segment.why}"
         record = CompilationRecord(f"{backward.id}/{next(backward.compilations)}", backward.id, cause)
         session = current_session()
         if session is not None:

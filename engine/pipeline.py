@@ -253,17 +253,15 @@ class Pipeline:
             return make
         return make(types.FunctionType(resume.code, resume.globals, name))
 
-    def compile_alone(
-        self, module: torch.fx.GraphModule, reals: Sequence[torch.Tensor], record: CompilationRecord
-    ) -> Run:
-        """Compile a graph of ATen operators that no frame was traced for: ``run(*inputs) -> tuple``.
+    def compile_alone(self, module: torch.fx.GraphModule, reals: Sequence[Any], record: CompilationRecord) -> Run:
+        """Compile a graph of ATen operators that no frame was traced for: ``run(*inputs) -> tuple``. Inputs are tensors, and symbols.
 
         What cannot be compiled runs operator by operator; ``record`` is put into the session with what happened.
         """
         session = self.session()
         fakes = [n for n in module.graph.nodes if n.op == "placeholder"]
         inputs = [
-            GraphInput(n.name, Local(n.name), n.meta["val"], r, n.meta["val"]._version)
+            GraphInput(n.name, Local(n.name), n.meta["val"], r, getattr(n.meta["val"], "_version", 0))
             for n, r in zip(fakes, reals, strict=True)
         ]
         slot = GraphSlot(Slot(record.id), module, tuple(inputs))

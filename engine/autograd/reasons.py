@@ -68,8 +68,6 @@ def _difference(new: Shape, old: Shape) -> tuple[str, tuple[str, ...]]:
             for n in changed
         )
         return f"other hooks than {old.id}, at {len(changed)} {'node' if len(changed) == 1 else 'nodes'}", details
-    if new.sizes != old.sizes:
-        return f"sizes changed since {old.id}: {new.sizes} of them are symbols now, {old.sizes} were before", ()
     extra = new.added_to - old.added_to
     if extra:
         now = "have a .grad to add to now" if extra > 0 else "have no .grad any more"
@@ -77,6 +75,8 @@ def _difference(new: Shape, old: Shape) -> tuple[str, tuple[str, ...]]:
             f"{abs(extra)} of {new.accumulating} leaves {now}, unlike {old.id}: zero_grad(set_to_none=True) keeps them alike",
             (),
         )
+    if new.sizes != old.sizes:
+        return f"sizes changed since {old.id}: {new.sizes} of them are symbols now, {old.sizes} were before", ()
     kept_more = len(new.inputs) - len(old.inputs)
     if kept_more:
         word = "more" if kept_more > 0 else "fewer"

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
 import operator
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal
 
 import torch
 import torch.fx
 from torch.fx.experimental.proxy_tensor import make_fx
 
+from engine.autograd.layouts import Key, Symbolic, are_alike, layout_of, symbolic
 from engine.autograd.program import CALL, KIND, callable_of
 from engine.graph.straight import straight_line
 from engine.ir.graph import NodeOrigin, node_id, set_origin
@@ -27,23 +29,31 @@ PURE = frozenset({"function", "validate", "add", "zeros", "slices_before", "slic
 """Kinds that only compute."""
 
 LIMIT = 8
-"""How many layouts of its inputs a segment is compiled for."""
+"""How often a segment is compiled."""
+
+KEPT = 256
+"""Layouts for which it is kept in mind what serves them."""
 
 
 @dataclass(frozen=True)
 class Traced:
-    """A segment for inputs of one layout, as ATen operators: ``reals`` are this call's, in placeholder order."""
+    """A segment for inputs of one layout, or of all that differ in their symbols: as ATen operators.
+
+    ``reals`` are this call's, in placeholder order; ``why`` says what it is compiled for.
+    """
 
     name: str
     module: torch.fx.GraphModule
-    reals: tuple[torch.Tensor, ...]
+    reals: tuple[Any, ...]
+    why: str
 
 
 @dataclass(eq=False)
 class Segment:
     """Nodes that one backend compiles together; called with the values that they read, returns those that are read outside.
 
-    Compiled once for each layout of the inputs, up to ``LIMIT``; beyond that, and for tensor subclasses, it runs operator by operator.
+    Compiled for the layout of its inputs. Where sizes change it is compiled once more, with symbols for those that did. What that does not
+    serve is compiled anew, up to ``LIMIT`` times in all; beyond that, and for tensor subclasses, it runs operator by operator.
     """
 
     name: str
@@ -51,7 +61,10 @@ class Segment:
     compile: Compile
     fail: Fail
     _eager: Run | None = None
-    _runs: dict[Any, Run] = field(default_factory=dict)
+    _runs: dict[Key, Run] = field(default_factory=dict)
+    _seen: list[Key] = field(default_factory=list)
+    """Layouts that were compiled for."""
+    _symbolic: list[tuple[Key, Symbolic, Run]] = field(default_factory=list)
     _lock: threading.RLock = field(default_factory=threading.RLock)
 
     def __post_init__(self) -> None:
@@ -59,10 +72,10 @@ class Segment:
 
     def __call__(self, *values: Any) -> Any:
         """The segment's results."""
-        key = tuple(map(_layout, values))
+        key = tuple(map(layout_of, values))
         run = self._runs.get(key)
         if run is None:
-            run = self._made(key, values)
+            run = self._found(key, values)
         return run(*values)
 
     def eager(self) -> Run:
@@ -71,37 +84,54 @@ class Segment:
             self._eager = straight_line(self.module, callable_of, name=self.name)
         return self._eager
 
-    def _made(self, key: tuple[Any, ...], values: Sequence[Any]) -> Run:
+    def _found(self, key: Key, values: Sequence[Any]) -> Run:
         with self._lock:
             if key in self._runs:
                 return self._runs[key]
-            if len(self._runs) >= LIMIT or None in key:
+            if None in key:
                 return self.eager()
-            try:
-                traced, keep, count = _trace(self, values)
-                run = self.compile(traced)
-            except Exception as error:  # what tracing to ATen does not know must not stop the user's code
-                self.fail(self.name, error)
-                self._runs[key] = self.eager()
-            else:
-                places = tuple(n for n, v in enumerate(values) if isinstance(v, torch.Tensor))
-                self._runs[key] = _adapted(run, places, keep, count)
-            return self._runs[key]
+            if len(self._runs) >= KEPT:
+                self._runs.clear()
+            self._runs[key] = run = self._serving(key, values) or self._made(key, values)
+            return run
+
+    def _serving(self, key: Key, values: Sequence[Any]) -> Run | None:
+        return next((run for k, s, run in self._symbolic if are_alike(k, key) and s.serves(values)), None)
+
+    def _made(self, key: Key, values: Sequence[Any]) -> Run:
+        if len(self._seen) >= LIMIT:
+            return self.eager()
+        before = [k for k in self._seen if are_alike(k, key)]
+        self._seen.append(key)
+        try:
+            if before:
+                symbols = symbolic(values, key, before)
+                run = self._compiled(symbols.fakes, values, symbols, f"{symbols.count} sizes that changed are symbols")
+                self._symbolic.append((key, symbols, run))
+                return run
+            fakes = tuple(_detached(v) if isinstance(v, torch.Tensor) else v for v in values)
+            return self._compiled(
+                fakes, values, None, "for the first sizes" if len(self._seen) == 1 else "for other inputs"
+            )
+        except Exception as error:  # what tracing to ATen does not know must not stop the user's code
+            self.fail(self.name, error)
+            return self.eager()
+
+    def _compiled(self, given: Sequence[Any], values: Sequence[Any], symbols: Symbolic | None, why: str) -> Run:
+        """The segment compiled, as a function of all its values. ``given``: what it is traced with, in place of ``values``."""
+        places = tuple(n for n, g in enumerate(given) if isinstance(g, (torch.Tensor, torch.SymInt)))
+        module, keep, count = _trace(self.module, given, places, symbols)
+        reals = tuple(values[p].detach() if isinstance(values[p], torch.Tensor) else values[p] for p in places)
+        return _adapted(self.compile(Traced(self.name, module, reals, why)), places, keep, count)
 
 
-def _layout(value: Any) -> Any:
-    """What a compiled segment takes for granted of a value; None: it cannot be compiled for it."""
-    if value is None:
-        return "None"
-    if type(value) in (torch.Tensor, torch.nn.Parameter):
-        if value.layout is not torch.strided or value.is_conj() or value.is_neg():
-            return None
-        return value.shape, value.stride(), value.dtype, value.device, value.storage_offset(), value.requires_grad
-    return ("is", value) if type(value) in (int, float, bool) else None
+def _detached(value: torch.Tensor) -> torch.Tensor:
+    """A value by itself. Formulas ask what they kept whether it needs a gradient."""
+    return value.detach().requires_grad_(value.requires_grad)
 
 
 def _adapted(run: Run, places: tuple[int, ...], keep: tuple[int, ...], count: int) -> Run:
-    """Tensors in, results out, with None for what is no tensor."""
+    """Tensors and symbols in, results out, with None for what is no tensor."""
 
     def call(*values: Any) -> Any:
         made = run(*[values[p] for p in places])
@@ -113,30 +143,29 @@ def _adapted(run: Run, places: tuple[int, ...], keep: tuple[int, ...], count: in
     return call
 
 
-def _trace(segment: Segment, values: Sequence[Any]) -> tuple[Traced, tuple[int, ...], int]:
-    """The segment as ATen operators for values like these; which of its results are tensors, and how many it has."""
-    places = [n for n, v in enumerate(values) if isinstance(v, torch.Tensor)]
-    reals = tuple(values[p].detach() for p in places)
-    # Formulas ask what they kept whether it needs a gradient.
-    asking = [values[p].detach().requires_grad_(values[p].requires_grad) for p in places]
-    interpreter = torch.fx.Interpreter(segment.module)
+def _trace(
+    module: torch.fx.GraphModule, given: Sequence[Any], places: Sequence[int], symbols: Symbolic | None
+) -> tuple[torch.fx.GraphModule, tuple[int, ...], int]:
+    """A segment as ATen operators for values like these; which of its results are tensors, and how many it has."""
+    interpreter = torch.fx.Interpreter(module)
     shape: list[Any] = []
 
-    def run(*tensors: torch.Tensor) -> list[torch.Tensor]:
-        given = list(values)
-        for place, tensor in zip(places, tensors, strict=True):
-            given[place] = tensor
-        found = interpreter.run(*given)
+    def run(*traced: Any) -> list[torch.Tensor]:
+        values = list(given)
+        for place, value in zip(places, traced, strict=True):
+            values[place] = value
+        found = interpreter.run(*values)
         shape[:] = [isinstance(v, torch.Tensor) for v in found]
         return [v for v in found if isinstance(v, torch.Tensor)]
 
-    with torch.no_grad(), torch._C._DisableAutocast(), torch.fx.traceback.preserve_node_meta():
-        module = make_fx(run, tracing_mode="fake", _error_on_data_dependent_ops=True)(*asking)
-    for node in module.graph.nodes:
+    how: Literal["fake", "real"] = "fake" if symbols is None else "real"
+    mode = contextlib.nullcontext() if symbols is None else symbols.mode
+    with torch.no_grad(), torch._C._DisableAutocast(), torch.fx.traceback.preserve_node_meta(), mode:
+        made = make_fx(run, tracing_mode=how, _error_on_data_dependent_ops=True)(*[given[p] for p in places])
+    for node in made.graph.nodes:
         if "val" in node.meta:
             node.meta["example_value"] = node.meta["val"]
-    keep = tuple(n for n, there in enumerate(shape) if there)
-    return Traced(segment.name, module, reals), keep, len(shape)
+    return made, tuple(n for n, there in enumerate(shape) if there), len(shape)
 
 
 def divided(module: torch.fx.GraphModule, id: str, compile: Compile, fail: Fail) -> tuple[Run, tuple[Segment, ...]]:

@@ -79,7 +79,7 @@ export class BackwardView {
   /** @param {any} pane @param {number} n */
   #pane(pane, n) {
     const rows = pane.rows.map((/** @type {any} */ r, /** @type {number} */ i) => h("li", { role: "option", "data-row": String(i), onclick: () => { this.frame.focus(); this.go(n, i); } }, h("code", {}, r[0]), r[1] ? h("span", { class: "mut" }, "  " + r[1]) : null));
-    return h("section", {}, h("h4", {}, pane.title), pane.empty ? h("p", { class: "mut" }, pane.empty) : h("ul", { class: "lines", role: "listbox", "aria-label": pane.title }, rows), pane.cut ? h("p", { class: "mut" }, `${plural(pane.cut, "more row")} not shown.`) : null);
+    return h("section", {}, h("h4", {}, pane.title), pane.empty ? h("p", { class: "mut" }, pane.empty) : h("ul", { class: "lines", role: "listbox", tabindex: "0", "aria-label": pane.title, onfocus: () => this.pane !== n && this.go(n, 0) }, rows), pane.cut ? h("p", { class: "mut" }, `${plural(pane.cut, "more row")} not shown.`) : null);
   }
 
   /** @param {any} call */

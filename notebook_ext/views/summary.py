@@ -100,6 +100,8 @@ def summary(session: Session, *, timed: bool = True) -> Summary:
     spent = session.seconds if timed else 0.0
     notes = tuple(one_line(n, 300) for n in session.notes)
     progress = one_line(session.stage)
+    if not session.compilations and any(c.outcome != "eager" for c in session.backward_calls):
+        return Summary(tuple(_only_backwards(session, spent)), (), progress, notes)
     if not any(has_graph(c) for c in session.compilations):
         return Summary(tuple(_nothing(session, spent)), _few(dict.fromkeys(_remedies(session))), progress, notes)
     items: list[Item] = []
@@ -305,6 +307,17 @@ def _backward_items(session: Session) -> Iterator[Item]:
     if session.backward_calls:
         yield Item(", ")
         yield Item(plural(len(session.backwards), "captured backward"), "backward", "link")
+
+
+def _only_backwards(session: Session, spent: float) -> Iterator[Item]:
+    """Of a session that captured backwards, and compiled nothing else."""
+    yield Item(plural(len(session.backward_calls), "backward"), "backward", "name")
+    yield Item(": ")
+    yield Item(plural(len(session.backwards), "capture"), "backward", "link")
+    eager = sum(c.outcome == "eager" for c in session.backward_calls)
+    yield Item(f", {eager:,} run by torch's own engine" if eager else "")
+    yield Item(", run operator by operator")
+    yield Item(f", {seconds(spent)}" if spent else "")
 
 
 def _failure_items(session: Session) -> Iterator[Item]:

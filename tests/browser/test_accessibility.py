@@ -12,6 +12,7 @@ import pytest
 from tests.browser.test_compare import changed_session
 from tests.browser.test_explorer import VIEWS, open_view, press
 from tests.notebook_ext.sessions import verified_session
+from tests.notebook_ext.test_views_backward import recorded
 from tests.notebook_ext.traces import onion_session, steps_session
 
 pytestmark = pytest.mark.browser
@@ -51,6 +52,16 @@ def test_no_view_has_a_fault(explorer: Show, axe: str, theme: str) -> None:
         open_view(page, view)
         found[view] = faults(page, axe)
     assert not any(found.values()), "\n".join(f"{view}: {line}" for view, lines in found.items() for line in lines)
+
+
+@pytest.mark.parametrize("theme", ["light", "dark"])
+def test_nor_have_backwards(explorer: Show, axe: str, theme: str) -> None:
+    """Captured backwards with rows lit up in all three panes, hooks, notes, and a backward that torch's engine ran."""
+    page = explorer(recorded("aot_eager"), theme)
+    open_view(page, "backward")
+    press(page, "ArrowDown ArrowDown ArrowRight j")
+    found = faults(page, axe)
+    assert not found, "\n".join(found)
 
 
 @pytest.mark.parametrize("theme", ["light", "dark"])

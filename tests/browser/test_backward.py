@@ -54,6 +54,20 @@ def test_keys_go_through_rows_panes_and_captures(explorer: Show, session: Sessio
     assert page.locator('.lm .tabs [data-view="linked"]').get_attribute("aria-selected") == "true"
 
 
+def test_each_pane_takes_the_focus(explorer: Show, session: Session) -> None:
+    """A pane that is tabbed to is the one that arrows go through."""
+    page = explorer(session)
+    open_view(page, "backward")
+    page.locator('.lm .lines[aria-label="Captured graph"]').focus()
+    first = said(page)
+    page.keyboard.press("ArrowDown")
+    page.wait_for_function(
+        "(before) => !document.querySelector('.lm [aria-live]').innerText.startsWith(before)", arg=first
+    )
+    selected = page.locator('.lm .lines[aria-label="Captured graph"] [aria-selected="true"]')
+    assert selected.get_attribute("data-row") == "1"
+
+
 def test_backwards_that_ran_lead_to_their_captures(explorer: Show, session: Session) -> None:
     """Each backward is listed with its outcome and, where torch's engine ran it, the reason; a click on a capture's name shows it."""
     page = explorer(session)

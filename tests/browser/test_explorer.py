@@ -36,6 +36,7 @@ VIEWS = (
     "onion",
     "compare",
     "contents",
+    "backward",
 )
 
 Show = Callable[..., Any]

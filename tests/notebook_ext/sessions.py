@@ -9,6 +9,7 @@ from dataclasses import replace
 from typing import Any
 
 from engine.records.aot import AotRecord, ValueFacts, WrapperAction, WrapperRecord
+from engine.records.autograd import AutogradNodeRecord, BackwardRecord, MissReason
 from engine.records.bytecode import Instruction, SourceFile, Span
 from engine.records.graph import GraphRecord, NodeRecord
 from engine.records.guards import Fix, GuardRecord, GuardResult, GuardsRecord, Rejection
@@ -556,6 +557,11 @@ def hostile_session() -> Session:
     session.add_skipped(Skipped(HOSTILE, HOSTILE, HOSTILE))
     session.add_failure(Failure(HOSTILE, HOSTILE, HOSTILE, HOSTILE))
     session.add_note(HOSTILE)
+    autograd = AutogradNodeRecord("autograd:b0:0", HOSTILE, 0, 0, captured=("captured:b0:add",), hooks=texts)
+    graph = GraphRecord("captured:b0", "captured", HOSTILE, (replace(node, id="captured:b0:add"),))
+    cause = MissReason(HOSTILE, HOSTILE, texts)
+    session.put_backward(BackwardRecord("b0", cause, (autograd,), (graph,), HOSTILE, notes=texts))
+    session.add_backward_call("captured", "b0", HOSTILE)
     return session
 
 

@@ -10,6 +10,7 @@ import engine
 from engine.records.session import Session
 from notebook_ext.views.backward import backward, backward_text
 from notebook_ext.views.explorer import keys, part
+from notebook_ext.views.summary import summary
 
 
 def recorded(backend: str) -> Session:
@@ -54,6 +55,19 @@ def test_causes_and_outcomes_are_told() -> None:
     assert told["captures"][1]["cause"] in text
     assert "3 backwards: 2 captured, 1 run by torch's own engine" in text
     json.dumps(told)
+
+
+def test_the_summary_of_captures_alone() -> None:
+    """Where backwards were captured and nothing compiled, that is the headline; it does not say that nothing happened."""
+    told = "".join(i.text for i in summary(recorded("eager"), timed=False).items)
+    assert told == "3 backwards: 2 captures, 1 run by torch's own engine, run operator by operator"
+
+
+def test_a_compiled_backward_points_to_its_view() -> None:
+    """The Source pane of what was compiled of a backward says where its account stands."""
+    session = recorded("aot_eager")
+    told = part(session, f"linked|{session.compilations[0].id}|")
+    assert "Backward view" in json.dumps(told)
 
 
 def test_an_empty_session_says_what_to_do() -> None:

@@ -84,6 +84,10 @@ SHOWN: Mapping[str, Mapping[str, str | Sequence[str]]] = {
         "fused-shown": "2 kernels",
         "hooks": "largest gradient: 0.1",
         "hook-nodes": "tensor_pre_hook",
+        "beside": "2 backwards: 1 capture",
+        "sizes": ["sizes changed since", "have a .grad to add to now"],
+        "option": "captured",
+        "nan": ["Function 'SqrtBackward0' returned nan values", "weight.sqrt()"],
     },
     "09_ptx_and_sass": {
         "setup": "compiled here",

@@ -443,6 +443,42 @@ def test_a_training_step_compiled_with_its_backward() -> None:
     assert len(session.backward_calls) == 3
 
 
+@pytest.mark.parametrize("backend", ["aot_eager", "triton"])
+def test_changing_sizes_are_compiled_twice(backend: str) -> None:
+    """Of a capture with symbolic sizes a backend compiles one segment for the first sizes, one with symbols for all others, and says so."""
+    m = nn.Sequential(nn.Linear(4, 5), nn.GELU(), nn.LayerNorm(5), nn.Linear(5, 3))
+
+    def found(n: int) -> list[torch.Tensor]:
+        m.zero_grad()
+        m(torch.linspace(-1, 2, 4 * n).view(n, 4)).square().mean().backward()
+        return [g.clone() for g in grads(m)]
+
+    rows = (2, 3, 5, 7, 4, 9, 6, 8, 11, 13, 12)
+    expected = [found(n) for n in rows]
+    with engine.record() as session, engine.compiled_autograd(backend):
+        for n, plain in zip(rows, expected, strict=True):
+            assert all(a.allclose(b, atol=1e-6) for a, b in zip(plain, found(n), strict=True))
+    assert outcomes(session) == ["captured", "captured", *["hit"] * 9]
+    causes = [c.cause.partition(", ")[2] for c in session.compilations]
+    assert causes[:2] == ["for the first sizes"] * 2
+    assert len(causes) == 3
+    assert "sizes that changed are symbols" in causes[2]
+    assert not session.failures
+
+
+def test_sizes_that_symbols_do_not_stand_for_are_compiled_apart() -> None:
+    """A batch of one row, whose size is never a symbol, and one whose size meets another size by chance, get right gradients all the same."""
+    m = mlp()
+    for rows in ((3, 4, 1, 5, 2, 1), (2, 5, 4, 3, 5)):
+        engine.reset()
+        for n in rows:
+            x = torch.randn(n, 4)
+            plain = torch.autograd.grad(m(x).square().sum(), list(m.parameters()))
+            with engine.compiled_autograd("aot_eager"):
+                found = torch.autograd.grad(m(x).square().sum(), list(m.parameters()))
+            assert all(a.allclose(b) for a, b in zip(plain, found, strict=True))
+
+
 class Marked(nn.Module):
     """Results in an object of its own."""
 
