@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import logging
 import threading
 import time
 import traceback
@@ -51,6 +52,8 @@ from engine.runtime.dispatch import dispatcher
 from engine.runtime.reference import reference
 from engine.runtime.worker import warm
 from engine.trace.driver import trace_frame
+
+_log = logging.getLogger("engine")
 
 Run = Callable[..., Any]
 
@@ -369,7 +372,7 @@ class Pipeline:
                 except Exception as error:
                     work.fail("kernels", error, "results come from ATen")
                 else:
-                    self._tell_program(program, graph, work)
+                    self._tell_program(self._where_it_runs(program), graph, work)
                     return run
         return reference(graph)
 
@@ -392,14 +395,31 @@ class Pipeline:
 
         run = executable(program, is_boxed=graph.is_boxed)
         if not self.options.is_recorded:
-            return run
+            return self._rescued(run, graph)
         from engine.runtime.replayed import CudaRecorder, Replayed
 
         told = functools.partial(_tell_launching, work.session, work.compilation, graph.stage)
         is_dynamic = bool(program.symbols)
-        return Replayed(
+        replayed = Replayed(
             run, CudaRecorder(), is_boxed=graph.is_boxed, is_dynamic=is_dynamic, results=graph.results, told=told
         )
+        return self._rescued(replayed, graph)
+
+    def _where_it_runs(self, program: Program) -> Program:
+        """The program with a note where kernels are shown for another card than the one that they run on."""
+        from engine.kernels.targets import default_target
+
+        here = default_target()
+        if program.target == here:
+            return program
+        note = f"Kernels are shown for {program.target}, and run as compiled for the card at hand, {here}."
+        return replace(program, record=replace(program.record, launching=note))
+
+    def _rescued(self, run: Run, graph: AotGraph) -> Run:
+        """The same, with ATen in reserve for a card that is full or refuses to start a kernel."""
+        from engine.runtime.rescued import rescued
+
+        return rescued(run, functools.partial(reference, graph), _tell_refusal, is_boxed=graph.is_boxed)
 
     def _lower_backward(self, graph: AotGraph, work: _Work, *, on_gpu: bool) -> Run:
         """The same for a backward, when it is first needed: the compilation is over by then, and its record is amended."""
@@ -479,10 +499,23 @@ def _tell_launching(session: Session | None, compilation: str, stage: str, sente
 
     def told(record: CompilationRecord) -> CompilationRecord:
         lowering = getattr(record, field)
-        return record if lowering is None else replace(record, **{field: replace(lowering, launching=sentence)})
+        if lowering is None:
+            return record
+        told = " ".join(filter(None, (lowering.launching, sentence)))
+        return replace(record, **{field: replace(lowering, launching=told)})
 
     if session is not None:
         session.amend(compilation, told)
+
+
+def _tell_refusal(error: BaseException, sentence: str, done: str) -> None:
+    """Add to whoever records what a card could not do, and log it."""
+    session = current_session()
+    instead = done or "the error is raised: what the backward was given is gone"
+    _log.warning("%s In place of it, %s.", sentence, instead)
+    if session is not None:
+        detail = "".join(traceback.format_exception(error))
+        session.add_failure(Failure("runtime", sentence, instead, detail))
 
 
 def _telling(run: Run, program: Program, graph: AotGraph, session: Session, compilation: str) -> Run:

@@ -11,7 +11,7 @@ from engine.ir.attention import FORWARD, KEYS, QUERIES, SUMS, AttentionKernel, B
 from engine.ir.index import Index, Size, Var, flatten, variable
 from engine.ir.loops import Def
 from engine.lowering.table import ExternNode, Tensor
-from engine.lowering.templates.products import TYPES, WIDE, precision_of
+from engine.lowering.templates.products import HIGHEST_GRID, TYPES, WIDE, precision_of
 
 aten = torch.ops.aten
 
@@ -136,6 +136,8 @@ def _has_sizes(call: Attending, shares_keys: bool) -> bool:
     if any(len(shape) != 4 or not all(isinstance(n, int) and n > 0 for n in shape) for shape in (query, key, value)):
         return False
     if max(int(query[3]), int(value[3])) > WIDEST or key[1] != value[1] or query[0] != key[0]:
+        return False
+    if int(query[0]) * int(query[1]) > HIGHEST_GRID:
         return False
     if query[1] != key[1] and (not shares_keys or int(query[1]) % int(key[1])):
         return False

@@ -18,6 +18,8 @@ aten = torch.ops.aten
 
 TYPES = (torch.float16, torch.bfloat16, torch.float32)
 WIDE = 1 << 31
+HIGHEST_GRID = 65_535
+"""Programs that a device's grid has in its second dimension."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -57,6 +59,8 @@ def multiplied(extern: ExternNode) -> Multiplied | None:
     if not all(isinstance(n, int) and n > 0 for n in sizes) or left.dtype not in TYPES:
         return None
     if left.shape[-2] == 1 or right.shape[-1] == 1:  # a matrix and a vector: nothing for tiles
+        return None
+    if product(left.shape[:-2]) > HIGHEST_GRID:
         return None
     if any(t.dtype != left.dtype for t in (right, result)) or (added is not None and added.dtype not in TYPES):
         return None

@@ -1,0 +1,86 @@
+"""A call that a card has no room for, or whose kernels it will not start, is computed by ATen instead; a sentence says why."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+Run = Callable[..., Any]
+Told = Callable[[BaseException, str, str], None]
+"""Hears of a failure: the error, a sentence on it, and what was done instead."""
+
+_LASTING = ("illegal", "unspecified launch failure", "device-side assert", "misaligned address", "hardware", "ECC")
+"""Words of errors after which a process cannot use the card any more."""
+THIS_CALL = "this call is computed by ATen, operator by operator"
+EVERY_CALL = "this graph is computed by ATen from now on, operator by operator"
+
+
+def rescued(run: Run, instead: Callable[[], Run], told: Told, *, is_boxed: bool) -> Run:
+    """``run``, or what ``instead`` makes where it cannot run here. Errors that no other way avoids are raised as they are.
+
+    A boxed program empties the list that it is given, so that nobody can compute from it again: its errors are told, and raised.
+    """
+    others: list[Run] = []
+    is_gone: list[bool] = []
+
+    def other() -> Run:
+        if not others:
+            others.append(instead())
+        return others[0]
+
+    def call(*inputs: Any) -> Any:
+        if is_gone:
+            return other()(*inputs)
+        try:
+            return run(*inputs)
+        except torch.OutOfMemoryError as error:
+            told(error, full_card(error), "" if is_boxed else THIS_CALL)
+            if is_boxed:
+                raise
+            failed = error.with_traceback(None)  # which holds what the program had made so far
+        except RuntimeError as error:
+            if not is_refusal(error):
+                raise
+            told(error, f"A kernel could not be started: {_first_line(error)}.", "" if is_boxed else EVERY_CALL)
+            if is_boxed:
+                raise
+            is_gone.append(True)
+            return other()(*inputs)
+        try:
+            return other()(*inputs)
+        except torch.OutOfMemoryError:
+            raise failed from None
+
+    return call
+
+
+def is_refusal(error: BaseException) -> bool:
+    """Whether the driver refused to start a kernel, and everything else still works."""
+    text = str(error)
+    return "Triton Error [" in text and not any(word in text for word in _LASTING)
+
+
+def full_card(error: BaseException, free: tuple[int, int] | None = None, held: int | None = None) -> str:
+    """What a card that is full holds, and whose it is. ``free``: bytes free and in all; ``held``: bytes that this process has."""
+    if free is None or held is None:
+        try:
+            free, held = torch.cuda.mem_get_info(), torch.cuda.memory_reserved()
+        except (RuntimeError, AssertionError):  # no CUDA at all
+            return f"The card has no room left: {_first_line(error)}."
+    left, whole = free
+    others = max(whole - left - held, 0)
+    sentence = f"The card has no room left: of {_gb(whole)} this process holds {_gb(held)}"
+    if others > whole // 20:
+        return f"{sentence} and others hold {_gb(others)}: end them, or use another card."
+    return f"{sentence}: use smaller batches, or free what is not needed any more."
+
+
+def _gb(count: int) -> str:
+    return f"{count / 1e9:.1f} GB"
+
+
+def _first_line(error: BaseException) -> str:
+    lines = str(error).strip().splitlines()
+    return lines[0].rstrip(".") if lines else type(error).__name__
