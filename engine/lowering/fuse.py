@@ -160,9 +160,9 @@ class Scheduler:
         """Record a decision about a Def and the kernel that reads it; parts of one ATen node are not news."""
         if made.origins and all(made.origins == m.origins for m in group.members if m is not made):
             return
-        self.decisions.append(
-            FusionDecision(made.origins, _origins(group), fused, reason, bytes_saved(made) if fused else None)
-        )
+        traffic = bytes_saved(made)
+        saved, moved = (traffic, None) if fused else (None, traffic)
+        self.decisions.append(FusionDecision(made.origins, _origins(group), fused, reason, saved, moved))
 
     def sources(self, step: Group | ExternNode) -> set[Def]:
         """Defs that a step reads from memory, and those that tell a symbol that it needs."""

@@ -19,13 +19,18 @@ class LoopOp(Record):
 
 @dataclass(frozen=True, slots=True)
 class FusionDecision(Record):
-    """The scheduler looked at two groups of nodes and fused them, or did not. ``bytes_saved`` is memory traffic, None where unknown."""
+    """The scheduler looked at two groups of nodes and fused them, or did not.
+
+    ``bytes_saved`` is memory traffic that fusing spares, ``bytes_moved`` what not fusing costs: a tensor written and read. None where sizes
+    are symbols, or for the other outcome.
+    """
 
     first: tuple[str, ...]
     second: tuple[str, ...]
     fused: bool
     reason: str
     bytes_saved: int | None = None
+    bytes_moved: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -338,10 +338,13 @@ def slice_scatter(
     low: Lowering, a: Tensor, source: Tensor, dim: int = 0, start: Any = None, end: Any = None, step: Any = 1
 ) -> Tensor:
     dim = positive_dim(dim, len(a.shape))
-    size, begin, stride = a.shape[dim], start if start is not None else 0, plain(step)
-    if not all(isinstance(v, int) for v in (size, begin, stride)):
-        raise NotLowered("a write to a slice with symbolic bounds is done by ATen")
-    begin = min(max(begin + size if begin < 0 else begin, 0), size)
+    size, begin, stride = a.shape[dim], plain(start if start is not None else 0), plain(step)
+    if isinstance(begin, int) and begin < 0:
+        begin = plain(begin + size)
+    if isinstance(begin, int):
+        begin = max(begin, 0)
+    if not is_nonnegative(begin) or not isinstance(stride, int):
+        raise NotLowered("a write to a slice that may begin before its tensor is done by ATen")
     check_loopable(a, source)
     count = source.shape[dim]
 
