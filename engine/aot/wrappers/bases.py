@@ -176,11 +176,11 @@ def _base(inputs: Sequence[GraphInput], group: Sequence[int]) -> Base:
 def _base_of_autograd(group: tuple[int, ...], reals: Sequence[torch.Tensor], names: str) -> Base:
     whole = whole_of(reals[0])
     layout = Layout(tuple(whole.shape), whole.stride(), whole.requires_grad)
-    is_whole = whole.is_contiguous() and all(r.numel() and r.dtype == whole.dtype for r in reals)
+    is_whole = whole.is_contiguous() and all(r.numel() and is_dense(r) and r.dtype == whole.dtype for r in reals)
     if not layout.fits(reals) or not is_whole:
         raise NotFunctional(
             f"{names} share memory, one of them is written to, and gradients are needed otherwise than through one tensor that they are "
-            "views of"
+            "dense views of"
         )
     starts = tuple(int(r.storage_offset()) * r.element_size() for r in reals)
     return Base(group, whole.dtype, whole.numel(), starts, layout)
@@ -277,10 +277,9 @@ def _with_bases(
         if bases[k].layout is None:
             view = functools.partial(_see, real.dtype, real.shape, real.stride(), start)
         else:
-            see = _part if is_dense(real) else _spread
-            view = functools.partial(see, real.shape, real.stride(), start // real.element_size())
-        target = InGraph("view_of_memory", view)
-        made = copy.create_node("call_function", target, (flat[k],), name=node.name)
+            view = functools.partial(_part, real.shape, real.stride(), start // real.element_size())
+        see = InGraph("view_of_memory", view)
+        made = copy.create_node("call_function", see, (flat[k],), name=node.name)
         made.meta.update(node.meta)
         return made
 
@@ -301,11 +300,6 @@ def _part(sizes: Sequence[int], strides: Sequence[int], start: int, whole: torch
     order = sorted(range(len(sizes)), key=lambda d: -strides[d])
     row = whole.view(-1)[start : start + math.prod(sizes)].view([sizes[d] for d in order])
     return row.permute([order.index(d) for d in range(len(sizes))])
-
-
-def _spread(sizes: Sequence[int], strides: Sequence[int], start: int, whole: torch.Tensor) -> torch.Tensor:
-    """A member with room between its elements."""
-    return whole.as_strided(sizes, strides, start)
 
 
 def post_compile(change: Change, run: Any) -> Any:

@@ -55,7 +55,6 @@ VIEWS: dict[str, Make] = {
     "columns": lambda t: (t[:, 0], t[:, 1:]),
     "every other column": lambda t: (t[:, ::2], t),
     "a diagonal": lambda t: (t.diagonal(), t.t()),
-    "every third": lambda t: (t.view(-1)[::3], t[1:, ::2]),
 }
 
 
@@ -105,12 +104,11 @@ def test_views_of_one_tensor_train(fn: Callable[..., Any], make: Make) -> None:
     _check(fn, run, make, leaf_needs=False)
 
 
-@pytest.mark.parametrize("views", ["transposed", "every other column", "a diagonal"])
-def test_the_graph_is_functional(views: str) -> None:
-    """Views of a contiguous tensor, dense or not, become views of one input, and the record says so."""
+def test_the_graph_is_functional() -> None:
+    """Dense views of a contiguous tensor become views of one input, and the record says so."""
     engine.reset()
     with engine.record() as session:
-        _run(engine.compile(write_both, backend="aot_eager"), VIEWS[views])
+        _run(engine.compile(write_both, backend="aot_eager"), VIEWS["transposed"])
     (aot,) = [c.aot for c in session.compilations if c.aot is not None]
     assert (aot.mode, aot.note) == ("training", "")
     (told,) = (w for w in aot.wrappers if w.name == "synthetic bases")
