@@ -18,6 +18,7 @@ from engine.records.graph import GraphRecord
 from engine.records.guards import GuardsRecord, SymbolRecord
 from engine.records.kernels import KernelRecord
 from engine.records.lowering import LoweringRecord
+from engine.records.reproduction import reproduction
 from engine.records.runtime import CacheRecord, CallRecord, Failure, Skipped, TextRecord, Timing
 from engine.records.trace import TraceRecord
 
@@ -233,6 +234,14 @@ class Session:
             KeyError: there is none.
         """
         return self._compilations[id]
+
+    def reproduction(self, compilation: str) -> str:
+        """Python text of a bug report about one compilation: its breaks and failures, the user's definitions, the call. Nothing is executed.
+
+        Raises:
+            KeyError: there is no such compilation.
+        """
+        return reproduction(self, compilation)
 
     def add_call(self, call: CallRecord) -> int:
         """Keep a call, and return its index; hits beyond MAX_CALLS are counted in ``calls_dropped`` instead, and have none (-1)."""

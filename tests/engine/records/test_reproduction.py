@@ -1,0 +1,42 @@
+"""Bug reports as Python text, from live and from loaded sessions."""
+
+from __future__ import annotations
+
+import ast
+import pathlib
+
+import torch
+
+import engine
+from engine.records.session import Session
+
+
+def helper(x: torch.Tensor) -> torch.Tensor:
+    return torch.sin(x)
+
+
+def talks(x: torch.Tensor, flag: bool, table: dict[str, int]) -> torch.Tensor:
+    y = helper(x)
+    print("talking")
+    return y * table["k"] if flag else y
+
+
+def test_report_of_a_loaded_session(tmp_path: pathlib.Path) -> None:
+    """It is Python that names the break with its line, holds the definitions and makes the inputs anew; loading and writing it run nothing."""
+    with engine.record() as session:
+        engine.compile(talks, backend="eager")(torch.randn(3, 4, dtype=torch.float64), True, {"k": 2})
+    session.save(tmp_path / "session.json")
+    loaded = Session.load(tmp_path / "session.json")
+    text = loaded.reproduction(loaded.compilations[0].id)
+    tree = ast.parse(text)
+    assert f"torch {torch.__version__}" in text.splitlines()[0]
+    assert f"test_reproduction.py:{talks.__code__.co_firstlineno + 2}" in text
+    names = {n.name for n in tree.body if isinstance(n, ast.FunctionDef)}
+    assert {"helper", "talks"} <= names
+    for line in (
+        "x = torch.ones((3, 4,), dtype=torch.float64)",
+        "flag = True",
+        "table = ...  # dict of 1: to be filled in",
+        "engine.compile(talks)(x=x, flag=flag, table=table)",
+    ):
+        assert line in text.splitlines()
