@@ -58,9 +58,9 @@ def _definitions(text: str) -> str:
 
 
 def _first_line(node: ast.stmt) -> int:
-    is_decorated = isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef))
-    decorators = node.decorator_list if is_decorated else []
-    return min([node.lineno, *(d.lineno for d in decorators)])
+    if not isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
+        return node.lineno
+    return min(node.lineno, *(d.lineno for d in node.decorator_list), node.lineno)
 
 
 def _call(frame: FrameRecord, inputs: Mapping[str, str]) -> str:
