@@ -21,6 +21,14 @@ from tests.engine.lowering.products import PRODUCTS
 from tests.engine.lowering.tracing import flat, trace
 
 pytestmark = pytest.mark.gpu
+
+
+@pytest.fixture(autouse=True)
+def fresh() -> None:
+    """Nothing compiled before."""
+    engine.reset()
+
+
 LIMITS = {torch.float16: 2e-2, torch.bfloat16: 6e-2, torch.float32: 1e-3}
 
 
