@@ -218,7 +218,9 @@ export class GraphView {
       this.reads[b].push(a);
       this.readers[a].push(b);
     }
-    this.at = part.count ? Math.max(0, this.nodes.findIndex((n) => n.ordinal > 0 && !n.isInput)) : -1;
+    // The first operation of a line whose value is used: one that only writes stands apart from the rest.
+    const own = this.nodes.findIndex((n, i) => n.ordinal > 0 && !n.isInput && this.readers[i].length);
+    this.at = !part.count ? -1 : own >= 0 ? own : Math.max(0, this.nodes.findIndex((n) => n.ordinal > 0 && !n.isInput));
   }
 
   /** Lay out anew, as calls are open and closed now. */

@@ -28,8 +28,9 @@ export class OnionView {
     this.context = h("div", { class: "ctx" });
     this.counter = h("code");
     this.play = button("▶ Play", "p", () => this.toggle());
-    this.body = h("div", { class: "scr tall pad", tabindex: "0" });
-    this.el = h("div", { class: "onion" }, this.context, this.body);
+    this.body = h("div", { class: "scr pad", tabindex: "0" });
+    this.side = h("div", { class: "side", tabindex: "0", "aria-label": "Contents at this step" });
+    this.el = h("div", { class: "onion" }, this.context, h("div", { class: "two" }, this.body, this.side));
     this.keys = [
       key("ArrowRight ArrowLeft", "next or previous step of the call", (k) => { this.stop(); this.go(this.at + (k === "ArrowRight" ? 1 : -1)); }),
       key("p", "play the call, or stop", () => this.toggle()),
@@ -68,6 +69,7 @@ export class OnionView {
     if (!this.part) {
       const why = part ? part.empty : this.entry ? "Loading …" : "Nothing was compiled, so there are no layers.";
       put(this.body, h("p", {}, why));
+      this.side.hidden = true;
       return this.frame.say(why);
     }
     this.update();
@@ -112,10 +114,12 @@ export class OnionView {
       this.#ring(-1),
       part.idle.length ? h("p", { class: "idle" }, h("b", {}, "Had nothing to do: "), h("span", { class: "mut" }, part.idle.join(" · "))) : null,
       part.rings.length || part.idle.length ? null : h("p", { class: "mut" }, part.mode === "inference" ? "No layer was needed." : "No layer was put around this graph."),
-      this.#contents(),
+      part.passages.length ? null : this.#contents(),
       part.partition ? this.#partition() : null,
       this.#facts(),
     );
+    this.side.hidden = !part.passages.length;
+    if (part.passages.length) put(this.side, this.#contents());
     this.tell();
   }
 
@@ -191,7 +195,7 @@ export class OnionView {
       h("h4", {}, "Contents", h("span", { class: "mut" }, ` ${where} `), passages.length > 1 ? choice("Noted call", passages.map((/** @type {any} */ _, /** @type {number} */ i) => [String(i), `call ${i + 1} of this entry`]), String(this.passage), (v) => { this.passage = +v; this.frame.focus(); this.update(); }) : null),
       h("table", { class: "t held" }, h("thead", {}, h("tr", {}, ["Value", "Before", "Now"].map((t) => h("th", {}, t)))), h("tbody", {}, now.values.map((/** @type {string[]} */ [name, text]) => {
         const was = before.get(name), isNew = was !== undefined && was !== text;
-        return h("tr", {}, h("td", {}, h("code", {}, name)), h("td", { class: "mut" }, h("code", {}, was === undefined ? "–" : was === text ? "the same" : was)), h("td", { class: isNew ? "new" : "" }, h("code", {}, text)));
+        return h("tr", {}, h("td", {}, h("code", {}, name)), h("td", { class: "mut" }, h("code", {}, was === undefined ? "–" : was === text ? "=" : was)), h("td", { class: isNew ? "new" : "" }, h("code", {}, text)));
       }))),
       now.cut ? h("p", { class: "mut" }, `${plural(now.cut, "more value")} not kept.`) : null,
     ];

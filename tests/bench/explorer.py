@@ -107,7 +107,7 @@ def _page(browser: Any, session: Session) -> Iterator[Any]:
             START, START + "\ndocument.body.offsetHeight; requestAnimationFrame(() => performance.mark('drawn'));"
         )
         path.write_text(text, encoding="utf-8")
-        page = browser.new_page(viewport={"width": 1200, "height": 900})
+        page = browser.new_page(viewport={"width": 1200, "height": 900}, bypass_csp=True)
         page.goto(path.as_uri())
         page.wait_for_function("performance.getEntriesByName('drawn').length > 0")
         yield page
