@@ -11,7 +11,7 @@ import pytest
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook, new_output
 
 from notebook_ext.page import page, title_of
-from notebook_ext.report import main, tidy
+from notebook_ext.report import TOUR, main, report, tidy
 
 LOADING = {"src", "href", "data", "poster", "action", "srcset"}
 
@@ -139,3 +139,14 @@ def test_a_missing_notebook_is_one_sentence(tmp_path: pathlib.Path, capsys: pyte
     """It exits 2."""
     assert main([str(tmp_path / "none.ipynb")]) == 2
     assert capsys.readouterr().err.strip() == f"There is no notebook {tmp_path / 'none.ipynb'}."
+
+
+@pytest.mark.slow
+def test_the_page_of_the_tour_is_below_five_megabytes(tmp_path: pathlib.Path) -> None:
+    """With every explorer in it, all parts and the graphs between passes too; it loads nothing, and no cell fails."""
+    made, problem = report(TOUR, tmp_path)
+    assert problem == ""
+    assert made.stat().st_size < 5_000_000
+    loads = Loads()
+    loads.feed(made.read_text(encoding="utf-8"))
+    assert [found for found in loads.found if not found.startswith("a ")] == []  # a link is followed only by a person
