@@ -63,6 +63,33 @@ def test_a_size_that_changes_becomes_a_symbol() -> None:
     assert "symbols now" in session.backwards[1].cause.sentence
 
 
+@pytest.mark.parametrize("dynamic", [False, True])
+@pytest.mark.parametrize("rows", [(2, 3, 5, 7, 4, 9), (4, 4, 6, 1, 8, 1, 6), (3, 0, 5, 1, 2)])
+def test_no_more_captures_than_torchs_own(rows: tuple[int, ...], dynamic: bool) -> None:
+    """Whatever the order of batch sizes, also of none and of one row, ours recaptures at most as often as torch's with the same setting."""
+    from torch._dynamo import compiled_autograd as stock
+
+    m = nn.Sequential(nn.Linear(4, 5), nn.GELU(), nn.LayerNorm(5), nn.Linear(5, 3))
+
+    def train() -> None:
+        for n in rows:
+            m.zero_grad()
+            m(torch.ones(n, 4)).square().sum().backward()
+
+    with engine.record() as session, engine.compiled_autograd("eager", dynamic=dynamic):
+        train()
+    engine.reset()
+    theirs: list[Any] = []
+
+    def count(graph: Any) -> Any:
+        theirs.append(graph)
+        return graph
+
+    with stock._enable(count, dynamic=dynamic):
+        train()
+    assert 0 < len(session.backwards) <= len(theirs)
+
+
 def test_dynamic_from_the_start() -> None:
     """With dynamic=True one capture serves all sizes."""
     m = mlp()
