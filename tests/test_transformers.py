@@ -70,6 +70,16 @@ SWITCH = {
     "num_experts": 4,
     "vocab_size": 100,
 }
+SMALL |= {
+    "GPT2LMHeadModel": ("GPT2Config", {"n_embd": 32, "n_layer": 2, "n_head": 4, "vocab_size": 100}),
+    "SegformerForSemanticSegmentation": (
+        "SegformerConfig",
+        {
+            "hidden_sizes": [8, 16], "depths": [1, 2], "num_encoder_blocks": 2, "sr_ratios": [2, 1], "patch_sizes": [3, 3], "strides": [2, 2],
+            "num_attention_heads": [1, 2], "mlp_ratios": [2, 2], "decoder_hidden_size": 16, "num_labels": 3,
+        },
+    ),
+}  # fmt: skip
 BROKEN: dict[str, tuple[str, dict[str, Any]]] = {
     "Wav2Vec2Model": ("Wav2Vec2Config", AUDIO),
     "HubertModel": ("HubertConfig", AUDIO),
@@ -85,6 +95,8 @@ def made(name: str) -> tuple[Any, dict[str, Any]]:
     model = getattr(transformers, name)(getattr(transformers, config)(**sizes))
     if config in ("Wav2Vec2Config", "HubertConfig"):
         return model, {"input_values": torch.randn(2, 600)}
+    if "Segformer" in name:
+        return model, {"pixel_values": torch.randn(2, 3, 16, 16), "labels": torch.randint(0, 3, (2, 16, 16))}
     if "Image" in name:
         return model, {"pixel_values": torch.randn(2, 3, 32, 32), "labels": torch.tensor([0, 1])}
     inputs: dict[str, Any] = {"input_ids": torch.randint(0, 100, (2, 8))}
@@ -224,7 +236,7 @@ class Counting:
 @pytest.mark.parametrize("train", [False, True], ids=["inference", "training"])
 @pytest.mark.parametrize("name", [*SMALL, *BROKEN])
 def test_no_fewer_operators_in_graphs_than_under_torch_compile(name: str, train: bool) -> None:
-    """At least 98 of 100 operators that torch.compile captures are captured; where it breaks nowhere, nor do we, and a second call compiles nothing."""
+    """At least 98 of 100 operators that torch.compile captures are captured; in no more pieces; where it breaks nowhere, a second call compiles nothing."""
     model, inputs = made(name)
     model.train(train)
     torch._dynamo.reset()
@@ -241,6 +253,8 @@ def test_no_fewer_operators_in_graphs_than_under_torch_compile(name: str, train:
         captured, made_so_far = ours.operators, len(session.compilations)
         results(model, compiled, inputs, train=train)
     assert captured >= 0.98 * theirs.operators
+    if "Switch" not in name:  # there torch.compile gives up early, with fewer operators
+        assert found <= broke
     if broke == 0:
         assert found == 0
         assert len(session.compilations) == made_so_far

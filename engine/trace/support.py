@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import abc
 import functools
+import logging
 import pathlib
 import random
 import sys
@@ -285,6 +286,12 @@ def warn_at(message: Any, category: type[Warning], file: str, line: int, namespa
     """``warnings.warn`` as if a line of a file had called it."""
     registry = namespace.setdefault("__warningregistry__", {})
     warnings.warn_explicit(message, category, file, line, namespace.get("__name__") or "<sys>", registry)
+
+
+def log_at(logger: logging.Logger, level: int, file: str, line: int, function: str, message: str, *args: Any) -> None:
+    """``logger.log`` as if a line of a file had called it."""
+    if logger.isEnabledFor(level):
+        logger.handle(logger.makeRecord(logger.name, level, file, line, message, args, None, function))
 
 
 def warn_outside(message: Any, category: type[Warning], above: int) -> None:

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import collections
+import functools
 import logging
+import tempfile
 import warnings
 from typing import Any
 
 import torch
 
+import engine
 from tests.programs import program
 
 log = logging.getLogger("tests.programs.reports_and_text")
@@ -192,3 +195,54 @@ def property_deleted(x):
         g.v
     except AttributeError as error:
         return x + first, str(error)
+
+
+FILE = tempfile.TemporaryFile("w+", encoding="utf-8")
+WRITER = logging.StreamHandler(FILE)
+WRITER.setFormatter(logging.Formatter("%(levelname)s %(name)s %(funcName)s %(lineno)d: %(message)s"))
+NOTES = logging.Logger("notes")  # noqa: LOG001 - one for each copy of this module
+NOTES.propagate = False
+NOTES.handlers[:] = [WRITER]
+
+
+@functools.lru_cache(maxsize=None)
+def said_once(logger, text):
+    logger.warning(text)
+
+
+logging.Logger.said_once = said_once
+
+
+@engine.disable
+def written():
+    FILE.seek(0)
+    text = FILE.read()
+    FILE.seek(0)
+    FILE.truncate()
+    return text
+
+
+def noting(x, scale):
+    NOTES.info("not written")
+    NOTES.warning("scaled by %d of %s", scale, "four")
+    return x * scale
+
+
+@program(lambda: (torch.randn(3),), breaks=2, steady=False)
+def notes_in_a_file(x):
+    """Messages are written once the graph has run, in their order, from the lines and functions that wrote them; what is said once is said once."""
+    y = noting(x.sin(), 3)
+    NOTES.said_once(f"first {y.shape[0]}")
+    NOTES.said_once(f"first {y.shape[0]}")
+    NOTES.error("second")
+    text = written()
+    logging.Logger.said_once.cache_clear()
+    return y + 1, text
+
+
+@program(lambda: (torch.randn(3),), breaks=1, steady=False)
+def note_of_a_value(x):
+    """What only the tensor's value tells is Python's to write."""
+    y = x.exp()
+    NOTES.warning("sum %s", y.sum() > 0)
+    return y * 2

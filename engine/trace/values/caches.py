@@ -25,6 +25,7 @@ from engine.trace.values.functions import (
     special,
     special_of,
 )
+from engine.trace.values.iteration import CallOf
 from engine.trace.values.mappings import DictValue
 from engine.trace.values.sequences import TupleValue
 from engine.trace.values.wrap import wraps
@@ -62,13 +63,32 @@ class CachedFunction(BuiltinValue):
         memo = tx.memos.setdefault(id(self.held), {})
         key = _memo_key(tx, args, kwargs, typed=True)
         if key not in memo:
-            before = tx.outside_changes
+            before = (tx.outside_changes, len(tx.effects))
             inner = tx.wrap(self.held.__wrapped__, Attr(self.origin, "__wrapped__"))
             result = inner.call(tx, args, kwargs)
-            if tx.outside_changes != before:
+            if self._only_reports(tx, args, kwargs, result, before):
+                return NONE
+            if tx.outside_changes != before[0]:
                 raise Unsupported("unknown-call", f"{self.describe()} is called, a cache for a function with effects")
             memo[key] = result
         return memo[key]
+
+    def get_attr(self, tx: Tracer, name: str) -> Value:
+        return MethodOf(self, name) if name.startswith("cache_") else super().get_attr(tx, name)
+
+    def call_method(self, tx: Tracer, name: str, args: Args, kwargs: Words) -> Value:
+        raise Unsupported("unknown-call", f"{name}() of {self.describe()} is called")
+
+    def _only_reports(self, tx: Tracer, args: Args, kwargs: Words, result: Value, before: tuple[int, int]) -> bool:
+        """Whether all it does is to log or warn: then it is called after the graph, where it knows what it has said already."""
+        changes, effects = before
+        told = len(tx.effects) - effects
+        found = force(tx, result)
+        if not told or tx.outside_changes - changes != told or not isinstance(found, Const) or found.value is not None:
+            return False
+        del tx.effects[effects:]
+        tx.happens(CallOf(self.held, args, kwargs), f"{self.describe()} is called")
+        return True
 
 
 @wraps(functools._lru_cache_wrapper)

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import functools
+import io
 import logging
+import sys
 import warnings
 from typing import TYPE_CHECKING, Any
 
@@ -14,10 +17,11 @@ from engine.ir.global_state import GLOBAL_STATES
 from engine.ir.guard import Equals, GlobalState
 from engine.ir.origin import Attr, Fixed, Origin
 from engine.trace.signals import Unsupported
-from engine.trace.support import warn_at, warn_outside
+from engine.trace.support import log_at, warn_at, warn_outside
 from engine.trace.values.base import NONE, Const, Value, force
+from engine.trace.values.classes import class_origin, find_in_class
 from engine.trace.values.exceptions import ExceptionValue
-from engine.trace.values.functions import MethodOf, special
+from engine.trace.values.functions import BoundMethod, MethodOf, special
 from engine.trace.values.iteration import CallOf
 from engine.trace.values.wrap import wraps_if
 
@@ -181,7 +185,13 @@ class LoggerValue(Value):
         own = vars(self.held).get(name)
         if isinstance(own, (str, int, bool)):
             return tx.wrap(own, Attr(self.origin, name))
+        added = find_in_class(type(self.held), name)
+        if own is None and added is not None and type(added[1]) is functools._lru_cache_wrapper:
+            return BoundMethod(self, tx.wrap(added[1], Attr(class_origin(added[0]), name)))
         return MethodOf(self, name)
+
+    def python(self, tx: Tracer) -> Any:
+        return self.held  # its identity is guarded
 
     def call_method(self, tx: Tracer, name: str, args: Args, kwargs: Words) -> Value:
         if name in ("isEnabledFor", "getEffectiveLevel"):
@@ -191,7 +201,21 @@ class LoggerValue(Value):
             return NONE
         if name == "log" and not self._is_enabled(tx, args[:1]):
             return NONE
+        if name in _LEVELS and name != "exception" and not kwargs and _only_writes(self.held):
+            return self._log(tx, _LEVELS[name], args)
         raise Unsupported("unknown-call", f"logging.{type(self.held).__name__}.{name} is called")
+
+    def _log(self, tx: Tracer, level: int, args: Args) -> Value:
+        """What is known now is logged after the graph, as if by this line."""
+        for value in args:
+            if type(force(tx, value).python(tx)) not in (str, int, float, bool, type(None)):
+                raise Unsupported("unknown-call", f"{force(tx, value).describe()} is logged")
+        frame = tx.frame
+        line = span_of(frame.code, frame.op.offset).line
+        where = [Const(frame.code.co_filename), Const(line), Const(frame.code.co_name)]
+        words = f"{logging.getLevelName(level).lower()} is logged: {force(tx, args[0]).describe()}"
+        tx.happens(CallOf(log_at, [self, Const(level), *where, *args]), words)
+        return NONE
 
     def _is_enabled(self, tx: Tracer, args: Args) -> bool:
         wanted = force(tx, args[0]).python(tx)
@@ -212,6 +236,31 @@ class LoggerValue(Value):
             if held.level or held.parent is None:
                 return held.level
             origin, held = Attr(origin, "parent"), held.parent
+
+
+def _only_writes(logger: logging.Logger) -> bool:
+    """Whether what is logged goes to files and consoles alone, where traced code does not see it."""
+    owner: logging.Logger | None = logger
+    while owner is not None:
+        if type(owner) not in (logging.Logger, logging.RootLogger) or owner.filters:
+            return False
+        if not all(_is_plain(handler) for handler in owner.handlers):
+            return False
+        owner = owner.parent if owner.propagate else None
+    return True
+
+
+def _is_plain(handler: logging.Handler) -> bool:
+    """Whether a handler is one of logging's own, and its formatter too, that writes to a file or console."""
+    formatter = type(handler.formatter)
+    if handler.filters or formatter not in (logging.Formatter, type(None)):
+        return False
+    if type(handler) is logging.NullHandler:
+        return True
+    if type(handler) not in (logging.StreamHandler, logging.FileHandler):
+        return False
+    stream: Any = handler.stream  # type: ignore[attr-defined]
+    return isinstance(stream, io.TextIOWrapper) or stream is sys.stderr or stream is sys.stdout
 
 
 def _is_logger(real: Any) -> bool:
