@@ -136,7 +136,9 @@ def _check_known(program: Program) -> None:
     Raises:
         ValueError: there is one.
     """
-    sizes: list[Any] = [s for b in program.buffers.values() for s in (*b.shape, *b.stride)]
+    # Inputs are there already: where no kernel reads one, nothing asks for its strides.
+    made = [b for b in program.buffers.values() if b.kind != "input"]
+    sizes: list[Any] = [s for b in made for s in (*b.shape, *b.stride)]
     for step in program.steps:
         if isinstance(step, Launch):
             sizes += [*step.kernel.grid, *(a.value for a in step.kernel.args if a.kind == "size")]
