@@ -259,3 +259,33 @@ def operators_called_by_their_names(x):
         except TypeError as error:
             said.append(str(error))
     return x + 1, said
+
+
+class Noticed:
+    """What tells when it goes."""
+
+    def __init__(self, name, log):
+        self.name, self.log = name, log
+
+    def __del__(self):
+        self.log.append(self.name)
+
+
+def make_noticed(x, log):
+    first = Noticed("inner", log)
+    x = x * 2
+    first = Noticed("second", log)
+    log.append(type(first).__name__)
+    return x
+
+
+@program(lambda: (torch.randn(3), []), breaks=1)
+def objects_that_tell_when_they_go(x, log):
+    """The moment at which an object with a __del__ of its own goes is Python's, in a function that is called and after a break."""
+    y = make_noticed(x + 1, log)
+    log.append("between")
+    held = Noticed("outer", log)
+    y = y * 2
+    print(log)
+    held = None
+    return y + 1, list(log)

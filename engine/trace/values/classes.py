@@ -13,7 +13,7 @@ import torch
 
 from engine.ir.guard import HasAttribute
 from engine.ir.origin import Attr, Fixed, Item, Origin
-from engine.trace.signals import Unsupported
+from engine.trace.signals import Skip, Unsupported
 from engine.trace.values.arity import check_arity
 from engine.trace.values.base import NONE, Const, NotConstant, Value, force
 from engine.trace.values.functions import BoundMethod, BuiltinValue, MethodOf, special_of
@@ -306,6 +306,7 @@ def construct(
     from engine.trace.values.exceptions import ExceptionValue
 
     cls = of.held
+    _check_death(cls)
     if issubclass(cls, BaseException):
         made = make_group(tx, cls, args) if issubclass(cls, BaseExceptionGroup) else ExceptionValue(cls, args)
         init = find_in_class(cls, "__init__")
@@ -328,6 +329,13 @@ def construct(
             raise Unsupported("unknown-call", f"{cls.__name__} is created")
         return tx.wrap(meta[1], Attr(class_origin(meta[0]), "__call__")).call(tx, [of, *args], kwargs)
     return _plain_object(tx, of, args, kwargs)
+
+
+def _check_death(cls: builtins.type) -> None:
+    """Leave to Python the function that makes an object whose ``__del__`` runs when its last name goes: compiled code holds it for as long as it likes."""
+    if find_in_class(cls, "__del__") is None:
+        return
+    raise Skip("unknown-call", f"{cls.__qualname__} is created, whose __del__ runs when nothing names it any more")
 
 
 def is_plain_class(cls: builtins.type) -> bool:
