@@ -12,9 +12,9 @@ from torch._subclasses.fake_tensor import FakeTensor
 
 from engine.aot.views import end_of, is_dense, is_same_place, overlaps, start_of, storage_of
 from engine.ir.frame import GraphInput
-from engine.ir.guard import SharesMemory
 from engine.ir.in_graph import InGraph
 from engine.ir.plan import InputPlan, OutputPlan, Plan
+from engine.ir.relation_guard import SharesMemory
 from engine.records.aot import ValueFacts
 
 GRAD_MODE = (torch._C._set_grad_enabled, torch.set_grad_enabled)

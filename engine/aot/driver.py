@@ -39,9 +39,10 @@ from engine.graph.tell import graph_record
 from engine.ir.aot import AotGraph
 from engine.ir.context import current_session
 from engine.ir.frame import GraphInput
-from engine.ir.guard import Cause, GlobalState, Guard
+from engine.ir.guard import Cause, Guard
 from engine.ir.origin import Fixed
 from engine.ir.plan import Plan
+from engine.ir.state_guard import GlobalState
 from engine.records.aot import AotRecord, WrapperRecord
 from engine.records.graph import GraphRecord
 

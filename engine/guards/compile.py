@@ -23,10 +23,13 @@ from engine.guards.tensors import (
     batchable,
     keys_tell_modes,
 )
-from engine.ir.guard import Equals, GlobalState, Guard, SameObject, TypeIs
+from engine.ir.guard import Guard
 from engine.ir.handed import Handed
 from engine.ir.origin import Fixed, Global, MaybeGlobal, Origin
+from engine.ir.relation_guard import SameObject
+from engine.ir.state_guard import GlobalState
 from engine.ir.tensor_guard import PLAIN_TENSORS, Facet
+from engine.ir.value_guard import Equals, TypeIs
 
 Check = Callable[..., bool]
 

@@ -15,9 +15,11 @@ from typing import Any
 import torch
 
 from engine.ir import exact
-from engine.ir.guard import CodeIs, DictKeys, Equals, Guard, HasAttribute, IsObject, LengthIs, SameObject, TypeIs
+from engine.ir.guard import Guard
 from engine.ir.origin import MISSING, Attr, CellOf, Fixed, Global, Hooks, Item, Maybe, MaybeGlobal, Member, Origin
+from engine.ir.relation_guard import SameObject
 from engine.ir.tensor_guard import Facet
+from engine.ir.value_guard import CodeIs, DictKeys, Equals, HasAttribute, IsObject, LengthIs, TypeIs
 
 WRITTEN_OFTEN = 3
 """How often a dictionary may turn out written to before its entries are compared instead of its version."""

@@ -5,9 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from engine.guards.explain import Finding
-from engine.ir.guard import DictKeys, Distinct, Equals, GlobalState, Guard, IsObject, NoOverlap, SameObject
+from engine.ir.guard import Guard
 from engine.ir.origin import Attr, CellOf, Closure, Global, Maybe, Member, Origin
+from engine.ir.relation_guard import Distinct, NoOverlap, SameObject
+from engine.ir.state_guard import GlobalState
 from engine.ir.tensor_guard import RequiresGradIs, ShapeIs
+from engine.ir.value_guard import DictKeys, Equals, IsObject
 
 
 def lesson_of(finding: Finding) -> str:

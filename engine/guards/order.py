@@ -9,24 +9,12 @@ from collections.abc import Iterable, Iterator
 
 import sympy
 
-from engine.ir.guard import (
-    CodeIs,
-    DictKeys,
-    Distinct,
-    Equals,
-    GlobalState,
-    Guard,
-    IsObject,
-    LengthIs,
-    NoOverlap,
-    SameObject,
-    ShapeRelation,
-    SharesMemory,
-    TensorMatch,
-    TypeIs,
-)
+from engine.ir.guard import Guard
 from engine.ir.origin import Local, Origin
-from engine.ir.tensor_guard import facets
+from engine.ir.relation_guard import Distinct, NoOverlap, SameObject, ShapeRelation, SharesMemory
+from engine.ir.state_guard import GlobalState
+from engine.ir.tensor_guard import TensorMatch, facets
+from engine.ir.value_guard import CodeIs, DictKeys, Equals, IsObject, LengthIs, TypeIs
 
 RELATIONAL = (SameObject, NoOverlap, Distinct, SharesMemory, ShapeRelation)
 """Kinds that read several values; they come after all guards on each of those."""

@@ -11,9 +11,11 @@ from typing import Any
 
 import torch
 
-from engine.ir.guard import GlobalState, Guard, HasAttribute, TypeIs
+from engine.ir.guard import Guard
 from engine.ir.origin import Origin
+from engine.ir.state_guard import GlobalState
 from engine.ir.tensor_guard import PLAIN_TENSORS, DimensionsAre, DispatchKeys, Facet, LayoutIs, ShapeIs, StrideIs
+from engine.ir.value_guard import HasAttribute, TypeIs
 
 Sizes = tuple[int | None, ...]
 

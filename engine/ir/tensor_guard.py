@@ -1,18 +1,19 @@
-"""Guards on one facet of a tensor each, which is how a ``TensorMatch`` is checked, shown and explained."""
+"""Guards on tensors: what tracing took from one, and one guard for each facet of it, which is how it is checked, shown and explained."""
 
 from __future__ import annotations
 
 import functools
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 import torch
 
 from engine.ir import exact
-from engine.ir.guard import Guard, Known, TensorMatch, TypeIs, spoken
+from engine.ir.guard import Guard, Known, spoken
 from engine.ir.origin import ConstName
 from engine.ir.spec import TensorSpec
+from engine.ir.value_guard import TypeIs
 from engine.records.guards import Fix
 
 PLAIN_TENSORS: tuple[type, ...] = (torch.Tensor, torch.nn.Parameter)
@@ -58,6 +59,52 @@ _dtype, _device, _layout, _requires_grad = (
     _reader("requires_grad"),
 )
 _ndim, _size, _stride = _reader("ndim"), _reader("size"), _reader("stride")
+
+
+@dataclass(frozen=True)
+class TensorMatch(Guard):
+    """What tracing took from a tensor; ``facets`` expands it to one guard a facet before ordering.
+
+    ``sizes`` and ``strides`` have None where the dimension is a symbol.
+    """
+
+    kind: ClassVar[str] = "tensor"
+
+    type: type
+    dtype: torch.dtype
+    device: torch.device
+    layout: torch.layout
+    requires_grad: bool
+    sizes: tuple[int | None, ...]
+    strides: tuple[int | None, ...]
+    dispatch_keys: str
+
+
+@dataclass(frozen=True)
+class WrapperIs(Guard):
+    """A tensor subclass around others comes apart into the same names and the same context (``__tensor_flatten__``)."""
+
+    kind: ClassVar[str] = "tensor subclass"
+    rank: ClassVar[int] = 58
+
+    names: tuple[str, ...]
+    context: Any = field(hash=False)
+
+    def condition(self, expr: str, const: ConstName, others: tuple[str, ...] = (), known: Known = None) -> str:
+        return f"{const(self.test, 'comes_apart')}({expr})"
+
+    def test(self, value: Any, others: tuple[Any, ...] = ()) -> bool:
+        names, context = value.__tensor_flatten__()
+        return tuple(names) == self.names and bool(context == self.context)
+
+    def expected_text(self) -> str:
+        return f"{', '.join(self.names)} and {self.context!r}"
+
+    def actual_text(self, value: Any, others: tuple[Any, ...] = ()) -> str:
+        if not hasattr(value, "__tensor_flatten__"):
+            return exact.describe(value)
+        names, context = value.__tensor_flatten__()
+        return f"{', '.join(names)} and {context!r}"
 
 
 @dataclass(frozen=True)

@@ -24,8 +24,9 @@ from engine.bytecode.spans import instructions, span_of
 from engine.ir.context import current_session
 from engine.ir.files import innermost_of_user
 from engine.ir.frame import FrameRequest, TracedFrame
-from engine.ir.guard import GlobalState, Guard
+from engine.ir.guard import Guard
 from engine.ir.origin import Closure, Fixed, Local, Namespace
+from engine.ir.state_guard import GlobalState
 from engine.options import Options, config
 from engine.records.bytecode import Span
 from engine.records.trace import AttemptRecord, BreakRecord, TraceRecord

@@ -9,9 +9,11 @@ from typing import TYPE_CHECKING, Any
 import sympy
 from torch.utils._sympy.functions import FloorDiv, Mod
 
-from engine.ir.guard import NO_CAUSE, Cause, Equals, ShapeRelation, spoken
+from engine.ir.guard import NO_CAUSE, Cause, spoken
 from engine.ir.origin import Origin, Stride
 from engine.ir.relation import relation_words
+from engine.ir.relation_guard import ShapeRelation
+from engine.ir.value_guard import Equals
 from engine.records.trace import Assumption, SymbolRecord
 from engine.trace.shape_env import NotingShapeEnv
 from engine.trace.signals import Skip

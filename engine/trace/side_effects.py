@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 from bytecode.instr import FreeVar
 
-from engine.ir.guard import Distinct, NoOverlap, SameObject
 from engine.ir.origin import CellOf, Closure, Local, Namespace, Origin
+from engine.ir.relation_guard import Distinct, NoOverlap, SameObject
 from engine.trace.signals import Unsupported
 from engine.trace.values.base import Value
 from engine.trace.values.functions import CellValue

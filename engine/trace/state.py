@@ -19,8 +19,10 @@ from engine.ir.files import innermost_of_user
 from engine.ir.frame import FrameRequest
 from engine.ir.global_state import GLOBAL_STATES
 from engine.ir.graph import NodeOrigin
-from engine.ir.guard import Cause, CodeIs, Equals, Guard, IsObject, SameObject, TypeIs
+from engine.ir.guard import Cause, Guard
 from engine.ir.origin import Fixed, Global, Namespace, Origin
+from engine.ir.relation_guard import SameObject
+from engine.ir.value_guard import CodeIs, Equals, IsObject, TypeIs
 from engine.options import Options
 from engine.records.bytecode import Span
 from engine.records.trace import InlinedCall

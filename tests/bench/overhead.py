@@ -12,8 +12,8 @@ import torch
 
 from engine.guards.compile import compile_check
 from engine.guards.explain import explain
-from engine.ir.guard import Equals
 from engine.ir.origin import Item, Local, Scope
+from engine.ir.value_guard import Equals
 from tests.bench.subjects import add, compilers, gpt2, idle, small_gpt, two_tensors
 
 

@@ -11,7 +11,8 @@ import torch
 
 import engine
 from engine.guards.examples import EXAMPLES
-from engine.ir import guard, tensor_guard
+from engine.ir import relation_guard, state_guard, tensor_guard, value_guard
+from engine.ir.guard import Guard
 from notebook_ext.glossary import TERMS, WORDS, explain
 from notebook_ext.reference import PAGES
 from notebook_ext.views.explorer import overview
@@ -56,9 +57,9 @@ def test_every_kind_of_guard_is_on_the_page() -> None:
     """Kinds that a person can meet have an example; the two that have none are named with their reason."""
     kinds = {
         value.kind
-        for module in (guard, tensor_guard)
+        for module in (value_guard, tensor_guard, state_guard, relation_guard)
         for value in vars(module).values()
-        if isinstance(value, type) and issubclass(value, guard.Guard) and value.kind
+        if isinstance(value, type) and issubclass(value, Guard) and value.kind
     }
     assert kinds - set(EXAMPLES) == {"tensor", "tensor subclass"}
 

@@ -34,9 +34,9 @@ from engine.aot.wrappers.layer import Layer, weave
 from engine.aot.wrappers.rewrite import rewritten
 from engine.aot.wrappers.wrapper import Call, Change, Run
 from engine.ir.frame import GraphInput
-from engine.ir.guard import SharesMemory
 from engine.ir.in_graph import InGraph
 from engine.ir.plan import InputPlan, OutputPlan, Plan
+from engine.ir.relation_guard import SharesMemory
 from engine.records.aot import WrapperAction
 
 NAME = "synthetic bases"

@@ -11,8 +11,8 @@ import torch.fx
 from engine.aot.wrappers.layer import Layer, weave
 from engine.aot.wrappers.rewrite import rewritten
 from engine.aot.wrappers.wrapper import Call, Change
-from engine.ir.guard import SameObject
 from engine.ir.plan import InputPlan, OutputPlan, Plan
+from engine.ir.relation_guard import SameObject
 from engine.records.aot import WrapperAction
 
 NAME = "duplicate arguments"

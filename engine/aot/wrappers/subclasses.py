@@ -23,9 +23,9 @@ from engine.aot.wrappers.parts import Born, Gradient, Parts, taken_apart
 from engine.aot.wrappers.rewrite import rewritten
 from engine.aot.wrappers.wrapper import Call, Change, Run
 from engine.ir.frame import GraphInput
-from engine.ir.guard import NoOverlap
 from engine.ir.in_graph import InGraph
 from engine.ir.origin import Attr
+from engine.ir.relation_guard import NoOverlap
 from engine.records.aot import WrapperAction
 
 NAME = "tensor subclasses"

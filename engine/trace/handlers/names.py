@@ -9,8 +9,8 @@ import torch
 
 from engine.bytecode.opcodes import VERSION
 from engine.bytecode.resume import free_names
-from engine.ir.guard import IsObject
 from engine.ir.origin import MISSING, Global, MaybeGlobal
+from engine.ir.value_guard import IsObject
 from engine.trace.signals import Unsupported
 from engine.trace.table import handles
 from engine.trace.values.base import NULL, Const, Value

@@ -8,8 +8,8 @@ import types
 from collections import OrderedDict
 from typing import TYPE_CHECKING, Any
 
-from engine.ir.guard import DictKeys, IsObject
 from engine.ir.origin import Attr, Fixed, Item, Origin
+from engine.ir.value_guard import DictKeys, IsObject
 from engine.trace.signals import Unsupported
 from engine.trace.support import dispatched_function
 from engine.trace.values.base import NONE, Attributed, Const, NotConstant, Value, force, is_none

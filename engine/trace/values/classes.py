@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from engine.ir.guard import HasAttribute
 from engine.ir.origin import Attr, Fixed, Item, Origin
+from engine.ir.value_guard import HasAttribute
 from engine.trace.signals import Skip, Unsupported
 from engine.trace.values.arity import check_arity
 from engine.trace.values.base import NONE, Const, NotConstant, Value, force

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from engine.ir.guard import Equals
 from engine.ir.origin import Origin
+from engine.ir.value_guard import Equals
 from engine.trace.values.base import Const, Value
 from engine.trace.values.symbolic import symbolic_number
 from engine.trace.values.wrap import wraps, wraps_if

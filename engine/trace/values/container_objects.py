@@ -7,8 +7,8 @@ import dataclasses
 import types
 from typing import TYPE_CHECKING, Any, TypeGuard
 
-from engine.ir.guard import Equals
 from engine.ir.origin import Origin, Plain
+from engine.ir.value_guard import Equals
 from engine.trace.signals import Unsupported
 from engine.trace.values.base import NONE, Const, NotConstant, Value, force
 from engine.trace.values.classes import ClassValue, find_in_class

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from engine.ir.guard import Equals
 from engine.ir.origin import Attr, Origin
+from engine.ir.value_guard import Equals
 from engine.trace.signals import Unsupported
 from engine.trace.support import context, grad_context
 from engine.trace.values.base import NONE, Const, Value, force

@@ -12,8 +12,8 @@ import types
 from typing import TYPE_CHECKING, Any
 
 from engine.ir import exact
-from engine.ir.guard import IsObject, ReducesTo
 from engine.ir.origin import Attr, Fixed, Item, Origin
+from engine.ir.value_guard import IsObject, ReducesTo
 from engine.trace import operations
 from engine.trace.signals import Unsupported
 from engine.trace.values.base import NONE, Const, Value, force, is_none

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from engine.bytecode.resume import InstructionOffset
-from engine.ir.guard import GlobalState
 from engine.ir.origin import Attr, Fixed, Origin
+from engine.ir.state_guard import GlobalState
 from engine.trace.signals import Unsupported
 from engine.trace.support import new_exception
 from engine.trace.values.base import NONE, Attributed, Const, Value, force, is_none

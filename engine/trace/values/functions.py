@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any
 
 import torch._compile
 
-from engine.ir.guard import CodeIs, Equals, IsObject
 from engine.ir.marks import is_disabled, is_in_graph, original
 from engine.ir.origin import Attr, CellOf, Fixed, Item, Namespace, Origin
+from engine.ir.value_guard import CodeIs, Equals, IsObject
 from engine.trace.graph_builder import emit
 from engine.trace.signals import Unsupported
 from engine.trace.values.arity import check_arity, check_method_arity

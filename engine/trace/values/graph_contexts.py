@@ -15,9 +15,9 @@ import torch.fx.traceback
 import torch.nn.attention
 import torch.profiler
 
-from engine.ir.guard import Equals
 from engine.ir.in_graph import InGraph
 from engine.ir.origin import Attr, Fixed, Origin
+from engine.ir.value_guard import Equals
 from engine.trace.signals import Unsupported
 from engine.trace.support import context, enter_context, leave_context
 from engine.trace.values.base import NONE, Const, Value, force

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from engine.ir.guard import Equals, IsObject
 from engine.ir.origin import MISSING, Entry, Fixed, Origin
+from engine.ir.value_guard import Equals, IsObject
 from engine.trace.signals import Unsupported
 from engine.trace.values.base import NONE, Const, Value, force
 from engine.trace.values.classes import find_in_class, is_plain_class

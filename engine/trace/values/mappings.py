@@ -6,8 +6,8 @@ import collections
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
-from engine.ir.guard import DictKeys, Equals, LengthIs
 from engine.ir.origin import Attr, EntryAt, Key, Origin, Plain, item_origin
+from engine.ir.value_guard import DictKeys, Equals, LengthIs
 from engine.trace.values.base import NONE, Const, Value, force
 from engine.trace.values.refusals import is_iterable
 from engine.trace.values.sequences import TupleValue, sequence_items

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from engine.ir.guard import DictKeys, HasAttribute, LengthIs
 from engine.ir.marks import ORIGINAL_MODULE, behind_torch_compile
 from engine.ir.origin import Attr, Fixed, Hooks, Item, Member, Origin
+from engine.ir.value_guard import DictKeys, HasAttribute, LengthIs
 from engine.trace.signals import Restart, Unsupported, UserException
 from engine.trace.values.base import Const, Value, force
 from engine.trace.values.classes import find_in_class

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from engine.ir.guard import HasAttribute, IsObject
 from engine.ir.origin import MISSING, Attr, Global, Item, Maybe, Namespace, Origin
+from engine.ir.value_guard import HasAttribute, IsObject
 from engine.trace.signals import Unsupported
 from engine.trace.values.base import NONE, Const, Value, force
 from engine.trace.values.classes import (
@@ -144,7 +144,7 @@ class ObjectValue(Value):
         if self.has_no_dict():
             return tx.raise_error(AttributeError, f"'{self.cls.__name__}' object has no attribute '__dict__'")  # type: ignore[no-any-return]
         if self.origin is not None:
-            from engine.ir.guard import DictKeys
+            from engine.ir.value_guard import DictKeys
 
             own = tuple(getattr(self.held, "__dict__", {}))
             tx.guard(DictKeys(Attr(self.origin, "__dict__"), own, cause=tx.cause("its attributes were listed")))

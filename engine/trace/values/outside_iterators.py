@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from engine.ir.guard import Equals, LengthIs
 from engine.ir.origin import Attr, Item, IteratorState, Origin
+from engine.ir.value_guard import Equals, LengthIs
 from engine.options import config
 from engine.trace.signals import Unsupported
 from engine.trace.values.base import Value, force

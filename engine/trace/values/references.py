@@ -8,8 +8,8 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from engine.bytecode.resume import resumed
-from engine.ir.guard import IsObject
 from engine.ir.origin import Attr, Local, Origin, Referent
+from engine.ir.value_guard import IsObject
 from engine.trace.signals import Skip, Unsupported
 from engine.trace.values.base import NONE, Lazy, Value, force
 from engine.trace.values.functions import BoundMethod, CellValue, special

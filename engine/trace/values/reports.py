@@ -14,8 +14,9 @@ import torch
 
 from engine.bytecode.spans import span_of
 from engine.ir.global_state import GLOBAL_STATES
-from engine.ir.guard import Equals, GlobalState
 from engine.ir.origin import Attr, Fixed, Origin
+from engine.ir.state_guard import GlobalState
+from engine.ir.value_guard import Equals
 from engine.trace.signals import Unsupported
 from engine.trace.support import log_at, warn_at, warn_outside
 from engine.trace.values.base import NONE, Const, Value, force

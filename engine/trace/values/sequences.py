@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from engine.ir.guard import Equals, LengthIs
 from engine.ir.origin import Attr, Origin, item_origin
+from engine.ir.value_guard import Equals, LengthIs
 from engine.trace.values.base import NONE, Const, NotConstant, Value, force
 from engine.trace.values.refusals import index_stand_in, is_iterable
 from engine.trace.values.wrap import makes, wraps, wraps_if

@@ -10,9 +10,10 @@ import torch.fx
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
-from engine.ir.guard import Equals, HasAttribute, TensorMatch, TypeIs, WrapperIs
 from engine.ir.origin import Attr, Origin
+from engine.ir.tensor_guard import TensorMatch, WrapperIs
 from engine.ir.unbacked import is_unbacked
+from engine.ir.value_guard import Equals, HasAttribute, TypeIs
 from engine.options import config
 from engine.trace.graph_builder import emit, evaluate
 from engine.trace.signals import Skip, Unsupported

@@ -14,9 +14,9 @@ import torch
 import torch.nn.functional
 import torch.utils.checkpoint
 
-from engine.ir.guard import GlobalState
 from engine.ir.marks import TraceView, graph_break, while_tracing
 from engine.ir.origin import Fixed
+from engine.ir.state_guard import GlobalState
 from engine.options import config
 from engine.trace.signals import Unsupported
 from engine.trace.values.arity import check_method_arity

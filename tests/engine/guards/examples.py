@@ -7,9 +7,10 @@ from typing import Any
 import torch
 
 from engine.guards.compile import compile_check
-from engine.ir.guard import Guard, TensorMatch, current_global_state_guards
+from engine.ir.guard import Guard
 from engine.ir.origin import Local, Origin, Scope
-from engine.ir.tensor_guard import dispatch_keys_of
+from engine.ir.state_guard import current_global_state_guards
+from engine.ir.tensor_guard import TensorMatch, dispatch_keys_of
 
 
 def match(origin: Origin, tensor: torch.Tensor, symbols: tuple[int, ...] = ()) -> TensorMatch:

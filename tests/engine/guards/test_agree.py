@@ -17,23 +17,11 @@ from hypothesis import given, settings
 from engine.guards.compile import compile_check
 from engine.guards.explain import explain, holds
 from engine.guards.reasons import rejection
-from engine.ir.guard import (
-    CodeIs,
-    DictKeys,
-    Distinct,
-    Equals,
-    Guard,
-    HasAttribute,
-    IsObject,
-    LengthIs,
-    NoOverlap,
-    SameObject,
-    ShapeRelation,
-    SharesMemory,
-    TypeIs,
-    current_global_state_guards,
-)
+from engine.ir.guard import Guard
 from engine.ir.origin import Attr, CellOf, Closure, Item, Local, Origin, Scope, TypeOf
+from engine.ir.relation_guard import Distinct, NoOverlap, SameObject, ShapeRelation, SharesMemory
+from engine.ir.state_guard import current_global_state_guards
+from engine.ir.value_guard import CodeIs, DictKeys, Equals, HasAttribute, IsObject, LengthIs, TypeIs
 from tests.engine.guards.examples import match
 
 

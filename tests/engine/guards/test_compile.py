@@ -11,8 +11,10 @@ from engine.guards.compile import compile_check
 from engine.guards.explain import explain
 from engine.guards.tell import guards_record
 from engine.guards.tensors import HAS_HELPERS
-from engine.ir.guard import DictKeys, Equals, Guard, LengthIs, TypeIs, current_global_state_guards
+from engine.ir.guard import Guard
 from engine.ir.origin import Attr, Closure, Global, Item, Local, Member, Namespace, Origin
+from engine.ir.state_guard import current_global_state_guards
+from engine.ir.value_guard import DictKeys, Equals, LengthIs, TypeIs
 from tests.engine.guards.examples import match, scope_of, two_tensors
 
 X = Local("x")

@@ -13,24 +13,11 @@ import torch
 
 from engine.guards.compile import compile_check
 from engine.guards.reasons import rejection
-from engine.ir.guard import (
-    CodeIs,
-    DictKeys,
-    Distinct,
-    Equals,
-    GlobalState,
-    Guard,
-    HasAttribute,
-    IsObject,
-    LengthIs,
-    NoOverlap,
-    SameObject,
-    ShapeRelation,
-    SharesMemory,
-    TypeIs,
-    current_global_state_guards,
-)
+from engine.ir.guard import Guard
 from engine.ir.origin import Attr, Hooks, Local, Member
+from engine.ir.relation_guard import Distinct, NoOverlap, SameObject, ShapeRelation, SharesMemory
+from engine.ir.state_guard import GlobalState, current_global_state_guards
+from engine.ir.value_guard import CodeIs, DictKeys, Equals, HasAttribute, IsObject, LengthIs, TypeIs
 from tests.engine.guards.examples import admits, match, scope_of
 
 X, Y = Local("x"), Local("y")

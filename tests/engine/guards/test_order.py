@@ -5,8 +5,11 @@ from __future__ import annotations
 import torch
 
 from engine.guards.order import ordered
-from engine.ir.guard import Cause, DictKeys, Equals, LengthIs, SameObject, TypeIs, current_global_state_guards
+from engine.ir.guard import Cause
 from engine.ir.origin import Attr, Item, Local
+from engine.ir.relation_guard import SameObject
+from engine.ir.state_guard import current_global_state_guards
+from engine.ir.value_guard import DictKeys, Equals, LengthIs, TypeIs
 from tests.engine.guards.examples import match, two_tensors
 
 X, Y = Local("x"), Local("y")

@@ -15,8 +15,10 @@ from engine.guards.reasons import rejection
 from engine.guards.tell import guards_record
 from engine.ir.context import current_session
 from engine.ir.frame import CompiledFrame, FrameRequest
-from engine.ir.guard import Equals, Guard, TypeIs, current_global_state_guards
+from engine.ir.guard import Guard
 from engine.ir.origin import Closure, Local, Origin, Scope
+from engine.ir.state_guard import current_global_state_guards
+from engine.ir.value_guard import Equals, TypeIs
 from engine.options import Options
 from engine.records.guards import GuardResult, GuardsRecord, Rejection
 from engine.records.session import CompilationRecord, Session

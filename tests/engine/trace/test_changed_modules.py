@@ -8,7 +8,7 @@ from torch import nn
 from torch._dynamo.mutation_guard import install_generation_tagging_init
 
 import engine
-from engine.ir.guard import SameObject
+from engine.ir.relation_guard import SameObject
 from tests.engine.trace.harness import Traced
 
 

@@ -7,7 +7,9 @@ from typing import Any
 import torch
 
 from engine.ir.frame import FrameRequest, TracedFrame
-from engine.ir.guard import Equals, ShapeRelation, TensorMatch
+from engine.ir.relation_guard import ShapeRelation
+from engine.ir.tensor_guard import TensorMatch
+from engine.ir.value_guard import Equals
 from engine.options import Options
 from engine.trace.driver import trace_frame
 

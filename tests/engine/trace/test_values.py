@@ -314,7 +314,7 @@ def test_what_is_not_looked_at_is_not_guarded() -> None:
 
 def test_one_tensor_in_two_places_is_one_input() -> None:
     """A tensor that enters twice is one placeholder, guarded to be the same object."""
-    from engine.ir.guard import SameObject
+    from engine.ir.relation_guard import SameObject
 
     def twice(x: Any, y: Any) -> Any:
         return x * y

@@ -1,0 +1,307 @@
+"""Guards on how several values stand to each other: objects, memory and sizes."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import sympy
+import torch
+
+from engine.ir import exact
+from engine.ir.guard import Guard, Known, spoken
+from engine.ir.origin import ConstName, Origin
+from engine.ir.relation import relation_text, relation_words
+from engine.ir.spec import TensorSpec
+from engine.records.guards import Fix
+
+
+@dataclass(frozen=True)
+class SameObject(Guard):
+    """Two origins reach the same object (``same``), or must not."""
+
+    kind: ClassVar[str] = "same object"
+    rank: ClassVar[int] = 30
+
+    other: Origin
+    same: bool
+
+    @property
+    def origins(self) -> tuple[Origin, ...]:
+        return (self.origin, self.other)
+
+    def condition(self, expr: str, const: ConstName, others: tuple[str, ...] = (), known: Known = None) -> str:
+        return f"{expr} is {'' if self.same else 'not '}{others[0]}"
+
+    def test(self, value: Any, others: tuple[Any, ...] = ()) -> bool:
+        return (value is others[0]) is self.same
+
+    def expected_text(self) -> str:
+        return f"{'the same object as' if self.same else 'another object than'} {spoken(self.other)}"
+
+    def actual_text(self, value: Any, others: tuple[Any, ...] = ()) -> str:
+        return f"{'the same object as' if value is others[0] else 'another object than'} {spoken(self.other)}"
+
+    def sentence(self, actual: str) -> str:
+        return f"{self.name} is {actual}, which was otherwise when this entry was compiled."
+
+    def fixes(self, value: Any, others: tuple[Any, ...] = ()) -> tuple[Fix, ...]:
+        if self.same:
+            return (Fix(f"Pass one object as {self.name} and {spoken(self.other)} in every call."),)
+        return (
+            Fix(
+                f"Pass a copy, so that {self.name} and {spoken(self.other)} are never one object",
+                f"{self.name} = {self.name}.clone()",
+            ),
+        )
+
+
+@dataclass(frozen=True)
+class Apart(Guard):
+    """Base of guards that keep this tensor and the others apart; ``apart`` asks it of all their values at once."""
+
+    rank: ClassVar[int] = 80
+    copied_so_that: ClassVar[str]
+
+    others: tuple[Origin, ...]
+
+    @property
+    def origins(self) -> tuple[Origin, ...]:
+        return (self.origin, *self.others)
+
+    @staticmethod
+    def apart(*values: Any) -> bool:
+        """Whether the values are as far apart as the compiled code needs."""
+        raise NotImplementedError
+
+    def condition(self, expr: str, const: ConstName, others: tuple[str, ...] = (), known: Known = None) -> str:
+        return f"{const(self.apart, self.apart.__name__)}({', '.join((expr, *others))})"
+
+    def test(self, value: Any, others: tuple[Any, ...] = ()) -> bool:
+        return self.apart(value, *others)
+
+    def fixes(self, value: Any, others: tuple[Any, ...] = ()) -> tuple[Fix, ...]:
+        return (
+            Fix(f"Pass a copy of one of them, so that {self.copied_so_that}", f"{self.name} = {self.name}.clone()"),
+        )
+
+
+def storages_differ(tensor: Any, *others: Any) -> bool:
+    """Whether the first tensor shares its storage with none of the others."""
+    storage = _storage(tensor)
+    return all(_storage(t) != storage for t in others)
+
+
+def all_distinct(*values: Any) -> bool:
+    """Whether no object is given twice."""
+    return len({id(v) for v in values}) == len(values)
+
+
+@dataclass(frozen=True)
+class NoOverlap(Apart):
+    """This tensor shares its storage with none of the others (needed only where a mutation of it could be seen through one of them)."""
+
+    kind: ClassVar[str] = "no overlap"
+    copied_so_that: ClassVar[str] = "a write to one is not seen in the other"
+    apart = staticmethod(storages_differ)
+
+    def expected_text(self) -> str:
+        return "no storage shared with " + ", ".join(spoken(o) for o in self.others)
+
+    def actual_text(self, value: Any, others: tuple[Any, ...] = ()) -> str:
+        names = [spoken(o) for o in self.origins]
+        storages = [_storage(t) for t in (value, *others)]
+        shared = [f"{names[0]} and {names[n]}" for n in range(1, len(names)) if storages[n] == storages[0]]
+        return f"shared by {shared[0]}" if shared else "no storage shared"
+
+    def sentence(self, actual: str) -> str:
+        return f"Storage is {actual}; the compiled code writes to one of them and was made for tensors of their own."
+
+
+@dataclass(frozen=True)
+class Distinct(Apart):
+    """This tensor and the others are all different objects (needed only where what is set on one would be found on another)."""
+
+    kind: ClassVar[str] = "distinct"
+    copied_so_that: ClassVar[str] = "what is set on one is not found on the other"
+    apart = staticmethod(all_distinct)
+
+    def expected_text(self) -> str:
+        return "another object than each of " + ", ".join(spoken(o) for o in self.others)
+
+    def actual_text(self, value: Any, others: tuple[Any, ...] = ()) -> str:
+        first: dict[int, Origin] = {}
+        for found, origin in zip((value, *others), self.origins, strict=True):
+            if (known := first.setdefault(id(found), origin)) != origin:
+                return f"{spoken(origin)} and {spoken(known)} are one object"
+        return "all are different objects"
+
+    def sentence(self, actual: str) -> str:
+        return f"{actual[0].upper()}{actual[1:]}; the compiled code sets attributes on one of them and was made for different objects."
+
+
+def _storage(tensor: Any) -> int:
+    if type(tensor) is TensorSpec:
+        return id(tensor)
+    with torch._C.DisableTorchFunction():
+        return int(torch.Tensor.untyped_storage(tensor)._cdata)
+
+
+@dataclass(frozen=True)
+class SharesMemory(Guard):
+    """These tensors share one storage of at least ``held`` bytes, and start this many bytes after its start."""
+
+    kind: ClassVar[str] = "shared memory"
+    rank: ClassVar[int] = 80
+
+    others: tuple[Origin, ...]
+    starts: tuple[int, ...]
+    held: int = 0
+
+    @property
+    def origins(self) -> tuple[Origin, ...]:
+        return (self.origin, *self.others)
+
+    def condition(self, expr: str, const: ConstName, others: tuple[str, ...] = (), known: Known = None) -> str:
+        text = f"{const(starts_in_one, 'starts_in_one')}({', '.join((expr, *others))}) == {self.starts!r}"
+        return f"{text} and {const(_bytes_held, 'bytes_held')}({expr}) >= {self.held}" if self.held else text
+
+    def test(self, value: Any, others: tuple[Any, ...] = ()) -> bool:
+        return starts_in_one(value, *others) == self.starts and (not self.held or _bytes_held(value) >= self.held)
+
+    def expected_text(self) -> str:
+        return self._words(self.starts, f"at least {self.held}")
+
+    def actual_text(self, value: Any, others: tuple[Any, ...] = ()) -> str:
+        return self._words(starts_in_one(value, *others), str(_bytes_held(value)))
+
+    def _words(self, starts: tuple[int | None, ...], held: str) -> str:
+        names = map(spoken, self.origins)
+        pairs = zip(names, starts, strict=True)
+        text = ", ".join(f"{n} in other memory" if s is None else f"{n} from byte {s}" for n, s in pairs)
+        return f"{text} of {held}" if self.held else text
+
+    def sentence(self, actual: str) -> str:
+        return f"The tensors see their memory as {actual}; the compiled code writes to it and was made for {self.expected_text()}."
+
+    def fixes(self, value: Any, others: tuple[Any, ...] = ()) -> tuple[Fix, ...]:
+        return (
+            Fix("Pass tensors that see their shared memory in the same way in every call, or copies of their own."),
+        )
+
+
+def starts_in_one(first: Any, *others: Any) -> tuple[int | None, ...]:
+    """How many bytes after the start of the first one's storage each tensor starts; None in another storage."""
+    storage = _storage(first)
+    return (_start(first), *(_start(t) if _storage(t) == storage else None for t in others))
+
+
+def _bytes_held(tensor: Any) -> int:
+    with torch._C.DisableTorchFunction():
+        return int(torch.Tensor.untyped_storage(tensor).nbytes())
+
+
+def _start(tensor: Any) -> int:
+    with torch._C.DisableTorchFunction():
+        return int(torch.Tensor.storage_offset(tensor)) * int(torch.Tensor.element_size(tensor))
+
+
+@dataclass(frozen=True)
+class ShapeRelation(Guard):
+    """A sympy relation over sizes. ``symbols`` says where each symbol is read: (symbol, origin, dimension), dimension -1 for an int's own value.
+
+    ``origin`` is the first symbol's.
+    """
+
+    kind: ClassVar[str] = "shape relation"
+    rank: ClassVar[int] = 70
+
+    relation: sympy.Basic
+    symbols: tuple[tuple[sympy.Symbol, Origin, int], ...]
+
+    @property
+    def origins(self) -> tuple[Origin, ...]:
+        return (self.origin, *dict.fromkeys(o for _, o, _ in self._used if o != self.origin))
+
+    @property
+    def _used(self) -> tuple[tuple[sympy.Symbol, Origin, int], ...]:
+        """The symbols that the relation speaks of."""
+        free = self.relation.free_symbols
+        return tuple(place for place in self.symbols if place[0] in free)
+
+    def condition(self, expr: str, const: ConstName, others: tuple[str, ...] = (), known: Known = None) -> str:
+        texts = dict(zip(self.origins, (expr, *others), strict=True))
+        size = const(_size_at, "size_at")
+        reads = {s: f"{size}({texts[o]}, {d})" for s, o, d in self._used}
+        if self.relation.has(sympy.Or, sympy.Not, sympy.ITE, sympy.Piecewise):
+            # What holds without reading all of its sizes must not admit a value that has no such size.
+            return f"{const(_evaluator(self.relation, tuple(reads)), 'relation')}({', '.join(reads.values())})"
+        return relation_text(self.relation, reads, const)
+
+    def test(self, value: Any, others: tuple[Any, ...] = ()) -> bool:
+        sizes = self._sizes(value, others)
+        return bool(_evaluator(self.relation, tuple(sizes))(*sizes.values()))
+
+    def _sizes(self, value: Any, others: tuple[Any, ...]) -> dict[sympy.Symbol, int | float]:
+        values = dict(zip(self.origins, (value, *others), strict=True))
+        return {s: _size_at(values[o], d) for s, o, d in self._used}
+
+    def expected_text(self) -> str:
+        return relation_words(self.relation)
+
+    def actual_text(self, value: Any, others: tuple[Any, ...] = ()) -> str:
+        try:
+            sizes = self._sizes(value, others)
+        except (TypeError, IndexError, RuntimeError):
+            return exact.describe(value)
+        return ", ".join(f"{s.name} = {v}" for s, v in sizes.items())
+
+    def sentence(self, actual: str) -> str:
+        where = ", ".join(f"{s.name} is {_place(o, d)}" for s, o, d in self._used)
+        return f"The compiled code holds where {self.expected_text()} ({where}); here {actual}."
+
+    def fixes(self, value: Any, others: tuple[Any, ...] = ()) -> tuple[Fix, ...]:
+        return (
+            Fix(
+                f"Keep sizes to {self.expected_text()}, for example by padding, or accept one entry on each side of it."
+            ),
+        )
+
+
+def _place(origin: Origin, dimension: int) -> str:
+    return spoken(origin) if dimension < 0 else f"{spoken(origin)}.shape[{dimension}]"
+
+
+def _size_at(value: Any, dimension: int) -> int | float:
+    """One size of a tensor, or a number itself (dimension -1).
+
+    Raises:
+        TypeError: not a tensor, or not a number.
+        IndexError: no such dimension.
+    """
+    if dimension >= 0 and type(value) is TensorSpec:
+        return int(value.shape[dimension])
+    if dimension >= 0:
+        with torch._C.DisableTorchFunction():
+            size: int = torch.Tensor.size(value)[dimension]
+            return size
+    if type(value) not in (int, float):
+        raise TypeError(f"{type(value).__name__} is no number")
+    number: int | float = value
+    return number
+
+
+@functools.lru_cache(maxsize=4096)
+def _evaluator(relation: sympy.Basic, symbols: tuple[sympy.Symbol, ...]) -> Callable[..., bool]:
+    names = [f"v{i}" for i in range(len(symbols))]
+    space: dict[str, Any] = {}
+
+    def const(held: object, name: str) -> str:
+        space[name] = held
+        return name
+
+    text = relation_text(relation, dict(zip(symbols, names, strict=True)), const)
+    made: Callable[..., bool] = eval(f"lambda {', '.join(names)}: {text}", space)
+    return made
