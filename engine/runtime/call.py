@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import collections
 import functools
-import itertools
 import operator
 import os
 import sys
@@ -11,6 +11,7 @@ import sysconfig
 import types
 import weakref
 from collections.abc import Callable
+from dataclasses import dataclass
 from types import CodeType, FunctionType, MethodType
 from typing import Any
 
@@ -81,6 +82,8 @@ class _Callee:
             return self._method(obj)
         if isinstance(obj, type) or kind in _BUILTINS:
             return self._builtin(obj, kind)
+        if kind in ITERATORS:
+            return self._iterator(obj)
         if kind is functools.partial:
             func = self(obj.func)
             return obj if func is obj.func else functools.partial(func, *obj.args, **obj.keywords)
@@ -98,12 +101,27 @@ class _Callee:
         return obj if given is None else functools.partial(self._call_exchanging, obj, given)
 
     def _call_exchanging(self, obj: Any, given: _Given, /, *args: Any, **kwargs: Any) -> Any:
-        place, word = given
-        if place < len(args) and (obj is not iter or len(args) == 2):
-            args = (*args[:place], self(args[place]), *args[place + 1 :])
-        elif word in kwargs:
-            kwargs[word] = self(kwargs[word])
-        return obj(*args, **kwargs)
+        given_args = list(args)
+        if given.called and args:
+            given_args[0] = self(args[0])
+        place = given.consumed
+        if place < len(args) and type(args[place]) in ITERATORS and not (given.alone and len(args) > 1):
+            given_args[place] = self(args[place])
+        if given.word in kwargs:
+            kwargs[given.word] = self(kwargs[given.word])
+        return obj(*given_args, **kwargs)
+
+    def _iterator(self, iterator: Any) -> Any:
+        """One to consume in its place: it draws from the same iterators, and calls the function's dispatcher."""
+        made = iterator.__reduce__()
+        if len(made) != 2:
+            return iterator
+        function, *drawn = made[1]
+        # A class may do anything in its own __iter__, which would be called once more.
+        if not all(type(getattr(type(i), "__iter__", None)) is types.WrapperDescriptorType for i in drawn):
+            return iterator
+        exchanged = self(function)
+        return iterator if exchanged is function else type(iterator)(exchanged, *drawn)
 
     def _function(self, function: FunctionType) -> Any:
         kept = self._kept.get(id(function))
@@ -212,18 +230,32 @@ class _Callee:
         return obj if exchanged is call else MethodType(exchanged, obj)
 
 
-_Given = tuple[int, str]
-"""Where a builtin takes the function that it calls: the place, or the keyword."""
-_FIRST: _Given = (0, "")
-_KEY: _Given = (sys.maxsize, "key")
+ITERATORS = frozenset((map, filter))
+"""Iterators that call a function and have no state beside those they draw from. What escapes holds the function that it was given: whoever
+asks for it (``__reduce__``, pickle, copy) must find that; only where one is consumed, another with the function's dispatcher takes its place."""
+
+
+@dataclass(frozen=True)
+class _Given:
+    """What a builtin does with its arguments: whether it calls the first, which place it consumes (``alone``: only without others), and the
+    keyword of what it calls.
+    """
+
+    called: bool = False
+    consumed: int = sys.maxsize
+    alone: bool = False
+    word: str = ""
+
+
+_KEY = _Given(word="key")
 _CALLING: dict[Any, _Given] = {
-    **dict.fromkeys((map, filter, iter, operator.call, functools.reduce), _FIRST),
-    **dict.fromkeys((itertools.starmap, itertools.takewhile, itertools.dropwhile, itertools.filterfalse), _FIRST),
-    **dict.fromkeys((sorted, min, max), _KEY),
-    itertools.accumulate: (1, "func"),
-    itertools.groupby: (1, "key"),
+    **dict.fromkeys((list, tuple, set, frozenset, dict, sum, any, all, next, collections.deque), _Given(consumed=0)),
+    operator.call: _Given(called=True),
+    functools.reduce: _Given(called=True, consumed=1),
+    sorted: _Given(consumed=0, word="key"),
+    **dict.fromkeys((min, max), _Given(consumed=0, alone=True, word="key")),
 }
-"""Builtins that call a function they are given, and do nothing else with it."""
+"""Builtins that call a function they are given, or consume an iterator, and do nothing else with it."""
 
 _CALL_IMPL: FunctionType = torch.nn.Module._call_impl  # type: ignore[assignment]
 _BUILTINS = frozenset(
@@ -264,8 +296,8 @@ def has_hooks(module: torch.nn.Module) -> bool:
 def make_callee(compiler: Compiler) -> Callee:
     """``callee(obj)``: what to call instead of ``obj`` so that Python frames of the user's below are dispatched by ``compiler``.
 
-    Python functions, bound methods, ``functools.partial``, modules and objects with a Python ``__call__`` become dispatchers; builtins that call a function (``map``,
-    ``sorted``, ``functools.reduce``, ...) are called with its dispatcher; other classes and builtins,
+    Python functions, bound methods, ``functools.partial``, modules and objects with a Python ``__call__`` become dispatchers; builtins that call a function (``sorted``,
+    ``functools.reduce``, ...) are called with its dispatcher, and those that consume ``map`` and ``filter`` with one that calls it; other classes and builtins,
     what ``engine.disable`` marked, dispatchers, and functions of torch, the standard library and the like are returned as they are (a library's
     wrapper around a user's function, such as ``torch.no_grad()`` makes, runs as Python with its own calls exchanged).
     """

@@ -244,18 +244,15 @@ class Codegen:
         self.const(function)
         self.out.emit("SWAP", 2)
 
+    def exchanged(self, load: Callable[[], None]) -> None:
+        """Push what is to be called, or consumed, in place of what ``load`` pushes, so that what it calls is compiled."""
+        self.out.callable_const(CALLEE)
+        load()
+        self.out.call(1)
+
     def callable_exchanged(self, load: Callable[[], None]) -> None:
         """Push what ``load`` pushes to be called; where the function goes on in Python, so that what is called below is compiled."""
-        if not self.at_break:
-            self.out.callable(load)
-            return
-
-        def exchanged() -> None:
-            self.out.callable_const(CALLEE)
-            load()
-            self.out.call(1)
-
-        self.out.callable(exchanged)
+        self.out.callable((lambda: self.exchanged(load)) if self.at_break else load)
 
     def call_keywords(self, count: int, names: tuple[str, ...]) -> None:
         """Call with ``count`` positional arguments and then these keyword arguments."""

@@ -49,6 +49,8 @@ _JUMPS: dict[str, bool] = {
     "JUMP_IF_FALSE_OR_POP": False,
 }
 """Conditional jumps on a truth: whether both ways take the condition off the stack."""
+_CONSUMING = frozenset(("LIST_EXTEND", "SET_UPDATE", "UNPACK_SEQUENCE", "UNPACK_EX", "CONTAINS_OP"))
+"""Instructions that draw from the iterator on top of the stack."""
 
 _SIMPLE: dict[str, tuple[int, int]] = {
     "BINARY_OP": (2, 1),
@@ -282,7 +284,7 @@ class Resumption:
         replay()
         label = Label()
         begin = self._begin()
-        self.cg.out.load(iterator)
+        self._load_consumed(self.stack[-1], iterator)
         self.cg.out.for_iter(label)
         self._end(begin)
         item = self.store_top()
@@ -386,14 +388,25 @@ class Resumption:
         names.reverse()
         replay()
         begin = self._begin()
-        for name in names:
+        for name in names[:-1]:
             self.cg.out.load(name)
+        if names and self.op.opname in _CONSUMING:
+            self._load_consumed(taken[-1], names[-1])
+        elif names:
+            self.cg.out.load(names[-1])
         self.cg.out.extend([self._instruction()])
         self._end(begin)
         results: list[Value | str] = [self.store_top() for _ in range(leaves)]
         results.reverse()
         self._leave()
         self.resume(Outcome(self.op.index + 1, [*below, *results]))
+
+    def _load_consumed(self, value: Value, name: str) -> None:
+        """Push an iterator that the broken instruction consumes."""
+        if value.type() in (map, filter):
+            self.cg.exchanged(lambda: self.cg.out.load(name))
+        else:
+            self.cg.out.load(name)
 
     def _instruction(self) -> Instr:
         return next(i for i, n in take_apart(self.code) if n == self.op.index and isinstance(i, Instr))

@@ -3,6 +3,7 @@
 import contextlib
 import functools
 import itertools
+import pickle
 import weakref
 from collections import namedtuple
 from dataclasses import dataclass
@@ -764,6 +765,10 @@ def weakly_kept_by_a_call_that_breaks(x):
     return x, alive
 
 
+def is_odd(number):
+    return number % 2 == 1
+
+
 def doubled(x):
     y = x + 1
     print("doubled", tuple(y.shape))
@@ -790,3 +795,28 @@ def callee_breaks_under_builtins(xs):
         ordered,
         list(itertools.accumulate(xs, lambda a, b: doubled(a) + b)),
     )
+
+
+@engine.disable
+def told(*iterators):
+    return [i.__reduce__()[1][0] for i in iterators], pickle.dumps(iterators[1])
+
+
+@program(lambda: (torch.ones(2), [1, 2, 3]), breaks=1)
+def iterators_hold_their_own_functions(x, numbers):
+    """What an iterator that outlives a break tells of its function is the function itself; who consumes a part leaves the rest."""
+    mapped, odd, taken = map(torch.relu, [x, x + 1]), filter(is_odd, numbers), itertools.takewhile(is_odd, numbers)
+    functions, _ = told(mapped, odd, taken)
+    same = functions[1] is is_odd and functions[2] is is_odd
+    return x * 2, same, list(mapped), list(mapped), list(odd), list(taken)
+
+
+@engine.disable
+def consume(values):
+    return list(values), list(values)
+
+
+@program(lambda: ([torch.ones(2), torch.ones(2) * 3],), breaks=2)
+def iterator_handed_to_python(xs):
+    """A call that is not compiled draws from an iterator of a function."""
+    return consume(map(torch.relu, xs)), consume(filter(is_odd, [1, 2, 3]))

@@ -40,7 +40,7 @@ class CallOf(Value):
         return [*self.args, *self.kwargs.values()]
 
     def reconstruct(self, cg: Codegen) -> None:
-        cg.callable_exchanged(lambda: cg.const(self.function))
+        cg.out.callable(lambda: cg.const(self.function))
         cg.load_all(self.children())
         cg.call_keywords(len(self.args), tuple(self.kwargs))
 

@@ -304,7 +304,7 @@ class CombinedIterator(IteratorValue):
 
         keywords = self.keywords()
         made = functools.partial(self.cls, **keywords) if keywords else self.cls
-        cg.callable_exchanged(lambda: cg.const(made))
+        cg.out.callable(lambda: cg.const(made))
         cg.load_all(self.children())
         cg.out.call(len(self.children()))
 
