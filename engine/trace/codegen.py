@@ -46,7 +46,7 @@ from engine.ir.origin import (
 )
 from engine.trace.side_effects import changed_inputs
 from engine.trace.signals import Unsupported
-from engine.trace.support import call_restoring, check_truth, restoring, rewinding
+from engine.trace.support import call_leaving, call_restoring, check_truth, restoring, rewinding
 from engine.trace.values.base import Const, Lazy, Value
 from engine.trace.values.constants import DATES
 from engine.trace.values.functions import CellValue
@@ -326,14 +326,19 @@ class Codegen:
     def _call_graph(self, graph: GraphSlot) -> None:
         """Push the graph's result. Parameters that the check has read already are taken from it, where it left them."""
         origins = [i.origin for i in graph.inputs]
-        switches = _switches_state(graph.graph)
+        outside = self.tx.grad_outside()
+        if outside is not None:
+            around = [self.embed(call_leaving), outside]
+        else:
+            around = [self.embed(call_restoring)] if _switches_state(graph.graph) else []
 
         def call(load_inputs: Callable[[], None]) -> None:
-            self.head.callable_const(self.embed(call_restoring) if switches else graph.slot)
-            if switches:
-                self.head.const(graph.slot)
+            first, *rest = *around, graph.slot
+            self.head.callable_const(first)
+            for value in rest:
+                self.head.const(value)
             load_inputs()
-            self.head.call(len(origins) + switches)
+            self.head.call(len(origins) + len(rest))
 
         def read() -> None:
             for origin in origins:

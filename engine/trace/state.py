@@ -273,6 +273,8 @@ class Tracer:
         """Those assumptions."""
         self.entry_state: dict[str, Any] = {name: GLOBAL_STATES[name].read() for name in _STATES}
         """torch's global state when the frame was entered."""
+        self.resumed_grad: dict[int, bool] = {}
+        """Grad mode outside of each ``with`` statement in which the frame resumes, by its place on the stack."""
         self.is_handling_outside: bool = GLOBAL_STATES["handling"].read()
         """Whether the frame was called while an exception was being handled."""
 
@@ -312,6 +314,10 @@ class Tracer:
         """Why a guard is added now."""
         stack = self.spans()
         return Cause(innermost_of_user(stack), stack, why)
+
+    def grad_outside(self) -> bool | None:
+        """Grad mode where an exception leaves the frame, if it resumes inside of ``with`` statements that switched it."""
+        return self.resumed_grad[min(self.resumed_grad)] if self.resumed_grad else None
 
     def note_handlers(self) -> None:
         """An operation joins the graph: look whether a handler covers it, other than the end of a context that the graph holds."""

@@ -43,7 +43,11 @@ def finish(result: Any) -> Any:
 
 def call_restoring(graph: Callable[..., Any], *inputs: Any) -> Any:
     """Call a graph that switches grad mode or autocast; if it raises half-way, they are as before."""
-    grad = torch.is_grad_enabled()
+    return call_leaving(torch.is_grad_enabled(), graph, *inputs)
+
+
+def call_leaving(grad: bool, graph: Callable[..., Any], *inputs: Any) -> Any:
+    """The same for the rest of a ``with`` statement that was entered before: an exception leaves it, and grad mode is what it was outside."""
     entered = len(_ENTERED.contexts)
     autocast = [(d, torch.is_autocast_enabled(d), torch.get_autocast_dtype(d)) for d in ("cpu", "cuda")]
     try:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from engine.ir.origin import Attr, Origin
+from engine.ir.origin import STACK, Attr, Local, Origin
 from engine.ir.value_guard import Equals
 from engine.trace.signals import Unsupported
 from engine.trace.support import context, grad_context
@@ -125,6 +125,9 @@ def _entered(tx: Tracer, context: GradContext, real: Any, origin: Origin) -> Gra
     if before is not None:
         tx.guard(Equals(Attr(origin, "prev"), before, cause=tx.cause("leaving the context sets grad mode to it")))
         context.before.append(before)
+        root = origin.chain()[0]
+        if isinstance(root, Local) and root.variable.startswith(STACK):
+            tx.resumed_grad[int(root.variable.removeprefix(STACK))] = before
     return context
 
 

@@ -316,3 +316,20 @@ def test_grad_mode_survives_an_error_in_the_graph() -> None:
         traced(X, torch.tensor([7]))
     assert traced.graphs == 1
     assert torch.is_grad_enabled()
+
+
+def test_grad_mode_survives_an_error_after_a_break_inside_no_grad() -> None:
+    """What resumes inside a ``with`` statement leaves it by an exception, too, wherever in the graph that is raised."""
+
+    def looks_up(table: Any, where: Any) -> Any:
+        with torch.no_grad():
+            graph_break()
+            found = torch.nn.functional.embedding(where, table)
+        return torch.nn.functional.embedding(found.long() + 9, table)
+
+    compiled = engine.compile(looks_up, backend="eager")
+    compiled(X.new_zeros(20, 1), torch.tensor([7]))
+    for table, where in ((X.new_zeros(2, 1), torch.tensor([7])), (X.new_zeros(8, 1), torch.tensor([7]))):
+        with pytest.raises(IndexError):
+            compiled(table, where)
+        assert torch.is_grad_enabled()
