@@ -239,19 +239,14 @@ EXAMPLES: dict[str, Example] = {
     "side-effect": _example(
         """
         def f(x):
-            try:
-                x.add_(1)
-                return torch.embedding(x[:, None], torch.tensor([9]))
-            except IndexError:
-                return x
+            rows = (row * 2 for row in x)
+            first = next(rows)
+            return first, rows
         """,
         """
         def f(x):
-            x = x + 1
-            try:
-                return torch.embedding(x[:, None], torch.tensor([9]))
-            except IndexError:
-                return x
+            first, *rows = [row * 2 for row in x]
+            return first, rows
         """,
     ),
     "still-running": _example(

@@ -81,6 +81,8 @@ def _reshape_map(old: tuple[Size, ...], new: tuple[Size, ...]) -> Any:
 def reshape(a: Tensor, shape: Sequence[Size]) -> Tensor:
     """The same elements in row-major order under another shape (sizes known, no -1)."""
     new = tuple(shape)
+    if new == tuple(a.shape):
+        return a
     if 0 in new or 0 in a.shape:
         return a.view(new, lambda index: tuple(ZERO for _ in a.shape))
     return a.view(new, _reshape_map(a.shape, new))

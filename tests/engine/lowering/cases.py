@@ -22,8 +22,6 @@ class Case:
     function: Callable[..., Any]
     makes: tuple[Make, ...]
     can_be_dynamic: bool = True
-    is_unknown: bool = False
-    """Whether it has sizes or numbers that follow from values, so that there must be symbols."""
 
     def args(self) -> tuple[torch.Tensor, ...]:
         """The same arguments each time."""
@@ -34,13 +32,11 @@ class Case:
 CASES: dict[str, Case] = {}
 
 
-def case(
-    *makes: Make, dynamic: bool = True, unknown: bool = False
-) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+def case(*makes: Make, dynamic: bool = True) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     """Add a function to the cases under its own name."""
 
     def add(function: Callable[..., Any]) -> Callable[..., Any]:
-        CASES[function.__name__] = Case(function, makes, dynamic, unknown)
+        CASES[function.__name__] = Case(function, makes, dynamic)
         return function
 
     return add
@@ -1015,14 +1011,14 @@ def pieces_of_symbolic_sizes(x: Any, y: Any) -> Any:
     return last * first, second - last, last + y, (last[:, None] + y).sum(0)
 
 
-@case(normal(40), normal(40), unknown=True)
+@case(normal(40), normal(40))
 def kept_by_a_mask(x: Any, y: Any) -> Any:
     """Sizes that are known once ATen has counted; what is computed before and after is kernels."""
     kept = (x * 2)[y + 1 > 0]
     return (kept.exp() * 3).sum(), kept + 1, torch.cat([kept, x]) * 2
 
 
-@case(normal(40), whole(5), unknown=True)
+@case(normal(40), whole(5))
 def numbers_from_tensors(x: Any, n: Any) -> Any:
     """Numbers as factors, as sizes and as results; one computed by a kernel, whose readers wait for it."""
     most = (n.sum() + 1).item()
@@ -1030,14 +1026,14 @@ def numbers_from_tensors(x: Any, n: Any) -> Any:
     return x * most, torch.zeros(most) + 1, x * first + 1, (x > 9).any().item(), most
 
 
-@case(normal(40), unknown=True)
+@case(normal(40))
 def nothing_kept(x: Any) -> Any:
     """A size that turns out to be zero."""
     kept = x[x > 1000]
     return kept * 2 + 1, (kept * 3).sum()
 
 
-@case(normal(6, 4), whole(1, below=4), unknown=True)
+@case(normal(6, 4), whole(1, below=4))
 def places_from_tensors(x: Any, n: Any) -> Any:
     """Positions that are counted from the end, or slices that end beyond it."""
     k = n.item() - 5

@@ -64,7 +64,7 @@ def main() -> None:
         if names and name not in names:
             continue
         for is_dynamic in (False, True):
-            if not (case.can_be_dynamic if is_dynamic else not case.is_unknown):
+            if is_dynamic and not case.can_be_dynamic:
                 continue
             try:
                 found = problems(case, is_dynamic=is_dynamic, chooser=chooser)

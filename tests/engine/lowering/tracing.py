@@ -9,6 +9,7 @@ import torch
 import torch.fx
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx.experimental.proxy_tensor import make_fx
+from torch.fx.experimental.symbolic_shapes import ShapeEnv
 from torch.utils import _pytree as pytree
 
 from engine.ir.aot import AotGraph
@@ -27,7 +28,7 @@ def trace(function: Callable[..., Any], args: tuple[Any, ...], *, is_dynamic: bo
         module = make_fx(_functional(first), tracing_mode="symbolic")(*args)
         _without_epilogue(module)
         return AotGraph(module, tuple(n.meta["val"] for n in module.graph.nodes if n.op == "placeholder"), "0/0")
-    mode = FakeTensorMode()
+    mode = FakeTensorMode(shape_env=ShapeEnv(), static_shapes=True)  # it has symbols for what only the numbers tell
     fakes = tuple(mode.from_tensor(a) if isinstance(a, torch.Tensor) else a for a in args)
     with mode, torch.no_grad():
         first = make_fx(called, tracing_mode="real")(*fakes)
