@@ -22,7 +22,12 @@ _NULL_AND_VALUE = (False, True) if VERSION >= (3, 13) else (True, False)
 
 
 def route_calls(code: CodeType, callee: Callable[[Any], Any]) -> CodeType:
-    """``code`` with each call ``f(...)`` made ``callee(f)(...)``. Lines, columns and exception handlers stay as they were."""
+    """``code`` with each call ``f(...)`` made ``callee(f)(...)``. Lines, columns and exception handlers stay as they were.
+
+    Code that sets the recursion limit stays as it is: it may leave no room for calls other than its own.
+    """
+    if "setrecursionlimit" in code.co_names:
+        return code
     source = Bytecode.from_code(code, conserve_exception_block_stackdepth=True)
     positions = _callable_positions(decode(code))
     routed: list[Item] = []

@@ -289,3 +289,87 @@ def objects_that_tell_when_they_go(x, log):
     print(log)
     held = None
     return y + 1, list(log)
+
+
+class CountingKey:
+    """A key that notes when it is asked."""
+
+    def __init__(self, number, asked):
+        self.number = number
+        self.asked = asked
+
+    def __hash__(self):
+        self.asked.append("hash")
+        return 7
+
+    def __eq__(self, other):
+        self.asked.append("eq")
+        return self.number == other.number
+
+
+@program(lambda: (torch.ones(2), []), breaks=5)
+def keys_that_count(x, asked):
+    """How often a container hashes and compares its keys shows in what their methods change."""
+    one, again, two = (CountingKey(n, asked) for n in (1, 1, 2))
+    table = {one: x}
+    table[again] = x + 1
+    return len(table), len({one, two})
+
+
+@program(lambda: (torch.ones(2),), breaks=1)
+def keys_that_empty_their_container(x):
+    """Keys of the same hash are compared when they are put in, and not again where the graph ends."""
+
+    class Key:
+        def __hash__(self):
+            return 5
+
+        def __eq__(self, other):
+            if is_emptying:
+                table.clear()
+            return False
+
+    is_emptying = False
+    table = {Key(): 1, Key(): 2}
+    is_emptying = True
+    table[9] = 3
+    table[Key()] = 4
+    return x + len(table), len(table)
+
+
+def leave_room_for(calls):
+    depth = 1
+    while True:
+        try:
+            sys.setrecursionlimit(depth)
+        except RecursionError:
+            depth += 1
+        else:
+            break
+    sys.setrecursionlimit(depth + calls)
+
+
+def endless():
+    endless()
+
+
+@program(lambda: (torch.ones(2),), breaks=1)
+def little_room_for_calls(x):
+    """A function that leaves itself a few calls only has them, and puts the limit back."""
+    y = x + 1
+    limit = sys.getrecursionlimit()
+    try:
+        leave_room_for(40)
+        endless()
+    except RecursionError as error:
+        return y * 2, type(error)
+    finally:
+        sys.setrecursionlimit(limit)
+
+
+@program(lambda: (torch.ones(2),), breaks=1)
+def limit_after_little_room(x):
+    """The limit is as it was once such a function is done."""
+    limit = sys.getrecursionlimit()
+    y, error = little_room_for_calls(x)
+    return y + 1, error, sys.getrecursionlimit() == limit

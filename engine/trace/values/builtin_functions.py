@@ -17,7 +17,7 @@ from engine.ir.origin import Attr
 from engine.ir.unbacked import is_unbacked
 from engine.trace import operations
 from engine.trace.graph_builder import emit
-from engine.trace.signals import Unsupported, UserException
+from engine.trace.signals import Skip, Unsupported, UserException
 from engine.trace.values import iterators
 from engine.trace.values.base import NONE, Const, NotConstant, Value, force, is_none
 from engine.trace.values.classes import ClassValue, SuperValue, class_origin, find_in_class
@@ -709,6 +709,12 @@ def _bytes(tx: Tracer, args: Args, kwargs: Words) -> Value:
 @special(sys.getrecursionlimit)
 def _recursion_limit(tx: Tracer, args: Args, kwargs: Words) -> Value:
     return Const(sys.getrecursionlimit())
+
+
+@special(sys.setrecursionlimit)
+def _set_recursion_limit(tx: Tracer, args: Args, kwargs: Words) -> Value:
+    # Compiled code and its dispatch are deeper than the calls they stand for: only Python's own depth fits the limit that is asked for.
+    raise Skip("unknown-call", "the recursion limit is set")
 
 
 @special(locals)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Collection, Iterator
 from typing import TYPE_CHECKING, Any
 
 from engine.trace.signals import Unsupported
@@ -56,6 +58,19 @@ class IdKey:
         return isinstance(other, IdKey) and is_same(self.tx, self.of, other.of)
 
 
+@contextlib.contextmanager
+def unchanging(tx: Tracer, what: str) -> Iterator[None]:
+    """A method of the user's that runs as often as containers ask for it: how often, and when, is for Python to say if it changes anything.
+
+    Raises:
+        Unsupported: it changed something.
+    """
+    before = tx.changes
+    yield
+    if tx.changes != before:
+        raise Unsupported("unsupported-operation", f"{what} changes something when a container asks for it")
+
+
 class HashedKey:
     """Stands for an object whose class defines ``__hash__`` and ``__eq__``: compares by running them."""
 
@@ -73,8 +88,21 @@ class HashedKey:
         if self is other:
             return True
         if isinstance(other, HashedKey):
-            return self.of is other.of or same_or_equal(self.tx, self.of, other.of)
+            if self.of is other.of:
+                return True
+            with unchanging(self.tx, f"{self.of.type().__name__}.__eq__"):
+                return same_or_equal(self.tx, self.of, other.of)
         raise Unsupported("unsupported-operation", "comparing keys of different kinds that have the same hash")
+
+
+def check_rebuilt(keys: Collection[Any], what: str) -> None:
+    """Refuse to put keys into a new container after the graph where that would run an ``__eq__`` once more, and at another time.
+
+    Raises:
+        Unsupported: two of the keys have the same hash.
+    """
+    if any(isinstance(k, HashedKey) for k in keys) and len(set(map(hash, keys))) < len(keys):
+        raise Unsupported("side-effect", f"rebuilding a {what} with keys that have the same hash")
 
 
 @special(id)

@@ -240,6 +240,9 @@ class DictValue(Value):
             cg.out.emit("STORE_ATTR", name)
 
     def _build(self, cg: Codegen) -> None:
+        from engine.trace.values.identity import check_rebuilt
+
+        check_rebuilt(self.entries, self.cls.__name__)
         for key, value in self.entries.values():
             cg.load(key)
             cg.load(value)
@@ -248,7 +251,9 @@ class DictValue(Value):
     def fill(self, cg: Codegen) -> None:
         """Put the present contents into the existing dict on top of the stack, and pop it."""
         from engine.trace.support import refill_dict, refill_ordered
+        from engine.trace.values.identity import check_rebuilt
 
+        check_rebuilt(self.entries, self.cls.__name__)
         cg.helper(refill_ordered if issubclass(self.cls, collections.OrderedDict) else refill_dict, 1)
         cg.load_all(self.keys())
         cg.out.emit("BUILD_LIST", len(self.entries))
@@ -546,6 +551,8 @@ class SetValue(Value):
         return SetValue({k: both[k] for k in dict.fromkeys(order)}, None, self.base)
 
     def reconstruct(self, cg: Codegen) -> None:
+        from engine.trace.values.identity import check_rebuilt
+
         if self.cls is set and cg.is_reaching(self):
             cg.out.emit("BUILD_SET", 0)
             cg.remember(self)
@@ -559,6 +566,7 @@ class SetValue(Value):
         if self.cls is frozenset and self._is_literal():
             cg.const(self.literal)
             return
+        check_rebuilt(self.elements, self.cls.__name__)
         if self.cls is not set:
             cg.out.callable(lambda: cg.const(self.cls))
         cg.load_all(list(self.elements.values()))
@@ -569,7 +577,9 @@ class SetValue(Value):
     def fill(self, cg: Codegen) -> None:
         """Put the present contents into the existing set on top of the stack, and pop it."""
         from engine.trace.support import refill_set
+        from engine.trace.values.identity import check_rebuilt
 
+        check_rebuilt(self.elements, self.cls.__name__)
         cg.helper(refill_set, 1)
         cg.load_all(list(self.elements.values()))
         cg.out.emit("BUILD_LIST", len(self.elements))
