@@ -176,7 +176,11 @@ def _delattr(tx: Tracer, args: Args, kwargs: Words) -> Value:
 def _iter(tx: Tracer, args: Args, kwargs: Words) -> Value:
     if len(args) != 1:
         if force(tx, args[0]).lacks("__call__"):
-            tx.raise_type_error("iter(v, w): v must be callable")
+            wrong: Any = None
+            try:
+                iter(wrong, None)
+            except TypeError as error:  # whose words differ between versions of Python
+                tx.raise_type_error(str(error))
         return until(tx, args[0], force(tx, args[1]))
     return force(tx, args[0]).iterate(tx)
 

@@ -102,7 +102,9 @@ class ContainerObject(ObjectValue):
         if isinstance(self.inner, SetValue):
             return f"{{{', '.join(repr(shown(tx, item)) for item in self.inner.ordered(tx))}}}"
         pairs = [shown(tx, TupleValue(list(pair))) for pair in entries_of(tx, self.inner)]
-        return repr(pairs) if self._factory() is None else f"{shown(tx, self._factory() or NONE)!r}, {dict(pairs)!r}"
+        plain = repr(collections.OrderedDict(pairs))  # which shows pairs or a dict, by the version of Python
+        plain = plain.removeprefix("OrderedDict(").removesuffix(")")
+        return plain if self._factory() is None else f"{shown(tx, self._factory() or NONE)!r}, {dict(pairs)!r}"
 
     def _factory(self) -> Value | None:
         """The ``default_factory`` of a ``defaultdict``."""
