@@ -22,8 +22,6 @@ from notebook_ext.roots import Roots, call_method, is_entry
 from notebook_ext.subjects import Subject
 from notebook_ext.tape import Tape
 
-INTERACTIVITY = {"all", "last", "last_expr", "none", "last_expr_or_assign"}
-
 
 @dataclass(frozen=True)
 class Cell:

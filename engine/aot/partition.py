@@ -444,8 +444,3 @@ def _why_again(node: Node) -> str:
     if is_backward(node):
         return "only the backward needs it"
     return "cheap to compute from what is saved"
-
-
-def saved_rows(record: PartitionRecord) -> Iterator[SavedValue]:
-    """What is saved, largest first."""
-    yield from sorted((r for r in record.values if r.action == "saved"), key=lambda r: -r.bytes)

@@ -101,7 +101,7 @@ class _Attempt:
 
     def nodes(self) -> tuple[Node, ...]:
         """Autograd's nodes, in the order in which torch walks."""
-        return walk(places_of(self.roots), places_of(self.wanted), leaves=self.is_accumulating)
+        return walk(places_of(self.roots), places_of(self.wanted))
 
     def raise_again(self, backward: CapturedBackward, place: int, error: Exception) -> None:
         """Under anomaly mode: raise as eager does where the node at this place in the walk met an error."""

@@ -29,10 +29,10 @@ class Node:
     node: Any = None
 
 
-def walk(roots: Sequence[Place], wanted: Sequence[Place] = (), *, leaves: bool = False) -> tuple[Node, ...]:
+def walk(roots: Sequence[Place], wanted: Sequence[Place] = ()) -> tuple[Node, ...]:
     """The nodes that a backward from ``roots`` visits, in the order in which torch's capture walks, the root of all first.
 
-    ``wanted``: only nodes on a way to these inputs of nodes. ``leaves``: those themselves run as well, as in ``backward(inputs=...)``.
+    ``wanted``: only nodes on a way to these inputs of nodes, and the nodes that have them.
     """
     nodes, edges = _reachable(roots)
     useful = _useful(nodes, edges, [n for n, _ in wanted]) if wanted else None

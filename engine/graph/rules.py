@@ -75,7 +75,6 @@ def nothing_is_mutated(module: torch.fx.GraphModule) -> Iterator[str]:
 
 
 WELL_FORMED: tuple[Rule, ...] = (inputs_come_first, one_output_at_the_end, defined_before_use)
-TRACED: tuple[Rule, ...] = (*WELL_FORMED, values_are_known)
 FUNCTIONAL: tuple[Rule, ...] = (*WELL_FORMED, values_are_known, only_operators, nothing_is_mutated)
 
 

@@ -59,11 +59,11 @@ def compile_check(
     """
     in_order = ordered(guards)
     if not helpers or not batchable(in_order):
-        check, text, _ = _build(lines_of(in_order, Names(parameters)), parameters)
+        check, text, _ = _build(lines_of(in_order, Names(parameters)))
         return CompiledCheck(check, text, in_order)
     names = Names(parameters)
-    admission = Admission(in_order, parameters, lambda: _build(lines_of(in_order, Names(parameters)), parameters)[0])
-    check, text, space = _build(_quick_lines(in_order, names, admission, handed), parameters)
+    admission = Admission(in_order, parameters, lambda: _build(lines_of(in_order, Names(parameters)))[0])
+    check, text, space = _build(_quick_lines(in_order, names, admission, handed))
     admission.attach(space)
     return CompiledCheck(check, text, in_order)
 
@@ -76,7 +76,7 @@ class Body:
     names: Names
 
 
-def _build(body: Body, parameters: tuple[str, ...]) -> tuple[Check, str, dict[str, Any]]:
+def _build(body: Body) -> tuple[Check, str, dict[str, Any]]:
     names = body.names
     error = names.const(Exception, "Exception")
     name = names.fresh("check")
@@ -160,7 +160,7 @@ def _quick_lines(in_order: Sequence[Guard], names: Names, admission: Admission, 
     through = {o: any(link in tensors for link in o.chain()) for g in in_order for o in g.origins}
     late = [g for g in apart if any(through[o] for o in g.origins)]
     early = [g for g in apart if not any(through[o] for o in g.origins)]
-    if keys_tell_modes(in_order, tensors):
+    if keys_tell_modes(tensors):
         early = [g for g in early if not (isinstance(g, GlobalState) and (g.state, g.value) in IMPLIED_BY_TENSORS)]
     early = _state_lines(early, writer, admission, lines)
     if None in structured:
@@ -239,7 +239,7 @@ def _check_below(root: TypeIs | None, guards: Sequence[Guard]) -> Callable[[Any]
     lines: list[str] = []
     for guard in guards:
         writer.write(guard, lines)
-    check, _, _ = _build(Body((*lines, "return True"), names), ("module",))
+    check, _, _ = _build(Body((*lines, "return True"), names))
     return lambda module: check((), module)
 
 

@@ -58,7 +58,7 @@ def _is_whole(found: list[Facet]) -> bool:
     return is_strided and is_dense and any(isinstance(f, DimensionsAre) for f in found)
 
 
-def keys_tell_modes(in_order: Sequence[Guard], tensors: dict[Origin, tuple[Facet, ...]]) -> bool:
+def keys_tell_modes(tensors: dict[Origin, tuple[Facet, ...]]) -> bool:
     """Whether one of the batched tensors has autograd keys, so that modes change its effective keys."""
     return any(isinstance(f, DispatchKeys) and "Autograd" in f.keys for found in tensors.values() for f in found)
 

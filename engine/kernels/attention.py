@@ -183,6 +183,11 @@ class _Printer:
         mask = f", mask={tests[0]}, other={beyond}" if tests else ""
         self.add(f"{name} = tl.load({self._place(role, 'row', '')}{mask})", op)
 
+    def _store_row_numbers(self, op: int, role: str, value: str) -> None:
+        tests = self._inside(("row", self.kernel.rows, self.sizes["ROWS"]))
+        mask = f", mask={tests[0]}" if tests else ""
+        self.add(f"tl.store({self._place(role, 'row', '')}, {value}{mask})", op)
+
     def _score_lines(self) -> None:
         """Scores in powers of two, those that do not count minus infinity."""
         k = self.kernel
@@ -233,10 +238,7 @@ class _Printer:
         self.add("out = out / tl.where(total == 0.0, 1.0, total)[:, None]", OUT)
         self._store("out", "out", rows, values, OUT)
         if k.lying("logsumexp") is not None:
-            tests = self._inside(("row", k.rows, self.sizes["ROWS"]))
-            mask = f", mask={tests[0]}" if tests else ""
-            logarithm = f"(largest + tl.log2(total)) * {math.log(2)!r}"
-            self.add(f"tl.store({self._place('logsumexp', 'row', '')}, {logarithm}{mask})", LOG)
+            self._store_row_numbers(LOG, "logsumexp", f"(largest + tl.log2(total)) * {math.log(2)!r}")
 
     def _last_key(self) -> str:
         k = self.kernel
@@ -251,9 +253,7 @@ class _Printer:
         self._block("out", "out", rows, values, SUM)
         self._block("grad", "grad", rows, values, SUM)
         self.add("sums = tl.sum(out.to(tl.float32) * grad.to(tl.float32), 1)", SUM)
-        tests = self._inside(("row", k.rows, self.sizes["ROWS"]))
-        mask = f", mask={tests[0]}" if tests else ""
-        self.add(f"tl.store({self._place('sums', 'row', '')}, sums{mask})", SUM)
+        self._store_row_numbers(SUM, "sums", "sums")
 
     def _weights_again(self) -> None:
         """The weights and the gradients of scores, for the block at hand."""

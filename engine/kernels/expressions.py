@@ -206,7 +206,7 @@ def constant_text(value: bool | float, dtype: torch.dtype, *, typed: bool = Fals
     return text
 
 
-def operation_text(name: str, args: Sequence[str], dtype: torch.dtype, operand: torch.dtype) -> str:
+def operation_text(name: str, args: Sequence[str], operand: torch.dtype) -> str:
     """One operation over operands' texts; infix texts come in parentheses-free form, so operands must be closed."""
     if name in INFIX:
         return f"{args[0]} {INFIX[name]} {args[1]}"

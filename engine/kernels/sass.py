@@ -21,8 +21,6 @@ from engine.records.kernels import LineLink, Listing
 
 _INSTRUCTION = re.compile(r"\s*/\*([0-9a-f]{4,})\*/\s*(.*?)\s*;?\s*$")
 _BRANCH = re.compile(r"^((?:@!?U?P\w+ )?(?:BRA|BSSY|CALL|RET|WARPSYNC|JMP)\b.*?)\b0x([0-9a-f]+)$")
-_STEP = 16
-"""Bytes an instruction, on every architecture since Volta."""
 
 
 @dataclass(frozen=True)

@@ -386,7 +386,7 @@ class Printer:
         self.uses_libdevice |= needs_libdevice(op.name)
         infix = is_infix(op.name)
         return Text(
-            operation_text(op.name, [a.closed if infix else a.text for a in args], op.dtype, op.args[0].dtype),
+            operation_text(op.name, [a.closed if infix else a.text for a in args], op.args[0].dtype),
             not infix,
             behind,
         )

@@ -89,8 +89,6 @@ def _note(tx: Tracer, code: CodeType, frame: Frame) -> None:
 
 def resume_generator(tx: Tracer, generator: GeneratorValue, sent: Value) -> Value | None:
     """Run a generator's body to its next ``yield``; None when it returned."""
-    from engine.trace.loop import run
-
     frame = generator.frame
     if frame.finished:
         return None
@@ -102,8 +100,15 @@ def resume_generator(tx: Tracer, generator: GeneratorValue, sent: Value) -> Valu
     if generator.is_started:
         frame.push(sent)
     generator.is_started = True
-    generator.is_running = True
     frame.caller_stack = tx.frames[-1].spans()
+    return _to_next_yield(tx, generator)
+
+
+def _to_next_yield(tx: Tracer, generator: GeneratorValue) -> Value | None:
+    from engine.trace.loop import run
+
+    frame = generator.frame
+    generator.is_running = True
     tx.frames.append(frame)
     try:
         outcome = run(tx, frame)
@@ -114,6 +119,7 @@ def resume_generator(tx: Tracer, generator: GeneratorValue, sent: Value) -> Valu
         generator.is_running = False
         tx.frames.pop()
     if outcome is YIELD:
+        assert frame.result is not None
         return frame.result
     frame.finished = True
     return None
@@ -133,7 +139,7 @@ def _left(tx: Tracer, error: UserException) -> UserException:
 def throw_into_generator(tx: Tracer, generator: GeneratorValue, args: list[Value]) -> Value:
     """``generator.throw(...)``."""
     from engine.trace.handlers.exceptions import exception_of
-    from engine.trace.loop import chain, find_handler, run
+    from engine.trace.loop import chain, find_handler
 
     error = exception_of(tx, force(tx, args[1]) if len(args) > 1 and not _is_none(tx, args[1]) else force(tx, args[0]))
     frame = generator.frame
@@ -158,21 +164,8 @@ def throw_into_generator(tx: Tracer, generator: GeneratorValue, args: list[Value
     if raised is not None and not find_handler(tx, frame, raised):
         frame.finished = True
         raise _left(tx, UserException(raised))
-    generator.is_running = True
-    tx.frames.append(frame)
-    try:
-        outcome = run(tx, frame)
-    except UserException as left:
-        frame.finished = True
-        raise _left(tx, left) from None
-    finally:
-        generator.is_running = False
-        tx.frames.pop()
-    if outcome is YIELD:
-        assert frame.result is not None
-        return frame.result
-    frame.finished = True
-    return generator.stop(tx)
+    item = _to_next_yield(tx, generator)
+    return generator.stop(tx) if item is None else item
 
 
 def _throw_into_delegate(tx: Tracer, frame: Frame, error: Value) -> tuple[Value | None, Value | None]:

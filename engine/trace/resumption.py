@@ -29,7 +29,7 @@ from engine.bytecode.spans import span_of
 from engine.ir.frame import ResumeSlot, Slot
 from engine.trace.signals import Unsupported
 from engine.trace.support import TailCall, finish, leave_with
-from engine.trace.values.base import NULL, Const, Lazy, Value
+from engine.trace.values.base import NULL, Const, Value, reached
 from engine.trace.values.exceptions import Handling
 from engine.trace.values.functions import CellValue
 from engine.trace.values.objects import ObjectValue
@@ -116,22 +116,9 @@ def operands(op: Op) -> tuple[int, int] | None:
 
 def _objects_made(values: Iterable[Value]) -> set[int]:
     """The ids of those objects of the user's that the traced code made which are reached from ``values``."""
-    found: set[int] = set()
-    seen: set[int] = set()
-    todo = list(values)
-    while todo:
-        value = todo.pop()
-        if isinstance(value, Lazy):
-            if value.known is None:
-                continue
-            value = value.known
-        if id(value) in seen:
-            continue
-        seen.add(id(value))
-        if type(value) is ObjectValue and (value.origin is None or value.is_made):
-            found.add(id(value))
-        todo.extend(value.children())
-    return found
+    return {
+        id(value) for value in reached(values) if type(value) is ObjectValue and (value.origin is None or value.is_made)
+    }
 
 
 @dataclass(frozen=True)

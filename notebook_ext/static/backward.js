@@ -9,7 +9,7 @@ import { VIEWS } from "./shared/views.js";
 
 const BECAME = { captured: ["◆", "new"], hit: ["●", "ok"], eager: ["✗", "bad"] };
 
-export class BackwardView {
+class BackwardView {
   /** @param {Frame} frame */
   constructor(frame) {
     this.frame = frame;

@@ -6,7 +6,7 @@ import { VIEWS } from "./shared/views.js";
 
 /** @typedef {import("./explorer.js").Frame} Frame */
 
-export class BreaksView {
+class BreaksView {
   /** @param {Frame} frame */
   constructor(frame) {
     this.frame = frame;

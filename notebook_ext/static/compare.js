@@ -15,7 +15,7 @@ const MARKS = { same: [" ", " "], renamed: [" ", " "], changed: ["~", "~"], left
 /** A changed line is shown from a little before its change where that is far to the right. */
 const FAR = 56;
 
-export class CompareView {
+class CompareView {
   /** @param {Frame} frame */
   constructor(frame) {
     this.frame = frame;

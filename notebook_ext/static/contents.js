@@ -9,7 +9,7 @@ import { VIEWS } from "./shared/views.js";
 
 const SHOWN = 400;
 
-export class ContentsView {
+class ContentsView {
   /** @param {Frame} frame */
   constructor(frame) {
     this.frame = frame;

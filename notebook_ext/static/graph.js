@@ -36,7 +36,7 @@ function nodesOf(part) {
  * A curve from the bottom of one box to the top of another.
  * @param {any} a @param {any} b
  */
-export function edgePath(a, b) {
+function edgePath(a, b) {
   const x1 = a.x + a.width / 2, y1 = a.y + a.height, x2 = b.x + b.width / 2, y2 = b.y;
   if (y2 <= y1) return `M${a.x + a.width} ${a.y + a.height / 2}L${b.x} ${b.y + b.height / 2}`;
   const middle = (y1 + y2) / 2;

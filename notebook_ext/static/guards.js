@@ -14,7 +14,7 @@ const COLOURS = { pass: "ok", fail: "bad", "not reached": "mut", "would pass": "
 const TREE_ROW = 22;
 
 /** @param {string} verdict */
-export function verdictMark(verdict) {
+function verdictMark(verdict) {
   const v = /** @type {keyof typeof SIGNS} */ (verdict);
   return h("span", { class: COLOURS[v] || "mut" }, `${SIGNS[v] || ""} ${verdict}`);
 }
@@ -124,7 +124,7 @@ class WhatIf {
 
 const DTYPES = ["float32", "float64", "float16", "bfloat16", "int64", "int32", "bool", "complex64"];
 
-export class GuardsView {
+class GuardsView {
   /** @param {Frame} frame */
   constructor(frame) {
     this.frame = frame;

@@ -29,7 +29,7 @@ function measured(m, e) {
   return `Measured ${ms(m.seconds)} on ${m.device}${m.rate ? `: ${perSecond(m.rate)} GB/s${share}` : ""}.${off} `;
 }
 
-export class KernelsView {
+class KernelsView {
   /** @param {Frame} frame */
   constructor(frame) {
     this.frame = frame;

@@ -11,7 +11,7 @@ const STEP_MS = 1200;
 const FEW = 10;
 const FATES = ["o1", "o3", "o0"];
 
-export class OnionView {
+class OnionView {
   /** @param {Frame} frame */
   constructor(frame) {
     this.frame = frame;

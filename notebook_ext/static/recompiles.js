@@ -17,7 +17,7 @@ export function ms(seconds) {
   return seconds >= 1 ? (seconds >= 10 ? seconds.toFixed(0) : seconds.toPrecision(2)) + " s" : (value >= 100 ? value.toFixed(0) : value.toPrecision(2)) + " ms";
 }
 
-export class RecompilesView {
+class RecompilesView {
   /** @param {Frame} frame */
   constructor(frame) {
     this.frame = frame;

@@ -11,7 +11,7 @@ import { VIEWS } from "./shared/views.js";
 const OUTCOMES = { hit: ["ok", "hit"], compiled: ["new", "compiled"], python: ["mut", "left to Python"] };
 const STAGES = ["trace", "guards", "aot", "lowering", "kernels", "compile"];
 
-export class TimingsView {
+class TimingsView {
   /** @param {Frame} frame */
   constructor(frame) {
     this.frame = frame;

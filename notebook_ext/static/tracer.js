@@ -18,7 +18,7 @@ const CROWD = 80;
 /** Kinds of ticks: class, words. */
 const TICK_KINDS = [["tk-op", "graph op"], ["tk-guard", "guard"], ["tk-call", "inlined call, in or out"], ["tk-break", "break"]];
 
-export class TracerView {
+class TracerView {
   /** @param {Frame} frame */
   constructor(frame) {
     this.frame = frame;

@@ -43,16 +43,6 @@ def backward(session: Session) -> dict[str, Any]:
 _WHY_EMPTY = "No backward was captured: run it under engine.compiled_autograd()."
 
 
-def backward_text(session: Session) -> str:
-    """The same facts as lines of text."""
-    lines = [_counted(session) if session.backward_calls else _WHY_EMPTY]
-    for record in session.backwards:
-        lines.append(f"{record.id}: {_facts(record)}; captured because: {clean(record.cause.sentence)}")
-        lines += [f"    {clean(detail)}" for detail in record.cause.details]
-    lines += [f"eager: {clean(c.reason)}" for c in session.backward_calls if c.outcome == "eager"]
-    return "\n".join(lines)
-
-
 def _counted(session: Session) -> str:
     found = Counter(c.outcome for c in session.backward_calls)
     words = {"captured": "captured", "hit": "found captured", "eager": "run by torch's own engine"}

@@ -34,7 +34,7 @@ def compile_seconds(compilation: CompilationRecord) -> float:
 def _lane(session: Session, frame: FrameRecord) -> dict[str, Any]:
     entries = [c for c in session.compilations if c.frame == frame.id]
     calls = [c for c in session.calls if c.frame == frame.id]
-    columns = _columns(session, frame, entries, calls)
+    columns = _columns(session, entries, calls)
     return {
         "frame": frame.id,
         "name": one_line(frame.name, 80),
@@ -65,9 +65,7 @@ def _entry(session: Session, entry: CompilationRecord, columns: list[dict[str, A
     }
 
 
-def _columns(
-    session: Session, frame: FrameRecord, entries: list[CompilationRecord], calls: list[CallRecord]
-) -> list[dict[str, Any]]:
+def _columns(session: Session, entries: list[CompilationRecord], calls: list[CallRecord]) -> list[dict[str, Any]]:
     columns: list[dict[str, Any]] = []
     for number, call in enumerate(calls, 1):
         cells = _cells(call, entries)

@@ -44,7 +44,7 @@ def _bounds(window: Index, size: int, count: int) -> tuple[Index, Index]:
 
 
 def _elements(
-    b: Builder, a: Tensor, index: Coordinates, windows: Sequence[tuple[int, int, int]]
+    b: Builder, index: Coordinates, windows: Sequence[tuple[int, int, int]]
 ) -> list[tuple[Coordinates, Op | None]]:
     """The places that a window may hold, each with the test whether it does."""
     rank = len(windows)
@@ -71,7 +71,7 @@ def adaptive_avg_pool3d(low: Lowering, a: Tensor, size: Sequence[Any]) -> Tensor
 
     def body(b: Builder, index: Coordinates) -> Op:
         zero, total, count = b.constant(0.0, held), b.constant(0.0, held), b.constant(1, b.index_dtype)
-        for place, inside in _elements(b, a, index, windows):
+        for place, inside in _elements(b, index, windows):
             value = a.at(b, place) if inside is None else b.masked(inside, lambda p=place: a.at(b, p), zero)  # type: ignore[misc]
             total = b.call("add", total, value)
         for w, (n, c, _) in zip(index[-3:], windows, strict=True):
@@ -97,7 +97,7 @@ def adaptive_max_pool(low: Lowering, a: Tensor, size: Sequence[Any]) -> tuple[Te
         return total
 
     def largest(b: Builder, index: Coordinates) -> tuple[Op, Op]:
-        places = _elements(b, a, index, windows)
+        places = _elements(b, index, windows)
         best, where = b.constant(lowest, held), b.position(flat(places[0][0]))
         for place, inside in places:
             value = (

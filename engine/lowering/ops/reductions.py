@@ -144,7 +144,7 @@ def _in_two_steps(
     return low.reduction(kind, shape, (parts,), dtype, lambda b, i, r: first.at(b, (*r, *i)), name=name)
 
 
-def _empty_or(low: Lowering, a: Tensor, dims: tuple[int, ...]) -> None:
+def _empty_or(a: Tensor, dims: tuple[int, ...]) -> None:
     check_loopable(a)
     if any(a.shape[d] == 0 for d in dims):
         raise NotLowered("a reduction over no elements is left to ATen")
@@ -341,7 +341,7 @@ def arg_extreme(
 def _extreme_dims(kind: str) -> Callable[..., Tensor]:
     def lowered(low: Lowering, a: Tensor, dim: Any = None, keepdim: bool = False) -> Tensor:
         dims = _dims(a, dim)
-        _empty_or(low, a, dims)
+        _empty_or(a, dims)
         return extreme(low, kind, a, dims, keepdim)
 
     return lowered
@@ -354,7 +354,7 @@ lowers(aten.amin.default, aten.min.default)(_extreme_dims("min"))
 def _extreme_with_place(kind: str) -> Callable[..., tuple[Tensor, Tensor]]:
     def lowered(low: Lowering, a: Tensor, dim: int, keepdim: bool = False) -> tuple[Tensor, Tensor]:
         dims = _dims(a, dim)
-        _empty_or(low, a, dims)
+        _empty_or(a, dims)
         top = extreme(low, kind, a, dims, True, name=f"{_name(low)}_value")
         place = arg_extreme(low, kind, a, dims, True, top, name=f"{_name(low)}_index")
         if keepdim:
@@ -377,7 +377,7 @@ lowers(aten.min.dim)(_extreme_with_place("min"))
 def _place(kind: str) -> Callable[..., Tensor]:
     def lowered(low: Lowering, a: Tensor, dim: int | None = None, keepdim: bool = False) -> Tensor:
         dims = _dims(a, dim)
-        _empty_or(low, a, dims)
+        _empty_or(a, dims)
         top = extreme(low, kind, a, dims, True, name=f"{_name(low)}_value")
         place = arg_extreme(low, kind, a, dims, True, top)
         return place if keepdim else _dropped(place, dims)
@@ -392,7 +392,7 @@ lowers(aten.argmin.default)(_place("min"))
 def _truth_of_all(kind: str) -> Callable[..., Tensor]:
     def lowered(low: Lowering, a: Tensor, dim: Any = None, keepdim: bool = False) -> Tensor:
         dims = _dims(a, dim)
-        _empty_or(low, a, dims)
+        _empty_or(a, dims)
         result = result_value(low).dtype
 
         def body(b: Builder, i: Coordinates) -> Op:
@@ -429,7 +429,7 @@ def softmax(low: Lowering, a: Tensor, dim: int, *rest: Any, dtype: torch.dtype |
     dim = positive_dim(dim, len(a.shape))
     if not a.shape:
         raise NotLowered("softmax of a scalar is computed by ATen")
-    _empty_or(low, a, (dim,))
+    _empty_or(a, (dim,))
     check_loopable(result_value(low))
     is_safe = low.node is not None and low.node.target is aten._safe_softmax.default
     held = compute_dtype(result)
@@ -457,7 +457,7 @@ def log_softmax(low: Lowering, a: Tensor, dim: int, *rest: Any, dtype: torch.dty
     dim = positive_dim(dim, len(a.shape))
     if not a.shape:
         raise NotLowered("log-softmax of a scalar is computed by ATen")
-    _empty_or(low, a, (dim,))
+    _empty_or(a, (dim,))
     check_loopable(result_value(low))
     held = compute_dtype(result)
     top, row = _softmax_parts(low, a, dim, held)
@@ -480,7 +480,7 @@ def native_layer_norm(
     low: Lowering, a: Tensor, normalized: Sequence[Any], weight: Tensor | None, bias: Tensor | None, eps: float
 ) -> tuple[Tensor, ...]:
     dims = tuple(range(len(a.shape) - len(normalized), len(a.shape)))
-    _empty_or(low, a, dims)
+    _empty_or(a, dims)
     held = compute_dtype(a.dtype)
     variance, average = _variance(low, a, dims, True, 0.0, held, _name(low))
     scale = low.pointwise(
@@ -626,7 +626,7 @@ def rms_norm(
     low: Lowering, a: Tensor, normalized: Sequence[Any], weight: Tensor | None, eps: float | None
 ) -> tuple[Tensor, ...]:
     dims = tuple(range(len(a.shape) - len(normalized), len(a.shape)))
-    _empty_or(low, a, dims)
+    _empty_or(a, dims)
     held = compute_dtype(a.dtype)
     small = torch.finfo(a.dtype).eps if eps is None else eps
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import enum
+from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
 from engine.ir.origin import Origin
@@ -176,6 +177,22 @@ class Lazy(Value):
 def force(tx: Tracer, value: Value) -> Value:
     """Look at a value: what a lazy one stands for, any other itself."""
     return value.get(tx) if value.__class__ is Lazy else value
+
+
+def reached(values: Iterable[Value]) -> Iterator[Value]:
+    """Each value that is reached from these, once; not those that nothing has looked at."""
+    seen: set[int] = set()
+    todo = list(values)
+    while todo:
+        value = todo.pop()
+        if isinstance(value, Lazy):
+            if value.known is None:
+                continue
+            value = value.known
+        if id(value) not in seen:
+            seen.add(id(value))
+            yield value
+            todo += value.children()
 
 
 class Null(Value):

@@ -63,7 +63,7 @@ class GradContext(Value):
         return super().call_method(tx, name, args, kwargs)
 
     def call(self, tx: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
-        return DecoratedByContext(self, force(tx, args[0]))
+        return UnderContext(self, force(tx, args[0]))
 
     def reconstruct(self, cg: Codegen) -> None:
         cg.helper(grad_context, 0)
@@ -73,22 +73,26 @@ class GradContext(Value):
         cg.out.call(3)
 
 
-class DecoratedByContext(Value):
-    """A function under ``@torch.no_grad()`` made while tracing."""
+class UnderContext(Value):
+    """A function decorated with a context while tracing."""
 
-    def __init__(self, context: GradContext, function: Value) -> None:
+    def __init__(self, context: Value, function: Value) -> None:
         self.context = context
         self.function = function
 
     def type(self) -> type:
         return self.function.type()
 
+    def children(self) -> list[Value]:
+        return [self.context, self.function]
+
     def call(self, tx: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
-        self.context.call_method(tx, "__enter__", [], {})
+        own = self.context.call_method(tx, "clone", [], {})
+        own.call_method(tx, "__enter__", [], {})
         try:
             return self.function.call(tx, args, kwargs)
         finally:
-            self.context.call_method(tx, "__exit__", [], {})
+            own.call_method(tx, "__exit__", [NONE, NONE, NONE], {})
 
 
 def set_grad(tx: Tracer, mode: bool) -> None:
@@ -235,8 +239,6 @@ class AutocastContext(Value):
         node.meta["example_value"] = None
 
     def call(self, tx: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
-        from engine.trace.values.graph_contexts import UnderContext
-
         return UnderContext(self, force(tx, args[0]))
 
     def reconstruct(self, cg: Codegen) -> None:

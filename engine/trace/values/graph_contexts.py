@@ -21,7 +21,7 @@ from engine.ir.value_guard import Equals
 from engine.trace.signals import Unsupported
 from engine.trace.support import context, enter_context, leave_context
 from engine.trace.values.base import NONE, Const, Value, force
-from engine.trace.values.contexts import ContextMethod
+from engine.trace.values.contexts import ContextMethod, UnderContext
 from engine.trace.values.functions import BuiltinValue, MadeFunction, RealFunction, special
 from engine.trace.values.wrap import wraps
 
@@ -108,28 +108,6 @@ class GraphContext(Value):
         for value in self.arguments.values():
             cg.const(value)
         cg.out.call(3 + len(self.arguments))
-
-
-class UnderContext(Value):
-    """A function decorated with a context while tracing."""
-
-    def __init__(self, context: Value, function: Value) -> None:
-        self.context = context
-        self.function = function
-
-    def type(self) -> type:
-        return self.function.type()
-
-    def children(self) -> list[Value]:
-        return [self.context, self.function]
-
-    def call(self, tx: Tracer, args: Args, kwargs: Words) -> Value:
-        own = self.context.call_method(tx, "clone", [], {})
-        own.call_method(tx, "__enter__", [], {})
-        try:
-            return self.function.call(tx, args, kwargs)
-        finally:
-            own.call_method(tx, "__exit__", [NONE, NONE, NONE], {})
 
 
 @special(torch.inference_mode)

@@ -18,7 +18,6 @@ if TYPE_CHECKING:
     from engine.trace.state import Tracer
 
 Entry = tuple[Value, Value]
-_DICTS = (dict, collections.OrderedDict, collections.defaultdict)
 
 
 class DictValue(Value):

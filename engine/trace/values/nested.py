@@ -13,7 +13,7 @@ import torch.fx
 from engine.ir.origin import Origin
 from engine.trace.graph_builder import GraphBuilder
 from engine.trace.signals import Unsupported
-from engine.trace.values.base import Lazy, Value
+from engine.trace.values.base import Value, reached
 from engine.trace.values.symbolic import SymValue
 from engine.trace.values.tensor import TensorValue
 from engine.trace.values.trees import Tree, flatten
@@ -232,17 +232,7 @@ class _Outside:
         for frame in self._frames:
             todo += [*frame.stack, *frame.locals.values(), *frame.cells.values()]
             todo += [] if frame.function is None else frame.function.children()
-        seen: set[int] = set()
-        while todo:
-            value = todo.pop()
-            if isinstance(value, Lazy):
-                if value.known is None:
-                    continue
-                value = value.known
-            if id(value) not in seen:
-                seen.add(id(value))
-                todo += value.children()
-        return seen
+        return {id(value) for value in reached(todo)}
 
 
 def lift_all(bodies: Sequence[Body]) -> list[torch.fx.Node]:

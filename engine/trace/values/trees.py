@@ -27,10 +27,6 @@ class Tree:
     constant: Any = None
     is_leaf: bool = False
 
-    def same_as(self, other: Tree) -> bool:
-        """Whether two results are packed in the same way."""
-        return self == other
-
     def leaves(self) -> int:
         """How many leaves there are."""
         return 1 if self.is_leaf else sum(p.leaves() for p in self.parts)

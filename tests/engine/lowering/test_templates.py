@@ -2,13 +2,7 @@
 
 from __future__ import annotations
 
-import functools
 import importlib.util
-import json
-import os
-import pathlib
-import subprocess
-import sys
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
@@ -26,37 +20,20 @@ from engine.lowering.driver import lower
 from engine.lowering.templates.tilings import tilings
 from engine.runtime.interpret import verify
 from tests.engine.lowering.attentions import ATTENTIONS
+from tests.engine.lowering.outcomes import outcomes
 from tests.engine.lowering.products import PRODUCTS
 from tests.engine.lowering.tracing import trace
 
-ROOT = pathlib.Path(__file__).parents[3]
 F = torch.nn.functional
 BF16 = torch.bfloat16
 needs_triton = pytest.mark.skipif(importlib.util.find_spec("triton") is None, reason="no Triton here")
-
-
-@functools.cache
-def outcomes() -> dict[str, list[str]]:
-    """What the interpreter's process found, for all cases at once."""
-    done = subprocess.run(
-        [sys.executable, "-m", "tests.engine.lowering.in_interpreter", "--templates"],
-        cwd=ROOT,
-        env={**os.environ, "TRITON_INTERPRET": "1"},
-        capture_output=True,
-        text=True,
-        timeout=300,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr[-3000:]
-    found: dict[str, list[str]] = json.loads(done.stdout.splitlines()[-1])
-    return found
 
 
 @needs_triton
 @pytest.mark.parametrize("name", [*PRODUCTS, *ATTENTIONS])
 def test_equals_eager(name: str) -> None:
     """Every result of the case agrees with eager."""
-    assert outcomes()[f"{name}:static"] == []
+    assert outcomes("--templates")[f"{name}:static"] == []
 
 
 def program(function: Callable[..., Any], *args: torch.Tensor, chooser: Chooser | None = None) -> Program:
