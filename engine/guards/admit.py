@@ -9,7 +9,7 @@ from engine.guards.explain import holds
 from engine.guards.structure import Structure
 from engine.guards.tensors import batchable, never, state_helper, tensor_helper
 from engine.ir.guard import Guard
-from engine.ir.origin import Closure, Origin, Scope
+from engine.ir.origin import Closure, MaybeClosure, Origin, Scope
 
 WALKED = 2
 """Checks done by walking before the one-by-one check is worth compiling."""
@@ -34,7 +34,10 @@ class Admission:
         self._walked = 0
         self._learned = 0
         self._cells = {
-            o.variable: o.index for g in guards for o in (x.chain()[0] for x in g.origins) if isinstance(o, Closure)
+            o.variable: o.index
+            for g in guards
+            for o in (x.chain()[0] for x in g.origins)
+            if isinstance(o, (Closure, MaybeClosure))
         }
 
     def add_batch(self, name: str, members: tuple[Origin, ...]) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from engine.ir import exact
-from engine.ir.origin import Attr, CellOf, Item, Member, Origin, Scope, Stored, TypeOf
+from engine.ir.origin import Attr, CellOf, Item, MaybeCellOf, Member, Origin, Scope, Stored, TypeOf
 
 
 @dataclass(frozen=True)
@@ -115,7 +115,7 @@ def _member(origin: Member, base: Any) -> Any:
     return dict.__getitem__(table, origin.member)
 
 
-def _cell(origin: CellOf, base: Any) -> Any:
+def _cell(origin: CellOf | MaybeCellOf, base: Any) -> Any:
     if type(base) is not types.FunctionType:
         raise TypeError(type(base).__name__)
     return origin.read(base)
@@ -131,5 +131,6 @@ _STATIC: dict[type, Callable[[Any, Any], Any]] = {
     Member: _member,
     Stored: _stored,
     CellOf: _cell,
+    MaybeCellOf: _cell,
     TypeOf: _type,
 }

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 from engine.ir import exact
-from engine.ir.origin import STACK, Closure, ConstName, Global, Local, MaybeGlobal, Origin
+from engine.ir.origin import STACK, Closure, ConstName, Global, Local, MaybeClosure, MaybeGlobal, Origin
 from engine.records.bytecode import Span
 from engine.records.guards import Fix
 
@@ -39,7 +39,7 @@ CARRIED = "a value carried over the graph break"
 def spoken(origin: Origin) -> str:
     """The value as a person writes it in the frame: ``x``, ``self.weight``."""
     root = origin.chain()[0]
-    if not isinstance(root, (Local, Global, MaybeGlobal, Closure)):
+    if not isinstance(root, (Local, Global, MaybeGlobal, Closure, MaybeClosure)):
         return origin.expr
     return (CARRIED if root.variable.startswith(STACK) else root.variable) + origin.expr.removeprefix(root.expr)
 

@@ -12,6 +12,7 @@ import itertools
 import warnings
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from types import CellType
 from typing import Any, ClassVar
 
 import torch
@@ -324,6 +325,51 @@ class MaybeGlobal(Origin):
 
     def read(self, base: Scope) -> Any:
         return self.namespace.values.get(self.variable, MISSING)
+
+
+def contents(cell: CellType) -> Any:
+    """What a closure cell holds, or ``MISSING``."""
+    try:
+        return cell.cell_contents
+    except ValueError:
+        return MISSING
+
+
+@dataclass(frozen=True)
+class MaybeClosure(Origin):
+    """What a free variable of the frame's own function holds, or ``MISSING``: an empty cell may come to be filled."""
+
+    variable: str
+    index: int
+
+    @property
+    def expr(self) -> str:
+        return f"C.get({self.variable!r})"
+
+    def code(self, base: str, const: ConstName) -> str:
+        return f"{const(contents, 'contents')}(__cells__[{self.index}])"
+
+    def read(self, base: Scope) -> Any:
+        return contents(base.cells[self.variable])
+
+
+@dataclass(frozen=True)
+class MaybeCellOf(Origin):
+    """What the ``index``-th closure cell of a function value holds, or ``MISSING``."""
+
+    base: Origin
+    index: int
+    variable: str
+
+    @property
+    def expr(self) -> str:
+        return f"{self.base.expr}.__closure__[{self.index}]"
+
+    def code(self, base: str, const: ConstName) -> str:
+        return f"{const(contents, 'contents')}({base}.__closure__[{self.index}])"
+
+    def read(self, base: Any) -> Any:
+        return contents(base.__closure__[self.index])
 
 
 @dataclass(frozen=True)

@@ -138,6 +138,9 @@ class Codegen:
         if isinstance(value, Lazy):
             if value.known is None or (isinstance(value.known, Const) and type(value.known.value) in DATES):
                 assert value.origin is not None
+                if isinstance(value.origin, (CellOf, Closure, Global)):
+                    # It may be gone at the next call, where Python raises only at the instruction that reads it.
+                    self.tx.guard_type(value.held, value.origin, "it is handed on unread")
                 self.load_origin(value.origin)  # a date's own identity is kept, unlike a number's
                 return
             value = value.known
@@ -154,6 +157,15 @@ class Codegen:
         value.reconstruct(self)
         if (value.is_mutable or id(value) in self._shared) and id(value) not in self._temps:
             self.remember(value)
+
+    def fill_root_cell(self, name: str, cell: CellValue) -> None:
+        """Put into a cell that the root frame makes what it holds by now; only those of parameters are full before."""
+        if cell.content is not None:
+            self.load(cell.content)
+            self.flush()
+            self.out.emit("STORE_DEREF", CellVar(name))
+        elif cell.root_name and not cell.was_empty:
+            self.out.emit("DELETE_DEREF", CellVar(name))
 
     def load_all(self, values: Iterable[Value]) -> None:
         """Push values in order."""

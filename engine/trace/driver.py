@@ -334,14 +334,10 @@ class _Attempt:
         return self._finish(frame, cg, told, (), ())
 
     def _store_cells(self, frame: Frame, cg: Codegen) -> None:
-        from bytecode.instr import CellVar
-
         for name in frame.code.co_cellvars:
             cell: Any = frame.cells.get(name)
-            if cell is not None and cell.content is not None:
-                cg.load(cell.content)
-                cg.flush()
-                cg.out.emit("STORE_DEREF", CellVar(name))
+            if cell is not None:
+                cg.fill_root_cell(name, cell)
 
     def _check_sharing(self) -> None:
         if self.tx.function_modes or self.tx.protocol_off:

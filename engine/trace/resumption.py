@@ -433,11 +433,8 @@ class Resumption:
         """Put the contents of the frame's own cells into them: resume functions and closures share the cells."""
         for name in self.code.co_cellvars:
             cell: Any = self.frame.cells.get(name)
-            if cell is None or cell.content is None:
-                continue
-            self.cg.load(cell.content)
-            self.cg.flush()
-            self.cg.out.emit("STORE_DEREF", CellVar(name))
+            if cell is not None:
+                self.cg.fill_root_cell(name, cell)
 
     def resume(self, outcome: Outcome) -> None:
         """Return what the rest of the function returns."""

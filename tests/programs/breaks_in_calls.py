@@ -348,3 +348,44 @@ class RaisesOnlyCompiled(torch.nn.Module):
 
     def forward(self, x):
         return self.inner(x + 1) * 2
+
+
+def deletes_its_parameter(x, flag):
+    def double():
+        nonlocal x
+        y = x * 2
+        if flag:
+            del x
+        return y
+
+    y = double()
+    graph_break()
+    try:
+        return y, x + 1
+    except NameError as error:
+        return y, isinstance(error, NameError)
+
+
+@program(lambda: (torch.randn(3), False), lambda: (torch.randn(3), True), lambda: (torch.randn(3), False), breaks=1)
+def parameter_deleted_by_a_closure(x, flag):
+    """A closure deletes the callee's parameter before the break: the rest of the callee does not find it, and finds it when it is there."""
+    return deletes_its_parameter(x.sin(), flag)
+
+
+@program(lambda: (torch.randn(3), False), lambda: (torch.randn(3), True), lambda: (torch.randn(3), False), breaks=1)
+def own_parameter_deleted_by_a_closure(x, flag):
+    """The same with the root's own parameter."""
+
+    def double():
+        nonlocal x
+        y = x * 2
+        if flag:
+            del x
+        return y
+
+    y = double()
+    graph_break()
+    try:
+        return y, x + 1
+    except NameError as error:
+        return y, isinstance(error, NameError)

@@ -5,6 +5,7 @@ from torch._higher_order_ops import associative_scan, scan, while_loop
 from torch._higher_order_ops.map import map as map_over
 from torch.nn.attention.flex_attention import create_block_mask, flex_attention
 
+import engine
 from tests.programs import program
 
 NO_LOWERING = {"aot_eager": "torch's own operator cannot be made functional here", "triton": "as for aot_eager"}
@@ -212,3 +213,44 @@ MASK = create_block_mask(lambda b, h, i, j: i >= j, None, None, 16, 16, device="
 def flexible_attention_masked(q):
     """With a block mask, and the logarithm of sums."""
     return flex_attention(q, q, q, block_mask=MASK, return_lse=True)
+
+
+def reader(is_full):
+    value = 3
+
+    def read(x):
+        try:
+            return x + 1, value
+        except NameError as error:
+            return x, str(error)
+
+    if not is_full:
+        del value
+    return read
+
+
+READERS = (reader(True), reader(False))
+
+
+@program(*(lambda n=n: (torch.randn(3), n) for n in (0, 1, 0)), steady=False)
+def closure_variable_that_may_be_gone(x, n):
+    """A variable of a closure that is handed on unread, and one that is not there: two functions of the same code."""
+    return READERS[n](x * 2)
+
+
+def with_or_without_global(x, is_there):
+    if is_there:
+        globals()["SOMETIMES"] = 4
+    else:
+        globals().pop("SOMETIMES", None)
+    engine.graph_break()
+    try:
+        return x + 1, SOMETIMES  # noqa: F821
+    except NameError as error:
+        return x, str(error)
+
+
+@program(*(lambda n=n: (torch.randn(3), n) for n in (True, False, True)), breaks=3, steady=False)
+def global_that_may_be_gone(x, is_there):
+    """A global variable that comes and goes between calls."""
+    return with_or_without_global(x * 2, is_there)

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING
 import torch
 
 from engine.bytecode.opcodes import VERSION
-from engine.bytecode.resume import free_names
+from engine.bytecode.resume import free_names, resumed
 from engine.ir.origin import MISSING, Global, MaybeGlobal
 from engine.ir.value_guard import IsObject
-from engine.trace.signals import Unsupported
+from engine.trace.signals import Unsupported, UserException
 from engine.trace.table import handles
 from engine.trace.values.base import NULL, Const, Value
 from engine.trace.values.functions import CellValue
@@ -34,11 +34,13 @@ def load_local(tx: Tracer, frame: Frame, name: str) -> None:
         name, frame.cells.get(name)
     )  # from 3.13 on, a closure takes its cells as if they were locals
     if value is None:
-        tx.raise_error(
-            UnboundLocalError, f"cannot access local variable '{name}' where it is not associated with a value"
-        )
-    assert value is not None
+        raise _unbound(tx, name)
     frame.push(value)
+
+
+def _unbound(tx: Tracer, name: str) -> UserException:
+    text = f"cannot access local variable '{name}' where it is not associated with a value"
+    return tx.user_exception(UnboundLocalError(text))
 
 
 @handles("LOAD_FAST", "LOAD_FAST_CHECK")
@@ -84,9 +86,7 @@ def _store_load(tx: Tracer, frame: Frame, op: Op) -> None:
 @handles("DELETE_FAST")
 def _delete_fast(tx: Tracer, frame: Frame, op: Op) -> None:
     if frame.locals.pop(op.argval, None) is None:
-        tx.raise_error(
-            UnboundLocalError, f"cannot access local variable '{op.argval}' where it is not associated with a value"
-        )
+        raise _unbound(tx, op.argval)
 
 
 @handles("LOAD_GLOBAL")
@@ -121,6 +121,8 @@ def _find_global(tx: Tracer, frame: Frame, name: str) -> Value:
         return tx.lazy(real, Global(namespace, name))
     builtin_names = frame.builtins if isinstance(frame.builtins, dict) else vars(frame.builtins)
     if name not in builtin_names:
+        why = f"there was no global variable {name}"
+        tx.guard(IsObject(MaybeGlobal(namespace, name), MISSING, cause=tx.cause(why)))
         return tx.raise_error(NameError, f"name '{name}' is not defined")  # type: ignore[no-any-return]
     if not frame.trusted:
         why = f"the builtin {name} was used, which a global of that name would hide"
@@ -155,8 +157,14 @@ def _load_closure(tx: Tracer, frame: Frame, op: Op) -> None:
 
 def load_cell(tx: Tracer, frame: Frame, name: str) -> Value:
     """What a closure variable holds."""
-    content = _cell(frame, name).content
+    cell = _cell(frame, name)
+    content = cell.content
     if content is None:
+        cell.guard_empty(tx)
+        known = resumed(frame.code)
+        own = frame.code if known is None else known.base()
+        if own is not None and name in own.co_cellvars:
+            raise _unbound(tx, name)
         tx.raise_error(
             NameError,
             f"cannot access free variable '{name}' where it is not associated with a value in enclosing scope",
@@ -177,6 +185,7 @@ def _store_deref(tx: Tracer, frame: Frame, op: Op) -> None:
 
 @handles("DELETE_DEREF")
 def _delete_deref(tx: Tracer, frame: Frame, op: Op) -> None:
+    load_cell(tx, frame, op.argval)
     _cell(frame, op.argval).set(tx, None)
 
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import torch._compile
 
 from engine.ir.marks import is_disabled, is_in_graph, original
-from engine.ir.origin import Attr, CellOf, Fixed, Item, Namespace, Origin
+from engine.ir.origin import MISSING, Attr, CellOf, Closure, Fixed, Item, MaybeCellOf, MaybeClosure, Namespace, Origin
 from engine.ir.value_guard import CodeIs, Equals, IsObject
 from engine.trace.graph_builder import emit
 from engine.trace.signals import Unsupported
@@ -84,7 +84,7 @@ _KEPT_FROM_DYNAMO = next(
 class CellValue(Value):
     """A closure cell. Its content lives here; None while it is empty."""
 
-    __slots__ = ("content", "held", "is_class_cell", "name", "origin", "root_name")
+    __slots__ = ("content", "held", "is_class_cell", "name", "origin", "root_name", "was_empty")
     is_mutable = True
 
     def __init__(
@@ -95,6 +95,7 @@ class CellValue(Value):
         self.held = held
         self.root_name = root_name
         """Set for the root frame's own cells: generated code reaches them by this name."""
+        self.was_empty = content is None
         self.is_class_cell = False
         """Whether it is the ``__class__`` cell of a class that the traced code makes."""
 
@@ -105,6 +106,17 @@ class CellValue(Value):
         """Change what it holds."""
         tx.mutating(self)
         self.content = value
+
+    def guard_empty(self, tx: Tracer) -> None:
+        """Someone has looked and found nothing in it: a cell that exists may be filled at the next call."""
+        if not self.was_empty:
+            return
+        cause = tx.cause("the closure variable was empty")
+        match self.origin:
+            case Closure(variable, index):
+                tx.guard(IsObject(MaybeClosure(variable, index), MISSING, cause=cause))
+            case CellOf(base, index, variable):
+                tx.guard(IsObject(MaybeCellOf(base, index, variable), MISSING, cause=cause))
 
     def get_attr(self, tx: Tracer, name: str) -> Value:
         if name == "cell_contents" and self.content is not None:
