@@ -180,3 +180,24 @@ def nothing_left(x):
     """Whether a mask keeps anything."""
     y = x[x > 100]
     return x if y.numel() == 0 else y
+
+
+@program(
+    lambda: (torch.ones(2), 0.5, 0.0),
+    lambda: (torch.ones(2), 1.5, 0.0),
+    lambda: (torch.ones(2), 2.5, -0.0),
+    lambda: (torch.ones(2), 2.5, float("inf")),
+    lambda: (torch.ones(2), 3.5, float("nan")),
+    steady=False,
+)
+def complex_of_two_numbers(x, real, imag):
+    """Both parts count, also where the first has become a symbol."""
+    made, named = complex(real, imag), complex(imag=imag)
+    parts = (made.real, made.imag, named.real, named.imag)
+    return x + 1, [repr(p) for p in parts]
+
+
+@program(lambda: (torch.tensor(1.5), 2.0), breaks=1)
+def complex_of_a_tensor_and_a_number(x, imag):
+    """A tensor's number as the real part keeps the imaginary part beside it."""
+    return complex(x, imag), x + 1

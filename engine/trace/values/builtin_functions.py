@@ -348,8 +348,10 @@ def _deque(tx: Tracer, args: Args, kwargs: Words) -> Value:
 def _number(kind: type) -> Any:
     def rule(tx: Tracer, args: Args, kwargs: Words) -> Value:
         if not args:
-            return Const(kind())
+            return operations.fold_call(tx, kind, args, kwargs, f"{kind.__name__}()")
         of = force(tx, args[0])
+        if len(args) > 1 or kwargs:
+            return operations.fold_call(tx, kind, args, kwargs, f"{kind.__name__}() of {of.describe()}")
         if isinstance(of, TensorValue):
             method = of.call_method(tx, "item", [], {})
             return rule(tx, [method], {})

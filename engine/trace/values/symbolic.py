@@ -95,7 +95,8 @@ class SymValue(Value):
 def symbolic_number(tx: Tracer, real: float, origin: Origin) -> Value | None:
     """A symbol for an int or a float seen to change; None where it stays a constant."""
     why = _why_number(tx, real, origin)
-    if not why or (type(real) is float and not math.isfinite(real)):
+    # Algebra knows neither infinity nor a zero's sign.
+    if not why or (type(real) is float and not (math.isfinite(real) and real)):
         return None
     env = tx.shape_env
     symbol = env.create_unspecified_symbol(real, source=origin, dynamic_dim=DimDynamic.DYNAMIC)
