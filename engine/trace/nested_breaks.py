@@ -9,6 +9,7 @@ from __future__ import annotations
 import inspect
 import itertools
 from collections.abc import Callable
+from types import GeneratorType
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -20,6 +21,7 @@ from engine.ir.files import is_library_file
 from engine.trace.resumption import Outcome, Resumption
 from engine.trace.signals import Cut
 from engine.trace.values.base import Lazy, Value
+from engine.trace.values.functions import GeneratorValue
 
 if TYPE_CHECKING:
     from engine.trace.codegen import Codegen
@@ -41,6 +43,8 @@ def innermost_cut(tx: Tracer) -> Cut | None:
         depth -= 1
     if not all(_is_of_user(f) or _wraps(f, g) for f, g in itertools.pairwise(tx.frames[1 : depth + 1])):
         return None
+    if any(_cleans_up_later(v, 3) for f in tx.frames[1 : depth + 1] for v in (*f.stack, *f.locals.values())):
+        return None  # the root's code would hold the generator until the root returns
     frame = tx.frames[depth]
     return Cut(frame.begun, depth, frame.code, frame.op.offset) if depth else None
 
@@ -71,6 +75,17 @@ def _wraps(wrapper: Frame, wrapped: Frame) -> bool:
 def _known(value: Value) -> Value | None:
     """What is known of a value, without looking at it."""
     return value.known if isinstance(value, Lazy) else value
+
+
+def _cleans_up_later(value: Value, depth: int) -> bool:
+    """Whether a generator is within reach that may run handlers when nothing holds it any more."""
+    if isinstance(value, Lazy):
+        if value.known is None:
+            return isinstance(value.held, GeneratorType) and bool(value.held.gi_code.co_exceptiontable)
+        value = value.known
+    if isinstance(value, GeneratorValue):
+        return not value.frame.finished and bool(value.frame.code.co_exceptiontable)
+    return depth > 0 and any(_cleans_up_later(v, depth - 1) for v in value.children()[:20])
 
 
 def _has_tensors(tx: Tracer, frame: Frame) -> bool:

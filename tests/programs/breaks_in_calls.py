@@ -389,3 +389,27 @@ def own_parameter_deleted_by_a_closure(x, flag):
         return y, x + 1
     except NameError as error:
         return y, isinstance(error, NameError)
+
+
+def steps_with_clean_up(x, log):
+    try:
+        for i in range(3):
+            y = x * i
+            graph_break()
+            yield y
+    finally:
+        log.append("closed")
+
+
+def first_two_steps(x, log):
+    for i, y in enumerate(steps_with_clean_up(x, log)):
+        if i == 1:
+            return y
+
+
+@program(lambda: (torch.randn(3),), breaks=1)
+def generator_left_in_the_callee(x):
+    """A generator that a callee leaves unfinished is closed as the callee returns."""
+    log = []
+    y = first_two_steps(x + 1, log)
+    return y, list(log)
