@@ -7,6 +7,7 @@ import functools
 import logging
 import tempfile
 import warnings
+import weakref
 from typing import Any
 
 import torch
@@ -203,6 +204,7 @@ WRITER.setFormatter(logging.Formatter("%(levelname)s %(name)s %(funcName)s %(lin
 NOTES = logging.Logger("notes")  # noqa: LOG001 - one for each copy of this module
 NOTES.propagate = False
 NOTES.handlers[:] = [WRITER]
+weakref.finalize(NOTES, FILE.close)  # a file that is never closed would warn in the midst of another program
 
 
 @functools.lru_cache(maxsize=None)
