@@ -19,7 +19,7 @@ def test_the_onion_tells_what_values_held_on_the_way() -> None:
 
     with engine.record(level="steps") as session:
         engine.compile(doubled, backend="aot_eager")(torch.ones(2))
-    told = onion(session, "0/0")
+    told = onion(session, session.compilations[0].id)
     names = [ring["name"] for ring in told["rings"]]
     (moments,) = told["passages"]
     assert (moments[0]["ring"], moments[-1]["ring"]) == ("Call", "Call")

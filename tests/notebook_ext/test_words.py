@@ -75,7 +75,7 @@ def commands() -> list[str]:
 
 def make(target: str) -> list[str]:
     """``make TARGET`` in the environment that runs the tests, which is not made anew."""
-    return ["make", target, f"VENV={sys.prefix}", "-o", f"{sys.prefix}/.installed"]
+    return ["make", "--no-print-directory", target, f"VENV={sys.prefix}", "-o", f"{sys.prefix}/.installed"]
 
 
 def test_the_demo_of_the_readme_runs() -> None:

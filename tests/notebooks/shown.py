@@ -12,7 +12,7 @@ SHOWN: Mapping[str, Mapping[str, str | Sequence[str]]] = {
         "code-13": "This call would use entry 0/1.",
         "code-17": "GPT.forward: 1 graph, no breaks, 2 recompiles",
         "code-21": ["ptx", "sass"],
-        "code-23": "loss_of: 2 graphs, 2 breaks (line 3: loss.item",
+        "code-23": "loss_of: 2 graphs, 2 breaks (line 3: round",
         "code-25": "True",
         "code-28": "stock torch.compile · GPT.forward: 1 graph",
     },
@@ -52,8 +52,8 @@ SHOWN: Mapping[str, Mapping[str, str | Sequence[str]]] = {
     },
     "10_debug_a_model": {
         "patient": "breaks (line 29: if x.isnan().any():, …)",
-        "breaks": ["if x.isnan().any():", "logits.norm().item()", "best.flatten().tolist()"],
-        "recompiles": ["1 × self.attention.calls", "3 × tag"],
+        "breaks": ["if x.isnan().any():", 'f"{logits.norm().item():.3f}"', "best.flatten().tolist()"],
+        "recompiles": ["1 × self.blocks[…].attention.calls", "3 × tag"],
         "marked": "Plain.forward: 1 graph, no breaks, 3 kernels",
     },
     "01_bytecode_to_graph": {

@@ -75,13 +75,14 @@ def test_a_call_that_breaks_inside_is_undone_before_it_is_traced_again() -> None
 def test_what_an_attempt_takes_for_granted_goes_with_it() -> None:
     """What only the call that broke had looked at is no guard of the code before it."""
 
-    def looks(x: torch.Tensor, number: int) -> None:
+    def looks(x: torch.Tensor, number: int) -> bool:
         if number > 2:
             helper(x, [])
+        return True
 
     def reads(x: torch.Tensor, number: int) -> torch.Tensor:
         y = x + 1
-        looks(y, number)
+        sorted([x.dim()], key=lambda _: looks(y, number))  # which is called again, as a whole
         return y
 
     compiled = engine.compile(reads, backend="eager")
