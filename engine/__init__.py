@@ -18,6 +18,7 @@ if TYPE_CHECKING:
         mark_static,
         measure_guards,
         measure_kernels,
+        note_contents,
         record,
         register_backend,
         reset,
@@ -44,8 +45,8 @@ if TYPE_CHECKING:
 
 _HOMES = {
     "engine.api": (
-        "compile", "compiled_autograd", "expect", "explain", "explain_call", "guards_of", "list_backends", "mark_dynamic", "mark_static", "measure_guards", "measure_kernels", "record",
-        "register_backend", "reset", "try_fixes", "verify", "wait",
+        "compile", "compiled_autograd", "expect", "explain", "explain_call", "guards_of", "list_backends", "mark_dynamic", "mark_static", "measure_guards", "measure_kernels", "note_contents",
+        "record", "register_backend", "reset", "try_fixes", "verify", "wait",
     ),
     "engine.errors": (
         "BackendError", "EngineError", "GraphBreak", "NotATrace", "RecompileLimit", "Unavailable", "UnknownBackend", "UnknownTarget",
@@ -86,6 +87,7 @@ __all__ = [
     "mark_static",
     "measure_guards",
     "measure_kernels",
+    "note_contents",
     "observe_torch",
     "record",
     "register_backend",

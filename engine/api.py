@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 
-from engine import afterwards, errors, remedies
+from engine import afterwards, contents, errors, remedies
 from engine.autograd.front import forget
 from engine.backwards import captured_backwards, capturing_pipeline
 from engine.expectation import expecting
@@ -48,6 +48,7 @@ __all__ = [
     "mark_static",
     "measure_guards",
     "measure_kernels",
+    "note_contents",
     "record",
     "register_backend",
     "reset",
@@ -510,6 +511,17 @@ def measure_kernels(session: Session) -> int:
         BadArgument: nothing of the session can be run here.
     """
     return afterwards.measure(session)
+
+
+def note_contents(session: Session, compilation: str) -> str:
+    """Make the call of one compilation of a live session again, and add what small tensors held on its way through the layers to the records.
+
+    The graph runs through ATen on copies, with its backward where it has one; none of the user's own code does. Returns a sentence on what the numbers are.
+
+    Raises:
+        BadArgument: the call cannot be made again; the message says why.
+    """
+    return contents.note(session, compilation)
 
 
 def verify(session: Session) -> dict[str, Any]:

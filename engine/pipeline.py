@@ -18,7 +18,7 @@ from typing import Any
 import torch
 import torch.fx
 
-from engine import afterwards, errors
+from engine import afterwards, contents, errors
 from engine.aot.driver import Settings, compile_graph
 from engine.autograd.front import uncaptured
 from engine.bytecode.route import route_calls
@@ -355,6 +355,8 @@ class Pipeline:
                 changes_objects=slot.changes_objects,
             )
         work.tell(aot=result.record, graphs=result.graphs)
+        if work.session is not None and result.noted is not None:
+            contents.keep(work.session, work.compilation, result.noted, slot.inputs)
         work.guards = result.guards
         if work.session is not None and work.program is not None:
             work.inputs = tuple(i.real.detach() if isinstance(i.real, torch.Tensor) else i.real for i in slot.inputs)

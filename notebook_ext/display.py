@@ -45,18 +45,21 @@ def show(
     static: bool = True,
     others: Mapping[str, Session] | None = None,
     name: str = "this session",
+    after: Session | None = None,
 ) -> None:
     """Display a session below a cell. With ``static`` off, only the summary line is kept in the notebook, not the tables and pictures.
 
-    ``others`` are sessions that the explorer can set beside it, by name; beside them it is called ``name``.
+    ``others`` are sessions that the explorer can set beside it, by name; beside them it is called ``name``. The view that was open on ``after``, the run
+    before, opens again.
     """
     if os.environ.get(STEADY) and session.subject == "engine":
         _wait(session, STEADY_WAIT)
     display(bundle(session, static=static), raw=True, metadata=_report_mark(session))
     if has_widgets(shell):
-        from notebook_ext.widgets.explorer import Explorer
+        from notebook_ext.widgets.explorer import Explorer, view_of
 
-        display(Explorer(session, on_verify=lambda: verify(session), others=others, name=name))
+        view = view_of(after) if after is not None else ""
+        display(Explorer(session, on_verify=lambda: verify(session), view=view, others=others, name=name))
 
 
 def verify(session: Session) -> None:

@@ -128,7 +128,8 @@ class CompileMagics(Magics):
         if given.save:
             self._save(pathlib.Path(given.save).expanduser(), session, others)
         if not isinstance(failure, SystemExit):
-            display.show(self.shell, session, static=not given.no_static, others=others, name="this run")
+            before = self.sessions.before(session)
+            display.show(self.shell, session, static=not given.no_static, others=others, name="this run", after=before)
 
     def _save(self, path: pathlib.Path, session: Session, others: dict[str, Session]) -> None:
         """Save as a page that needs nothing, or as JSON; the file is told of, with what it holds of the user's own."""
@@ -257,8 +258,13 @@ class CompileMagics(Magics):
     @line_magic
     def explore(self, line: str) -> None:
         """``%explore``: show the last session again. ``%explore FILE``: show a saved session, or the trace of stock torch.compile (a TORCH_TRACE log,
-        or a folder of them). ``%explore NAME``: show one bound to a name. ``%explore A B``: what changed between two.
+        or a folder of them). ``%explore NAME``: show one bound to a name. ``%explore A B``: what changed between two. ``%explore --diff``: what changed
+        since the run before of the last cell; ``%explore --diff A``: from A to the last session.
         """
+        rest = line.strip().removeprefix("--diff")
+        if rest != line.strip() and not rest[:1].strip():
+            self._explore_difference(self._arguments(rest))
+            return
         given = self._arguments(line)
         if len(given) == 2:
             first, second = map(self._session, given)
@@ -267,6 +273,22 @@ class CompileMagics(Magics):
             raise UsageError("%explore takes one session, or two to compare; quote a path that holds spaces.")
         else:
             display.explore(self.shell, self._session(given[0] if given else ""))
+
+    def _explore_difference(self, given: list[str]) -> None:
+        if len(given) > 2:
+            raise UsageError("%explore --diff takes at most two sessions; quote a path that holds spaces.")
+        if given:
+            first, second = self._session(given[0]), self._session(given[1] if len(given) > 1 else "")
+            names = (given[0], given[1] if len(given) > 1 else "the last session")
+        else:
+            second, names = self._session(""), ("the run before", "this run")
+            before = self.sessions.before(second)
+            if before is None:
+                raise UsageError(
+                    "The last %%compile cell ran only once: run it again, or name two sessions: %explore --diff A B."
+                )
+            first = before
+        display.show_difference(self.shell, first, second, *names)
 
     def _arguments(self, line: str) -> list[str]:
         """The words of a line; a path that exists as it stands may hold spaces without quotes."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import weakref
+
 from IPython.core.interactiveshell import InteractiveShell
 
 from engine.records.session import Session
@@ -20,6 +22,7 @@ class Sessions:
         self._shell = shell
         self._subjects: dict[Choice, Subject] = {}
         self._of_cells: dict[str, Session] = {}
+        self._before: weakref.WeakKeyDictionary[Session, Session] = weakref.WeakKeyDictionary()
 
     def subject(self, choice: Choice, *, keep: bool) -> Subject:
         """A compiler for a cell: a new one whose cache is empty, or with ``keep`` the one that the last cell with this choice used.
@@ -44,9 +47,16 @@ class Sessions:
             return None
         before = self._of_cells.pop(cell, None)
         self._of_cells[cell] = session
+        if before is not None:
+            self._before[session] = before
+            self._before.pop(before, None)  # two runs are compared, not a chain of them
         while len(self._of_cells) > CELLS:
             del self._of_cells[next(iter(self._of_cells))]
         return before
+
+    def before(self, session: Session) -> Session | None:
+        """The session of the run before of the same cell."""
+        return self._before.get(session)
 
     @property
     def last(self) -> Session | None:

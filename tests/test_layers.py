@@ -29,7 +29,7 @@ layers =
     api
     backwards
     expectation : pipeline : observe
-    afterwards : (remedies)
+    afterwards : contents : (remedies)
     {" | ".join(f"({stage})" for stage in STAGES)}
     (bytecode) : (graph)
     ir
@@ -92,6 +92,7 @@ def test_the_contract_bites(tmp_path: pathlib.Path) -> None:
         "expectation": "",
         "pipeline": "",
         "afterwards": "",
+        "contents": "",
         "observe": "",
         "trace": "import engine.guards\n",
         "guards": "",

@@ -33,7 +33,7 @@ from engine.aot.wrappers import (
 )
 from engine.aot.wrappers.again import run_again
 from engine.aot.wrappers.layer import Layer, LayerWrapper, weave
-from engine.aot.wrappers.probe import probe_for
+from engine.aot.wrappers.probe import Probe, probe_for
 from engine.aot.wrappers.wrapper import Call, Onion, Wrapper, peel
 from engine.graph.tell import graph_record
 from engine.ir.aot import AotGraph
@@ -55,6 +55,8 @@ LAYERS: tuple[LayerWrapper, ...] = (aliases, mutations, effects, autocast)
 
 Lower = Callable[[AotGraph], Run]
 
+Noted = Callable[[Probe], Run]
+
 ANOMALY = GlobalState(
     Fixed(torch, "torch"), "anomaly", True, cause=Cause(why="under anomaly mode each operator keeps its own gradient")
 )
@@ -69,6 +71,8 @@ class AotResult:
     graphs: tuple[GraphRecord, ...] = ()
     guards: tuple[Guard, ...] = ()
     """What else must hold of the inputs, beside what tracing found."""
+    noted: Noted | None = None
+    """The call once more, through ATen, as one that a probe is told of; None while no session records, or where it must not happen twice."""
 
 
 @dataclass(frozen=True)
@@ -104,7 +108,9 @@ def compile_graph(
             found = compile_graph(
                 inside, inputs, compilation=compilation, settings=settings, changes_objects=changes_objects
             )
-        return replace(found, run=in_inference_mode(found.run), graphs=(*told, *found.graphs[1:]))
+        noted = found.noted
+        again: Noted | None = None if noted is None else lambda probe: in_inference_mode(noted(probe))
+        return replace(found, run=in_inference_mode(found.run), graphs=(*told, *found.graphs[1:]), noted=again)
     trains = needs_gradients(graph, inputs)
     if trains and torch.is_anomaly_enabled():
         watched = _as_traced(graph, trains, "anomaly mode names the operator whose gradient went wrong", told)
@@ -181,11 +187,17 @@ def _inference(
     """``is_silent``: inputs need gradients although no result does."""
     silent = (Layer(holding="no_grad()", names={"no_grad": torch.no_grad}),) if is_silent else ()
     graphs = _told((functional.module, "aten", "functional ATen graph"), compilation=compilation)
-    run = settings.lower(AotGraph(functional.module, functional.inputs, compilation))
-    record = AotRecord("inference", facts(functional.plan), (*onion.records(), *_layer_records(functional.plan)))
-    probe = probe_for(compilation)
-    woven = weave(run, functional.plan, (*_layers(functional.plan), *silent), probe.tell if probe else None)
-    return AotResult(onion.close(woven, probe, names), record, graphs)
+    plan, graph = functional.plan, AotGraph(functional.module, functional.inputs, compilation)
+    record = AotRecord("inference", facts(plan), (*onion.records(), *_layer_records(plan)))
+    around = onion.without_values()
+
+    def closed(run: Run, probe: Probe | None) -> Run:
+        woven = weave(run, plan, (*_layers(plan), *silent), probe.tell if probe else None)
+        return around.close(woven, probe, names)
+
+    run = closed(settings.lower(graph), probe_for(compilation))
+    noted = None if plan.effects or not graphs else lambda probe: closed(settings.interpret(graph), probe)
+    return AotResult(run, record, graphs, noted=noted)
 
 
 def _training(cut: Cut, onion: Onion, compilation: str, settings: Settings, names: list[str]) -> AotResult:
@@ -201,9 +213,7 @@ def _training(cut: Cut, onion: Onion, compilation: str, settings: Settings, name
     # The autograd node sees to its results before it saves them.
     plan = replace(joint.plan, writes=(), reviewed=frozenset())
     saved = tuple(n for n in halves.backward.graph.nodes if n.op == "placeholder")[: len(halves.saved)]
-    forward = settings.lower(
-        AotGraph(halves.forward, joint.inputs, compilation, "forward", results=halves.results, saved=saved)
-    )
+    graph = AotGraph(halves.forward, joint.inputs, compilation, "forward", results=halves.results, saved=saved)
     backward = autograd.Backward(
         halves.backward,
         crossing,
@@ -215,12 +225,22 @@ def _training(cut: Cut, onion: Onion, compilation: str, settings: Settings, name
     if onion.has(errors):
         as_traced = errors.once(as_traced)
     layers = (autograd.eager_where_unknown(as_traced, plan, joint.needing), *_layers(plan))
-    probe = probe_for(compilation)
-    run = weave(autograd.post_compile(crossing, forward, backward), plan, layers, probe.tell if probe else None)
+    gradients = tuple(f"gradient of {inputs[n].name}" for n in crossing.needing)
+    around = onion.without_values()
+
+    def closed(forward: Run, backward: autograd.Backward, probe: Probe | None) -> Run:
+        known = backward if probe is None else replace(backward, noted=autograd.Noted(probe, gradients))
+        run = autograd.post_compile(crossing, forward, known)
+        return around.close(weave(run, plan, layers, probe.tell if probe else None), probe, names)
+
+    def noted(probe: Probe) -> Run:
+        return closed(settings.interpret(graph), backward.interpreted(), probe)
+
     actions = autograd.pre_compile(crossing, [i.name for i in inputs], again)
     wrappers = (*onion.records(), *_layer_records(joint.plan), WrapperRecord(autograd.NAME, actions))
     record = AotRecord("training", facts(joint.plan), wrappers, partition=halves.record)
-    return AotResult(onion.close(run, probe, names), record, graphs)
+    run = closed(settings.lower(graph), backward, probe_for(compilation))
+    return AotResult(run, record, graphs, noted=None if joint.plan.effects or not graphs else noted)
 
 
 def _backward_graph(module: torch.fx.GraphModule, compilation: str) -> AotGraph:

@@ -81,9 +81,14 @@ class Moment(Record):
 
 @dataclass(frozen=True, slots=True)
 class Passage(Record):
-    """One call's way through the layers, moment by moment; kept by sessions that record every step."""
+    """One call's way through the layers, moment by moment: noted by sessions that record every step, or on request.
+
+    What is noted of its backward stands last, as moments of the layer "backward".
+    """
 
     moments: tuple[Moment, ...]
+    how: str = ""
+    """Of a call that was made again to be noted: on which numbers. Empty for a call of the user's own."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,6 +20,7 @@ from engine.records.kernels import KernelRecord
 from engine.records.lowering import LoweringRecord
 from engine.records.reproduction import reproduction
 from engine.records.runtime import CacheRecord, CallRecord, Failure, Skipped, TextRecord, Timing
+from engine.records.told import Told
 from engine.records.trace import TraceRecord
 
 
@@ -67,7 +68,7 @@ class CompilationRecord(Record):
     caches: tuple[CacheRecord, ...] = ()
     texts: tuple[TextRecord, ...] = ()
     passages: tuple[Passage, ...] = ()
-    """What small tensors held in the layers around the graph, for its first calls, where every step was recorded."""
+    """What small tensors held in the layers around the graph: for its first calls where every step was recorded, or noted on request."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -181,6 +182,51 @@ class Session:
     def backward_calls(self) -> tuple[BackwardCall, ...]:
         """Backwards that ran while they were to be captured."""
         return tuple(self._backward_calls)
+
+    @property
+    def bytecode(self) -> Told:
+        """The instructions of each compiled function, as written and as they run. To print, or as ``to_dict()``."""
+        return Told(self, "bytecode")
+
+    @property
+    def trace(self) -> Told:
+        """What the tracer did: what it inlined, where it broke and why, its steps where those were recorded. To print, or as ``to_dict()``."""
+        return Told(self, "trace")
+
+    @property
+    def guards(self) -> Told:
+        """What each entry takes for granted, and the calls that it refused. To print, or as ``to_dict()``."""
+        return Told(self, "guards")
+
+    @property
+    def graph(self) -> Told:
+        """Every graph as its program. To print, or as ``to_dict()``."""
+        return Told(self, "graph")
+
+    @property
+    def aot(self) -> Told:
+        """The layers around each functional graph, what is saved for the backward, and contents where they were noted. To print, or as ``to_dict()``."""
+        return Told(self, "aot")
+
+    @property
+    def autograd(self) -> Told:
+        """Captured backwards, and those that ran. To print, or as ``to_dict()``."""
+        return Told(self, "autograd")
+
+    @property
+    def lowering(self) -> Told:
+        """What was fused, what was not and why, what stays a call of ATen. To print, or as ``to_dict()``."""
+        return Told(self, "lowering")
+
+    @property
+    def kernels(self) -> Told:
+        """Triton text of each kernel, and what its targets' compilers made of it. To print, or as ``to_dict()``."""
+        return Told(self, "kernels")
+
+    @property
+    def runtime(self) -> Told:
+        """Calls, times, failures and what was not compiled. To print, or as ``to_dict()``."""
+        return Told(self, "runtime")
 
     def on_change(self, callback: Callable[[str], None]) -> Callable[[], None]:
         """Call ``callback`` after every addition; returns the function that ends the subscription."""

@@ -32,9 +32,15 @@ class BackwardView {
     ];
   }
 
-  /** @param {string} [capture] */
-  open(capture) {
+  /** @param {string} [capture] @param {string} [what] "at=1:4", a pane and a row */
+  open(capture, what) {
     if (capture) this.capture = capture;
+    if (what && what.startsWith("at=")) [this.pane, this.row] = what.slice(3).split(":").map(Number);
+  }
+
+  /** What is in hand, as `open` takes it. */
+  where() {
+    return this.part && !this.part.empty && this.shown ? [this.capture, `at=${this.pane}:${this.row}`] : [];
   }
 
   get shown() {
@@ -122,7 +128,7 @@ class BackwardView {
   /** @param {number} pane @param {number} row */
   go(pane, row) {
     const found = this.part && this.shown;
-    if (!found || !found.panes[pane].rows.length) return;
+    if (!found || !found.panes[pane]?.rows.length) return;
     this.pane = pane;
     this.row = Math.max(0, Math.min(found.panes[pane].rows.length - 1, row));
     const lit = family(found.panes, this.pane, this.row);

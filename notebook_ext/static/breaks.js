@@ -21,9 +21,19 @@ class BreaksView {
     ];
   }
 
-  /** @param {string} [entry] */
-  open(entry) {
+  /** @param {string} [entry] @param {string} [what] "break=2", counted over all entries */
+  open(entry, what) {
     this.wanted = entry;
+    if (what && what.startsWith("break=")) {
+      this.at = +what.slice(6) - 1;
+      this.wanted = undefined;
+    }
+  }
+
+  /** What is in hand, as `open` takes it. */
+  where() {
+    const found = this.part && this.part.breaks[this.at];
+    return found ? [found.compilation, "break=" + (this.at + 1)] : [];
   }
 
   link() {

@@ -1,6 +1,6 @@
-// Find anything: functions, lines, breaks, guards, nodes and kernels of the session, views, and what the keys of this view do.
+// Find anything: functions, lines, breaks, guards, nodes and kernels of the session, lines of code at every stage, views, and what the keys of this view do.
 
-import { foundIn } from "./search.js";
+import { foundIn, linesIn } from "./search.js";
 import { h, plural, put } from "./shared/dom.js";
 
 /** @typedef {import("./explorer.js").Frame} Frame */
@@ -17,7 +17,7 @@ export class Finder {
     /** @type {number[]} */
     this.found = [];
     const id = frame.id + "-find";
-    this.field = /** @type {HTMLInputElement} */ (h("input", { type: "search", role: "combobox", "aria-expanded": "true", "aria-controls": id, "aria-label": "Find anything in this session", placeholder: "A name, a line, a guard, a node, a kernel, a view …", autocomplete: "off", spellcheck: "false", oninput: () => { this.at = 0; this.draw(); }, onkeydown: (/** @type {KeyboardEvent} */ e) => this.key(e) }));
+    this.field = /** @type {HTMLInputElement} */ (h("input", { type: "search", role: "combobox", "aria-expanded": "true", "aria-controls": id, "aria-label": "Find anything in this session", placeholder: "A name, a line of any stage, a guard, a node, a kernel, a view …", autocomplete: "off", spellcheck: "false", oninput: () => { this.at = 0; this.draw(); }, onkeydown: (/** @type {KeyboardEvent} */ e) => this.key(e) }));
     this.list = h("div", { id, role: "listbox", "aria-label": "Found" });
     this.count = h("p", { class: "mut", role: "status" });
     this.el = h("div", { class: "find", role: "dialog", "aria-label": "Find anything", hidden: true }, this.field, this.list, this.count);
@@ -42,10 +42,29 @@ export class Finder {
     return index;
   }
 
+  /** The stages' texts of the entry that the linked view is at; those that are not here are asked for. */
+  listings() {
+    const linked = this.frame.made.get("linked"), part = linked?.part;
+    if (!part) return [];
+    return part.panes.filter((/** @type {any} */ p) => p.id !== "source" && p.rows).map((/** @type {any} */ p) => ({ id: p.id, title: p.title, numbers: p.numbers, lines: linked.linesOf(p) || [], entry: linked.entry }));
+  }
+
+  /** Rows for lines of code, after all that has a name. @param {number} most */
+  lines(most) {
+    const listings = this.field.value.trim().length > 1 ? this.listings() : [], { found, count } = linesIn(listings, this.field.value, most);
+    const rows = found.map(([i, row]) => { const { id, title, numbers, lines, entry } = listings[i]; return [title, lines[row].trim().slice(0, 200), `line ${numbers ? numbers[row] : row + 1}, entry ${entry}`, `linked|${entry}|at=${id}:${row}`]; });
+    return { rows, count };
+  }
+
   draw() {
     if (this.el.hidden) return;
-    const index = this.gather(), { found, count } = foundIn(/** @type {any} */ (this.rows), this.field.value, FOUND_SHOWN);
-    this.found = found;
+    const index = this.gather(), named = foundIn(/** @type {any} */ (this.rows), this.field.value, FOUND_SHOWN);
+    const lines = this.lines(FOUND_SHOWN), count = named.count + lines.count;
+    // Lines get some of the room however many names match.
+    const kept = named.found.slice(0, Math.max(FOUND_SHOWN - lines.rows.length, FOUND_SHOWN / 2)), more = lines.rows.slice(0, FOUND_SHOWN - kept.length);
+    this.found = [...kept, ...more.map((_, i) => this.rows.length + i)];
+    this.rows = [...this.rows, ...more];
+    const { found } = this;
     this.at = Math.max(0, Math.min(found.length - 1, this.at));
     put(this.list, found.map((row, i) => this.#row(this.rows[row], i)));
     this.field.setAttribute("aria-activedescendant", found.length ? `${this.list.id}-${this.at}` : "");

@@ -15,6 +15,12 @@ const MACHINE = ["loop", "triton", "ttir", "ttgir", "llir", "ptx", "sass", "amdg
 /** Panes that the sentence leaves out: the rail counts them. */
 const UNTOLD = ["bytecode", "ttir", "ttgir", "llir"];
 
+/** Slots with a pane in one of them; the slot that showed it takes what stood there. @param {Record<string, string>} slots @param {string} slot @param {string} id */
+export function placed(slots, slot, id) {
+  const other = Object.keys(slots).find((s) => slots[s] === id);
+  return { ...slots, ...(other ? { [other]: slots[slot] } : {}), [slot]: id };
+}
+
 export class LinkedView {
   /** @param {Frame} frame */
   constructor(frame) {
@@ -26,6 +32,8 @@ export class LinkedView {
     this.links = null;
     /** @type {Record<string, string>} */
     this.slots = { A: "source", B: "fx", C: "triton", D: "ptx" };
+    /** Panes that a person put into slots, kept from entry to entry, and from run to run by the model. @type {Record<string, string>} */
+    this.chosen = { ...(frame.model.get("layout_of_panes") || {}) };
     this.entry = "";
     this.target = "";
     this.kernel = ALL;
@@ -50,6 +58,7 @@ export class LinkedView {
       key("Home End", "first or last line", (k) => this.move(k === "End" ? 1e9 : -1e9)),
       key("[ ]", "previous or next pane", (k) => this.turn(k === "]" ? 1 : -1)),
       key("ArrowLeft ArrowRight", "previous or next pane", (k) => this.turn(k === "ArrowRight" ? 1 : -1)),
+      key("} {", "another stage in this pane", (k) => this.shift(k === "}" ? 1 : -1)),
       key("j k", "next or previous linked line of this pane", (k) => this.cycle(k === "j" ? 1 : -1)),
       key("Enter", "pin the selection, or let it go", () => this.pin()),
       key("f", "show or hide library lines", () => this.toggleLibrary()),
@@ -139,6 +148,7 @@ export class LinkedView {
     const lowered = this.part.kernels.length > 0;
     const rest = /** @type {Pane} */ (this.pane("bytecode")).rows ? "bytecode" : "triton";
     this.slots = { A: "source", B: "fx", C: lowered ? "triton" : "aten", D: lowered ? low : rest };
+    for (const slot of SLOTS) if (this.chosen[slot] && this.pane(this.chosen[slot])?.rows) this.slots = placed(this.slots, slot, this.chosen[slot]);
   }
 
   /** @param {number} row global */
@@ -275,13 +285,31 @@ export class LinkedView {
 
   /** Show a pane: where it is open already, go there; else in the right-hand slot. @param {string} id */
   show(id) {
-    let slot = SLOTS.find((s) => this.slots[s] === id);
-    if (!slot) {
-      slot = "D";
-      this.slots[slot] = id;
-      this.views[slot].load();
-    }
+    const slot = SLOTS.find((s) => this.slots[s] === id);
+    if (slot) this.enter(slot);
+    else this.place("D", id);
+  }
+
+  /** The next or previous stage in the slot at hand. @param {1 | -1} step */
+  shift(step) {
+    if (!this.part) return;
+    const all = this.part.panes.filter((/** @type {Pane} */ p) => p.rows).map((/** @type {Pane} */ p) => p.id);
+    const { slot } = this.cursor, at = all.indexOf(this.slots[slot]);
+    this.place(slot, all[(at + step + all.length) % all.length]);
+  }
+
+  /** Put a pane into a slot; one that shows it already takes what stood there. Kept for other entries and for the next run. @param {string} slot @param {string} id */
+  place(slot, id) {
+    this.slots = placed(this.slots, slot, id);
+    this.chosen = { ...this.slots };
+    for (const s of SLOTS) if (this.views[s].shown !== this.slots[s]) this.views[s].load();
     this.enter(slot);
+    try {
+      this.frame.model.set?.("layout_of_panes", this.chosen);
+      this.frame.model.save_changes?.();
+    } catch {
+      // A kernel that is gone keeps nothing.
+    }
   }
 
   /** @param {Pane} pane */

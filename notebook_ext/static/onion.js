@@ -25,6 +25,8 @@ class OnionView {
     this.passage = 0;
     /** The call whose values are shown; -1 for what the entry was made for. */
     this.call = -1;
+    /** How many calls were noted when another one was asked for. @type {number | undefined} */
+    this.noted = undefined;
     this.context = h("div", { class: "ctx" });
     this.counter = h("code");
     this.play = button("▶ Play", "p", () => this.toggle());
@@ -35,6 +37,7 @@ class OnionView {
       key("ArrowRight ArrowLeft", "next or previous step of the call", (k) => { this.stop(); this.go(this.at + (k === "ArrowRight" ? 1 : -1)); }),
       key("p", "play the call, or stop", () => this.toggle()),
       key("Home End", "the call, or its results", (k) => { this.stop(); this.go(k === "Home" ? 0 : Infinity); }),
+      key("c", "what the tensors hold on the way: the call is made again on copies", () => this.note()),
       key("Enter", "open the graph", () => this.graph()),
     ];
   }
@@ -60,6 +63,11 @@ class OnionView {
     const part = this.entry ? this.frame.part("onion|" + this.entry) : null;
     this.part = part && !part.empty ? part : null;
     if (this.part && this.call >= part.calls.length) this.call = -1;
+    // What was asked for is what one wants to see.
+    if (this.part && this.noted !== undefined && part.passages.length > this.noted) {
+      this.passage = part.passages.length - 1;
+      this.noted = undefined;
+    }
     put(
       this.context,
       entries.length ? choice("Function and cache entry", entries.map((/** @type {any} */ e) => [e.id, `${e.name} · entry ${e.entry}`]), this.entry, (v) => { this.stop(); this.entry = v; this.at = 0; this.call = -1; this.frame.focus(); this.draw(); }) : null,
@@ -100,6 +108,14 @@ class OnionView {
     this.play.textContent = "▶ Play";
   }
 
+  /** Have the call made again, with its contents noted. */
+  note() {
+    if (!this.part) return;
+    this.noted = this.part.passages.length;
+    this.frame.say("Making the call again on copies, through ATen …");
+    this.frame.send({ type: "contents", entry: this.entry });
+  }
+
   graph() {
     if (this.part && this.part.graph.stage) this.frame.open("graph", this.entry, this.part.graph.stage);
   }
@@ -112,6 +128,7 @@ class OnionView {
       this.body,
       part.note ? h("p", { class: "note" }, sentence(part.note)) : null,
       this.#ring(-1),
+      part.backward ? this.#backward() : null,
       part.idle.length ? h("p", { class: "idle" }, h("b", {}, "Had nothing to do: "), h("span", { class: "mut" }, part.idle.join(" · "))) : null,
       part.rings.length || part.idle.length ? null : h("p", { class: "mut" }, part.mode === "inference" ? "No layer was needed." : "No layer was put around this graph."),
       part.passages.length ? null : this.#contents(),
@@ -146,6 +163,15 @@ class OnionView {
       h("p", {}, h("span", { class: "mut" }, `${i + 1} `), h("b", {}, name + " "), h("span", { class: "mut" }, plural(actions.length, "action"))), this.#ports(chips("in"), chips("out")), this.#ring(i + 1));
   }
 
+  /** The backward half: what it is given once a gradient is asked for, and what it returns. */
+  #backward() {
+    const { part } = this, at = part.rings.length + 1, { text, inputs, outputs } = part.backward, isHere = part.steps[this.at][0] === at;
+    const chip = (/** @type {any} */ v) => this.#chip(v.type ? `${v.name} ${v.type}` : v.name, false, v.facts.join(", "));
+    return h("section", { class: `ring${isHere ? " sel" : ""}`, "aria-current": isHere ? "step" : null, onclick: (/** @type {Event} */ e) => this.#toRing(at, e) },
+      h("p", {}, h("b", {}, "Backward "), h("span", { class: "mut" }, `${text}, when a gradient is asked for`), h("span", { class: "mut" }, " "), button("Open graph", "", () => this.frame.open("graph", this.entry, "backward"))),
+      this.#ports(this.#few(inputs, chip), this.#few(outputs, chip)));
+  }
+
   /** @param {any[]} into @param {any[]} out */
   #ports(into, out) {
     return h("div", { class: "way" }, into.length ? [h("b", { class: "mut" }, "in"), into] : null, h("span", { class: "sp" }), out.length ? [out, h("b", { class: "mut" }, "out")] : null);
@@ -165,6 +191,7 @@ class OnionView {
   /** @param {number} ring @param {Event} e */
   #toRing(ring, e) {
     e.stopPropagation();
+    if (/** @type {Element} */ (e.target).closest("button")) return;
     const found = this.part.steps.findIndex((/** @type {any[]} */ s) => s[0] === ring);
     if (found >= 0) { this.stop(); this.go(found); this.frame.focus(); }
   }
@@ -174,30 +201,34 @@ class OnionView {
     const { part } = this, [ring, direction] = part.steps[this.at], count = part.rings.length;
     // In the order of the way: the call, each ring inwards, the graph, each ring outwards, the results.
     const order = (/** @type {string} */ name, /** @type {string} */ way) => {
+      if (name === "Backward") return 2 * count + (way === "in" ? 3 : 4);
       const i = name === "Call" ? -1 : name === "Graph" ? count : part.rings.findIndex((/** @type {any} */ r) => r.name === name);
       return name === "Call" && way === "out" ? 2 * count + 2 : way === "in" ? i : way === "back" ? 2 * count - i - 0.5 : 2 * count - i;
     };
-    const here = ring < 0 ? (direction === "in" ? -1 : 2 * count + 2) : ring === count ? count : direction === "in" ? ring : 2 * count - ring;
-    return moments.findLastIndex((m) => (m.ring === "Call" || m.ring === "Graph" || part.rings.some((/** @type {any} */ r) => r.name === m.ring)) && order(m.ring, m.direction) <= here);
+    const here = ring > count ? 2 * count + (direction === "in" ? 3 : 4) : ring < 0 ? (direction === "in" ? -1 : 2 * count + 2) : ring === count ? count : direction === "in" ? ring : 2 * count - ring;
+    return moments.findLastIndex((m) => (m.ring === "Call" || m.ring === "Backward" || m.ring === "Graph" || part.rings.some((/** @type {any} */ r) => r.name === m.ring)) && order(m.ring, m.direction) <= here);
   }
 
   /** What the values hold at this step, beside what they held before. */
   #contents() {
-    const { passages } = this.part;
-    if (!passages.length) return [h("h4", {}, "Contents"), h("p", { class: "mut" }, "What the tensors held on the way was not kept: %%compile --steps keeps it for small ones, for the first calls.")];
+    const { part } = this, { passages } = part;
+    const again = button("Make the call again", "c", () => { this.note(); this.frame.focus(); });
+    if (!passages.length) return [h("h4", {}, "Contents"), h("p", { class: "mut" }, "What the tensors held on the way was not kept. ", again, " notes it, on copies and without your code; %%compile --steps notes it for the first calls.")];
     this.passage = Math.min(this.passage || 0, passages.length - 1);
-    const moments = passages[this.passage], at = Math.max(0, this.#moment(moments)), now = moments[at];
+    const { moments, how } = passages[this.passage], at = Math.max(0, this.#moment(moments)), now = moments[at];
     /** @type {Map<string, string>} */
     const before = new Map();
     for (const m of moments.slice(0, at)) for (const [name, text] of m.values) before.set(name, text);
-    const where = now.ring === "Call" ? (now.direction === "in" ? "as the call was given it" : "as the call leaves it") : now.ring === "Graph" ? "as the graph returns it" : `after ${now.ring.toLowerCase()}, on the way ${now.direction === "in" ? "in" : "out"}`;
+    const where = now.ring === "Call" ? (now.direction === "in" ? "as the call was given it" : "as the call leaves it") : now.ring === "Graph" ? "as the graph returns it" : now.ring === "Backward" ? (now.direction === "in" ? "as the backward is given it" : "as the backward returns it") : `after ${now.ring.toLowerCase()}, on the way ${now.direction === "in" ? "in" : "out"}`;
     return [
-      h("h4", {}, "Contents", h("span", { class: "mut" }, ` ${where} `), passages.length > 1 ? choice("Noted call", passages.map((/** @type {any} */ _, /** @type {number} */ i) => [String(i), `call ${i + 1} of this entry`]), String(this.passage), (v) => { this.passage = +v; this.frame.focus(); this.update(); }) : null),
+      h("h4", {}, "Contents", h("span", { class: "mut" }, ` ${where} `), passages.length > 1 ? choice("Noted call", passages.map((/** @type {any} */ p, /** @type {number} */ i) => [String(i), p.how ? `made again, ${i + 1}` : `call ${i + 1} of this entry`]), String(this.passage), (v) => { this.passage = +v; this.frame.focus(); this.update(); }) : null),
+      how ? h("p", { class: "mut" }, `Made again on ${how}${part.backward ? "; gradients flow from ones" : ""}.`) : null,
       h("table", { class: "t held" }, h("thead", {}, h("tr", {}, ["Value", "Before", "Now"].map((t) => h("th", {}, t)))), h("tbody", {}, now.values.map((/** @type {string[]} */ [name, text]) => {
         const was = before.get(name), isNew = was !== undefined && was !== text;
         return h("tr", {}, h("td", {}, h("code", {}, name)), h("td", { class: "mut" }, h("code", {}, was === undefined ? "–" : was === text ? "=" : was)), h("td", { class: isNew ? "new" : "" }, h("code", {}, text)));
       }))),
       now.cut ? h("p", { class: "mut" }, `${plural(now.cut, "more value")} not kept.`) : null,
+      h("p", {}, again),
     ];
   }
 
@@ -225,6 +256,7 @@ class OnionView {
     const { part } = this, [ring, direction, action] = part.steps[this.at];
     const names = (/** @type {any[]} */ values) => values.slice(0, 6).map((v) => v.name).join(", ") + (values.length > 6 ? ` and ${values.length - 6} more` : "") || "nothing";
     if (ring < 0) return this.frame.say(h("b", {}, direction === "in" ? "In: your call. " : "Out: your results. "), direction === "in" ? `${part.name} is called; the graph takes ${names(part.inputs)}.` : `${names(part.outputs)} ${part.outputs.length === 1 ? "goes" : "go"} back to you.`, part.note ? h("span", { class: "mut" }, " " + sentence(part.note)) : null);
+    if (ring > part.rings.length) return this.frame.say(h("b", {}, direction === "in" ? "Backward, in: " : "Backward, out: "), direction === "in" ? `${names(part.backward.inputs)}: what the forward saved, and the gradients of your results.` : `${names(part.backward.outputs)} ${part.backward.outputs.length === 1 ? "goes" : "go"} on to autograd.`);
     if (ring === part.rings.length) return this.frame.say(h("b", {}, "Functional graph. "), `${part.graph.text}. `, h("span", { class: "mut" }, part.graph.stage && part.rings.length ? "It writes nothing in place: what the code changes or returns as a view, the layers around it see to." : part.note ? sentence(part.note) : ""));
     const { name, actions } = part.rings[ring], a = actions[action];
     this.frame.say(h("b", {}, `${direction === "in" ? "In" : "Out"}: ${name}. `), `${a.argument} ${a.action}. `, h("span", { class: "mut" }, sentence(a.why)));

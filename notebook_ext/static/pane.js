@@ -18,7 +18,7 @@ export class PaneView {
   constructor(view, slot) {
     this.view = view;
     this.slot = slot;
-    this.title = h("b");
+    this.title = /** @type {HTMLSelectElement} */ (h("select", { class: "stage", "aria-label": "Stage in this pane", title: "Another stage here. Keys: } {", onchange: () => { view.place(slot, this.title.value); view.frame.focus(); } }));
     this.facts = h("span", { class: "mut" });
     this.count = h("span", { class: "sp mut" });
     this.rows = new Rows((i) => this.#row(i), { role: "list" });
@@ -50,7 +50,7 @@ export class PaneView {
     this.rows.el.hidden = !this.empty.hidden;
     let longest = 0;
     for (let i = this.from; i < this.end; i++) longest = Math.max(longest, (this.texts[i] || "").length);
-    this.title.textContent = pane.title;
+    put(this.title, view.part.panes.map((/** @type {Pane} */ p) => h("option", { value: p.id, selected: p === pane }, p.title)));
     this.el.id = view.frame.id + "-pane-" + this.slot;
     this.el.dataset.pane = pane.id;
     this.rows.el.setAttribute("aria-label", pane.title + " lines");

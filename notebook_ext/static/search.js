@@ -20,3 +20,29 @@ export function foundIn(rows, typed, most) {
   const found = ranked.flat();
   return { found: found.slice(0, most), count: found.length };
 }
+
+/**
+ * Lines of listings that hold every word; a word may also be the listing's name ("ptx fma").
+ * @param {{title: string, lines: string[]}[]} listings
+ * @param {string} typed
+ * @param {number} most
+ * @returns {{found: [number, number][], count: number}} listing and row of each, and how many there are in all
+ */
+export function linesIn(listings, typed, most) {
+  const words = typed.trim().toLowerCase().split(/\s+/).filter(Boolean);
+  /** @type {[number, number][]} */
+  const found = [];
+  let count = 0;
+  if (words.join("").length < 2) return { found, count };
+  listings.forEach(({ title, lines }, listing) => {
+    const name = title.toLowerCase(), wanted = words.filter((word) => !name.includes(word));
+    if (!wanted.length) return;
+    lines.forEach((line, row) => {
+      const text = line.toLowerCase();
+      if (!wanted.every((word) => text.includes(word))) return;
+      count++;
+      if (found.length < most) found.push([listing, row]);
+    });
+  });
+  return { found, count };
+}

@@ -17,7 +17,8 @@ MAX_CALLS = 50
 def onion(session: Session, compilation: str) -> dict[str, Any]:
     """Rings from the outside in, each with what it does to which value, and the steps of a call.
 
-    A step is ``[ring, direction, action]``: ring -1 is the call and ``len(rings)`` the graph, direction "in" or "out", action an index or -1.
+    A step is ``[ring, direction, action]``: ring -1 is the call, ``len(rings)`` the graph and ``len(rings) + 1`` the backward, direction "in" or
+    "out", action an index or -1.
     ``empty`` says why there is no onion.
 
     Raises:
@@ -63,7 +64,8 @@ def _told(session: Session, record: CompilationRecord, aot: AotRecord) -> dict[s
             "ordinals": used,
             "outputs": _returned(graph),
         },
-        "steps": _steps(rings),
+        "backward": (back := _backward(record, aot)),
+        "steps": _steps(rings, has_backward=back is not None),
         "calls": _calls(session, record),
         "passages": [_passage(p) for p in record.passages],
         "partition": None if aot.partition is None else _partition(aot.partition),
@@ -96,6 +98,29 @@ def _partition(found: PartitionRecord) -> dict[str, Any]:
             }
             for v in rows
         ],
+    }
+
+
+def _backward(record: CompilationRecord, aot: AotRecord) -> dict[str, Any] | None:
+    """What the backward graph is given and which gradients it returns; None where there is none."""
+    graph = next((g for g in record.graphs if g.stage == "backward"), None)
+    if aot.partition is None or graph is None:
+        return None
+    given = [n for n in graph.nodes if n.op == "placeholder"]
+    operations = sum(n.op not in ("placeholder", "output", "get_attr") for n in graph.nodes)
+    saved = {v.name for v in aot.partition.values if v.action == "saved"}
+    gradients = [a.argument for w in aot.wrappers for a in w.actions if a.action.startswith("gets a gradient")]
+    return {
+        "text": plural(operations, "operation"),
+        "inputs": [
+            {
+                "name": one_line(n.name, 40),
+                "type": tensor_type(n.dtype, n.shape) if n.dtype else "",
+                "facts": ["saved by the forward"] if n.name in saved else [],
+            }
+            for n in given
+        ],
+        "outputs": [{"name": f"gradient of {one_line(g, 30)}", "type": "", "facts": []} for g in gradients],
     }
 
 
@@ -189,9 +214,9 @@ def _calls(session: Session, record: CompilationRecord) -> list[dict[str, Any]]:
     ]
 
 
-def _passage(told: Passage) -> list[dict[str, Any]]:
+def _passage(told: Passage) -> dict[str, Any]:
     """One call's way through the layers: at each moment the layer as its ring is called, and what each value held."""
-    return [
+    moments = [
         {
             "ring": _name(m.layer),
             "direction": clean(m.direction),
@@ -200,13 +225,15 @@ def _passage(told: Passage) -> list[dict[str, Any]]:
         }
         for m in told.moments
     ]
+    return {"how": one_line(told.how, 200), "moments": moments}
 
 
-def _steps(rings: list[dict[str, Any]]) -> list[list[Any]]:
+def _steps(rings: list[dict[str, Any]], *, has_backward: bool) -> list[list[Any]]:
     steps: list[list[Any]] = [[-1, "in", -1]]
     for i, ring in enumerate(rings):
         steps += [[i, "in", j] for j, a in enumerate(ring["actions"]) if a["direction"] == "in"]
     steps.append([len(rings), "in", -1])
     for i in reversed(range(len(rings))):
         steps += [[i, "out", j] for j, a in enumerate(rings[i]["actions"]) if a["direction"] == "out"]
-    return [*steps, [-1, "out", -1]]
+    back = [[len(rings) + 1, "in", -1], [len(rings) + 1, "out", -1]] if has_backward else []
+    return [*steps, [-1, "out", -1], *back]

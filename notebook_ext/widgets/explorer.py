@@ -42,6 +42,8 @@ class Explorer(anywidget.AnyWidget):
     overview = traitlets.Dict().tag(sync=True)
     parts = traitlets.Dict().tag(sync=True)
     view = traitlets.Unicode().tag(sync=True)
+    layout_of_panes = traitlets.Dict().tag(sync=True)
+    """Which panes stand where in the linked view, as a person last arranged them in this kernel; empty: as suits what was compiled."""
 
     def __init__(
         self,
@@ -53,7 +55,14 @@ class Explorer(anywidget.AnyWidget):
         name: str = HERE,
         asked: CallExplanation | None = None,
     ) -> None:
-        super().__init__(overview=overview(session, others, name), parts=first_parts(session), view=view)
+        super().__init__(
+            overview=overview(session, others, name),
+            parts=first_parts(session),
+            view=view,
+            layout_of_panes=dict(_arranged),
+        )
+        self.observe(_remember, "layout_of_panes")
+        self.observe(_note_place, "view")
         self.session = session
         self._others = dict(others or {})
         self._name = name
@@ -95,6 +104,8 @@ class Explorer(anywidget.AnyWidget):
             self._try()
         elif content.get("type") == "target":
             self._target(str(content.get("target")))
+        elif content.get("type") == "contents":
+            self._contents(str(content.get("entry")))
         elif content.get("type") == "cancel":
             self._cancel()
 
@@ -206,6 +217,15 @@ class Explorer(anywidget.AnyWidget):
         except EngineError as error:
             self._say(str(error))
 
+    def _contents(self, entry: str) -> None:
+        from engine import api
+        from engine.errors import EngineError
+
+        try:
+            self._say(api.note_contents(self.session, entry))
+        except EngineError as error:
+            self._say(str(error))
+
     def _cancel(self) -> None:
         from engine import api
 
@@ -232,6 +252,25 @@ class Explorer(anywidget.AnyWidget):
 
     def _say(self, text: str) -> None:
         self.send({"type": "say", "text": text})
+
+
+_arranged: dict[str, str] = {}
+_places: weakref.WeakKeyDictionary[Session, str] = weakref.WeakKeyDictionary()
+
+
+def _remember(change: Any) -> None:
+    """Keep an arrangement of panes for the widgets to come."""
+    _arranged.clear()
+    _arranged.update({str(slot): str(pane) for slot, pane in change.new.items()})
+
+
+def _note_place(change: Any) -> None:
+    _places[change.owner.session] = str(change.new)
+
+
+def view_of(session: Session) -> str:
+    """The view that a person last had open on a session; empty where it is not known."""
+    return _places.get(session, "").partition("|")[0]
 
 
 def _texts(edits: dict[Any, Any]) -> dict[str, dict[str, str]]:

@@ -41,10 +41,10 @@ class Shell:
         self.ns = self.shell.user_ns
         self.setup = self.run("import torch\nfrom torch import nn\n%load_ext notebook_ext")
 
-    def run(self, cell: str) -> Ran:
+    def run(self, cell: str, cell_id: str | None = None) -> Ran:
         out, err = io.StringIO(), io.StringIO()
         with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
-            result = self.shell.run_cell(cell, store_history=True)
+            result = self.shell.run_cell(cell, store_history=True, cell_id=cell_id)
         text = ANSI.sub("", out.getvalue() + err.getvalue())
         return Ran(result.success, text, result.result, result.error_before_exec or result.error_in_exec)
 

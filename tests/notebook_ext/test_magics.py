@@ -194,6 +194,23 @@ def test_the_session_is_bound_and_saved(shell: Shell, tmp_path: pathlib.Path) ->
     assert shell.run("%explore path").text == ran.text
 
 
+def test_explore_diff_tells_what_changed(shell: Shell) -> None:
+    """Without names between the last two runs of a cell; with one or two, between those; what is not there says what to do."""
+    shell.run("def f(x):\n    return x + 1")
+    shell.run("%%compile f\nf(torch.ones(2));", "a")
+    assert "ran only once" in shell.run("%explore --diff").text
+    shell.run("def f(x):\n    return x.sin() + 1")
+    shell.run("%%compile f -o mine\nf(torch.ones(2));", "a")
+    ran = shell.run("%explore --diff")
+    assert ran.succeeded
+    assert ran.text.startswith("the run before → this run: 1 of 1 function differs")
+    assert "+ aten: aten.sin" in ran.text
+    assert "differ" not in shell.run("%explore --diff mine").text.split("no difference")[0]
+    assert "no difference" in shell.run("%explore --diff mine mine").text
+    assert "at most two" in shell.run("%explore --diff mine mine mine").text
+    assert "neither a session" in shell.run("%explore --different").text
+
+
 @pytest.mark.parametrize(
     ("change", "said"),
     [

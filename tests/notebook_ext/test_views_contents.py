@@ -21,7 +21,8 @@ def test_the_onion_tells_what_values_held_on_the_way() -> None:
         engine.compile(doubled, backend="aot_eager")(torch.ones(2))
     told = onion(session, session.compilations[0].id)
     names = [ring["name"] for ring in told["rings"]]
-    (moments,) = told["passages"]
+    ((how, moments),) = [(p["how"], p["moments"]) for p in told["passages"]]
+    assert how == ""
     assert (moments[0]["ring"], moments[-1]["ring"]) == ("Call", "Call")
     assert {m["ring"] for m in moments} - {"Call", "Graph"} <= set(names)
     assert ["x", "[2, 2]"] in moments[-1]["values"]

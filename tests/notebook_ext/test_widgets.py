@@ -34,6 +34,7 @@ from notebook_ext.widgets.assets import (
     style_text,
 )
 from notebook_ext.widgets.explorer import Explorer
+from notebook_ext.widgets.explorer import view_of
 from notebook_ext.widgets.packed import write_page
 from tests.notebook_ext.sessions import head_compilation, head_session, hostile_session, verified_session
 
@@ -208,6 +209,40 @@ def test_questions_that_only_a_live_session_answers() -> None:
     assert widget.out[-1]["text"].startswith("Nothing could be measured: the session was loaded")
     widget.receive({"type": "try"})
     assert widget.out[-1]["text"].startswith("No fix could be verified")
+
+
+def test_contents_are_noted_when_asked_for() -> None:
+    """The onion of a plain run is sent again with what its tensors hold, and a sentence says on which numbers; a loaded session says why not."""
+    x = torch.ones(3, requires_grad=True)
+    with engine.record() as session:
+        engine.compile(lambda x: (x * 2).sum(), backend="aot_eager")(x)
+    entry = session.compilations[0].id
+    widget = Recorded(session)
+    widget.receive({"type": "part", "key": f"onion|{entry}"})
+    assert widget.out[-1]["data"]["passages"] == []
+    widget.receive({"type": "contents", "entry": entry})
+    assert widget.out[-1] == {
+        "type": "say",
+        "text": "The call was made again on copies of what it was called with, as that is now.",
+    }
+    widget.refresh()
+    (passage,) = widget.out[-1]["data"]["passages"]
+    assert passage["moments"][-1]["ring"] == "Backward"
+    assert passage["moments"][-1]["values"] == [["gradient of x", "[2, 2, 2]"]]
+    loaded = Recorded(head_session())
+    loaded.receive({"type": "contents", "entry": "0/0"})
+    assert "loaded" in loaded.out[-1]["text"]
+
+
+def test_panes_stand_where_the_last_explorer_had_them() -> None:
+    """What a person arranged is handed to the next widget of the kernel; the view that was open is known by its session."""
+    session = head_session()
+    widget = Recorded(session)
+    widget.layout_of_panes = {"A": "source", "B": "fx", "C": "ptx", "D": "sass"}
+    widget.view = "guards|0/1|guard=3"
+    assert Recorded(head_session()).layout_of_panes["D"] == "sass"
+    assert (view_of(session), view_of(head_session())) == ("guards", "")
+    widget.layout_of_panes = {}
 
 
 def test_what_if_on_a_live_session() -> None:

@@ -21,6 +21,7 @@ from engine.aot.undefined import NotSeparable, absent_gradients, without_tangent
 from engine.aot.wrappers.again import Again, NotAgain
 from engine.aot.wrappers.aliases import set_version
 from engine.aot.wrappers.layer import Layer
+from engine.aot.wrappers.probe import Mark, Probe
 from engine.ir.inlined import INLINED, Inlined
 from engine.ir.plan import Plan
 from engine.records.aot import WrapperAction
@@ -131,7 +132,9 @@ def post_compile(crossing: Crossing, forward: Run, backward: Backward) -> Run:
     scope: dict[str, Any] = {"run": forward, "backward": backward, "set_version": set_version}
     again = backward.again
     scope |= {"drawn_from": drawn_from, "devices": again.devices}
-    exec(compile(_text(crossing, again), "<engine autograd>", "exec"), scope)
+    noted = backward.noted
+    scope |= {} if noted is None else {"mark": noted.probe.mark}
+    exec(compile(_text(crossing, again, is_noted=noted is not None), "<engine autograd>", "exec"), scope)
     node = type(
         "CompiledFunction",
         (torch.autograd.Function,),
@@ -164,7 +167,7 @@ def inlined(crossing: Crossing, backward: Backward) -> Inlined:
     )
 
 
-def _text(c: Crossing, again: Again) -> str:
+def _text(c: Crossing, again: Again, *, is_noted: bool) -> str:
     inputs = "".join(f", i{n}" for n in range(c.inputs))
     results = [f"r{n}" for n in range(c.results)]
     tensors = [f"s{n}" for n in range(c.tensors)]
@@ -175,6 +178,8 @@ def _text(c: Crossing, again: Again) -> str:
         lines.append(f"    ctx.inputs, ctx.versions = ({inputs[2:]},), {_tuple(counted)}")
     if again.devices:
         lines.append("    ctx.random = drawn_from(devices)")
+    if is_noted:
+        lines.append("    ctx.mark = mark()")
     lines.append(f"    {_tuple([*results, *tensors, *numbers])} = run({inputs[2:]})")
     lines += [f"    r{n} = r{n}.detach()" for n in c.views]
     lines += [f"    set_version((r{n},), ({count},))" for n, count in c.writes]
@@ -217,6 +222,18 @@ class _Variant:
     """For each gradient whether nothing flows to it, where zeros were filled in."""
 
 
+@dataclass(frozen=True)
+class Noted:
+    """Who notes what a backward is given and returns, and what its gradients are called."""
+
+    probe: Probe
+    gradients: tuple[str, ...]
+
+    def telling(self, mark: Mark, run: Run, given: Sequence[str]) -> Run:
+        """A run that is noted; ``given`` are the names of the values that it is called with."""
+        return lambda values: self.probe.backward(mark, run, given, self.gradients, values)
+
+
 @dataclass
 class Backward:
     """The backward half of one compiled graph: compiled at its first call, in the contexts that the forward was compiled in.
@@ -232,6 +249,7 @@ class Backward:
     """The same, for tangents that compiled code does not know (tensor subclasses)."""
     again: Again
     """For gradients that are to be differentiated themselves."""
+    noted: Noted | None = None
     _context: contextvars.Context = field(default_factory=contextvars.copy_context)
     _lock: threading.RLock = field(default_factory=threading.RLock)
     _whole: Run | None = None
@@ -257,9 +275,12 @@ class Backward:
                 tangents[n] = laid_out(tangent.resolve_conj().resolve_neg(), size, stride)
         run = self._foreign() if is_foreign else self._whole or self._compiled()
         variant = self._variant(run, tangents, is_foreign) if is_absent else None
+        names = () if self.noted is None else self._names(tangents, fills=variant is not None and variant.fills)
         if variant is not None:
             run = variant.run
             tangents[:] = self._filled(tangents, wanted) if variant.fills else [t for t in tangents if t is not None]
+        if self.noted is not None and ctx.mark is not None:
+            run = self.noted.telling(ctx.mark, run, names)
         values += tangents
         tangents.clear()
         self._let_go(ctx)
@@ -271,6 +292,15 @@ class Backward:
         if variant is None or not variant.nothing:
             return found
         return [None if nothing else g for g, nothing in zip(found, variant.nothing, strict=True)]
+
+    def interpreted(self) -> Backward:
+        """The same through ATen, with nothing compiled yet."""
+        return Backward(self.graph, self.crossing, self.interpret, self.interpret, self.again)
+
+    def _names(self, tangents: Sequence[Any], *, fills: bool) -> Sequence[str]:
+        """What the values are called that the graph is given; tangents that are absent are left out unless they are filled in."""
+        absent = {n for n, t in zip(self.crossing.tangents, tangents, strict=True) if t is None and not fills}
+        return [n.name for n in self.graph.graph.nodes if n.op == "placeholder" and n.name not in absent]
 
     def _once(self, ctx: Any, values: list[Any], tangents: list[Any], layouts: Sequence[Layout]) -> Sequence[Any]:
         """The gradients where autograd looks on (``create_graph``); what cannot be differentiated once more says so when it is tried."""

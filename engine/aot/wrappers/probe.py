@@ -1,10 +1,11 @@
-"""Notes what small tensors hold where a call passes from one layer to the next, for sessions that record every step."""
+"""Notes what small tensors hold where a call passes from one layer to the next, for sessions that record every step, or when asked."""
 
 from __future__ import annotations
 
 import contextlib
+import weakref
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -12,6 +13,7 @@ from torch.utils._python_dispatch import _disable_current_modes
 
 from engine.ir.context import current_session
 from engine.records.aot import Moment, Passage
+from engine.records.session import Session
 
 Run = Callable[..., Any]
 Tell = Callable[[str, str, Sequence[str], Sequence[Any]], None]
@@ -31,35 +33,76 @@ def probe_for(compilation: str) -> Probe | None:
     return Probe(compilation) if session is not None and session.level == "steps" else None
 
 
-class Probe:
-    """What is noted of the calls of one compilation. Where no session records steps any more, calls pass without a note."""
+@dataclass(eq=False)
+class Mark:
+    """What an autograd node keeps of a call that was noted: where its backward is noted as well."""
 
-    def __init__(self, compilation: str) -> None:
+    session: weakref.ref[Session]
+    number: int = -1
+    """The place of the call's passage among those of its compilation; -1 while it is not kept."""
+
+
+class Probe:
+    """What is noted of the calls of one compilation. Where no session records steps any more, calls pass without a note.
+
+    With ``session`` the calls are noted for that one, whatever records; ``how`` says then what they are.
+    """
+
+    def __init__(self, compilation: str, session: Session | None = None, how: str = "") -> None:
         self._compilation = compilation
+        self._session = session
+        self._how = how
         self._kept = 0
         self._open: list[Moment] | None = None
+        self._mark: Mark | None = None
+
+    def _wanted(self) -> Session | None:
+        """The session that a call is to be noted for."""
+        session = self._session or current_session()
+        if session is None or self._open is not None or self._kept >= MOST_PASSAGES:
+            return None
+        return session if self._session is not None or session.level == "steps" else None
 
     def call(self, run: Run, names: Sequence[str]) -> Run:
         """The whole call, from what it is given to what it returns; ``names`` are those of its inputs."""
 
         def call(*args: Any) -> Any:
-            session = current_session()
-            if session is None or session.level != "steps" or self._kept >= MOST_PASSAGES or self._open is not None:
+            session = self._wanted()
+            if session is None:
                 return run(*args)
-            self._open = []
+            self._open, mark = [], Mark(weakref.ref(session))
+            self._mark = mark
             try:
                 self.tell("call", "in", names, args)
                 results = run(*args)
                 self.tell("call", "out", (*_numbered("output", results), *names), (*results, *args))
-                passage = Passage(tuple(self._open))
+                passage = Passage(tuple(self._open), self._how)
             finally:
-                self._open = None
+                self._open = self._mark = None
             with contextlib.suppress(KeyError):  # the session began after this was compiled
+                mark.number = len(session.compilation(self._compilation).passages)
                 session.amend(self._compilation, lambda c: replace(c, passages=(*c.passages, passage)))
                 self._kept += 1
             return results
 
         return call
+
+    def mark(self) -> Mark | None:
+        """What an autograd node keeps of the call that is being noted; None where none is."""
+        return self._mark
+
+    def backward(self, mark: Mark, run: Run, given: Sequence[str], gradients: Sequence[str], values: list[Any]) -> Any:
+        """Run a backward of a call that was noted, and note what it is given and what it returns; only the first one of a call."""
+        session = mark.session()
+        if session is None or mark.number < 0:
+            return run(values)
+        before = _moment("backward", "in", given, values)
+        found = run(values)
+        moments, number = (before, _moment("backward", "out", gradients, found)), mark.number
+        mark.number = -1
+        with contextlib.suppress(KeyError, IndexError):
+            session.amend(self._compilation, lambda c: replace(c, passages=_with_backward(c.passages, number, moments)))
+        return found
 
     def passing(self, layer: str, run: Run, names: Sequence[str]) -> Run:
         """What ``layer`` hands to what lies inside of it, and what comes back to it."""
@@ -75,9 +118,19 @@ class Probe:
     def tell(self, layer: str, direction: str, names: Sequence[str], values: Sequence[Any]) -> None:
         """Note the values at one point of the call that is being noted."""
         if self._open is not None:
-            pairs = list(zip(names, values, strict=False))
-            told = tuple((name, contents(value)) for name, value in pairs[:MOST_VALUES])
-            self._open.append(Moment(layer, direction, told, len(pairs) - len(told)))
+            self._open.append(_moment(layer, direction, names, values))
+
+
+def _moment(layer: str, direction: str, names: Sequence[str], values: Sequence[Any]) -> Moment:
+    pairs = list(zip(names, values, strict=False))
+    told = tuple((name, contents(value)) for name, value in pairs[:MOST_VALUES])
+    return Moment(layer, direction, told, len(pairs) - len(told))
+
+
+def _with_backward(passages: tuple[Passage, ...], number: int, moments: tuple[Moment, ...]) -> tuple[Passage, ...]:
+    """The passages with these moments last in one of them."""
+    found = passages[number]
+    return (*passages[:number], replace(found, moments=(*found.moments, *moments)), *passages[number + 1 :])
 
 
 def _numbered(word: str, values: Any) -> list[str]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 import torch.fx
@@ -71,6 +71,10 @@ class Onion:
                 run = wrapper.post_compile(change, inside)
         return run if probe is None else probe.call(run, names)
 
+    def without_values(self) -> Onion:
+        """The same without the values of the call that it was made for, for who keeps it beyond that."""
+        return Onion(_emptied(self.call), tuple((w, c and replace(c, call=_emptied(c.call))) for w, c in self.changes))
+
     def has(self, wrapper: Wrapper) -> bool:
         """Whether this wrapper has something to do."""
         return any(w is wrapper and c is not None for w, c in self.changes)
@@ -82,6 +86,10 @@ class Onion:
     def records(self) -> tuple[WrapperRecord, ...]:
         """What each wrapper did, outermost first."""
         return tuple(WrapperRecord(w.NAME, () if c is None else c.actions) for w, c in self.changes)
+
+
+def _emptied(call: Call) -> Call:
+    return replace(call, inputs=tuple(replace(i, real=None) for i in call.inputs))
 
 
 def peel(wrappers: Sequence[Wrapper], call: Call) -> Onion:

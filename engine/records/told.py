@@ -1,0 +1,244 @@
+"""A session by stage: what each of its views shows, as text to print and as plain values."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any
+
+from engine.records.base import to_plain
+from engine.records.bytecode import Instruction, Span
+from engine.records.graph import GraphRecord
+
+if TYPE_CHECKING:
+    from engine.records.session import CompilationRecord, Session
+
+Lines = Iterator[str]
+WIDEST = 160
+"""Characters of one line of text; the rest is cut."""
+
+
+class Told:
+    """One stage of a session. ``print`` it, or take ``to_dict()``: by compilation id, and under "session" what belongs to none."""
+
+    def __init__(self, session: Session, stage: str) -> None:
+        self._session = session
+        self._stage = stage
+
+    def __repr__(self) -> str:
+        text = "\n".join(_flat(line) for line in _WHOLE[self._stage](self._session))
+        return text or f"Nothing was recorded of this stage: {self._stage}."
+
+    def to_dict(self) -> dict[str, Any]:
+        """The records of this stage as JSON-able values."""
+        of_one, of_all = _FIELDS[self._stage]
+        told: dict[str, Any] = {
+            c.id: {name: to_plain(getattr(c, name)) for name in of_one} for c in self._session.compilations
+        }
+        if self._stage in ("bytecode", "trace"):
+            for c in self._session.compilations:
+                told[c.id] = _halved(told[c.id]["trace"], is_bytecode=self._stage == "bytecode")
+        return told | {"session": {name: to_plain(getattr(self._session, name)) for name in of_all}}
+
+
+_FIELDS: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
+    "bytecode": (("trace",), ("files",)),
+    "trace": (("trace",), ("skipped", "frames")),
+    "guards": (("guards", "cause"), ("calls",)),
+    "graph": (("graphs",), ()),
+    "aot": (("aot", "passages"), ()),
+    "autograd": ((), ("backwards", "backward_calls")),
+    "lowering": (("lowering", "backward"), ()),
+    "kernels": (("kernels",), ("target",)),
+    "runtime": (("timings", "failures"), ("calls", "skipped", "failures", "notes", "seconds")),
+}
+"""By stage: fields of a compilation, and of the session."""
+BYTECODE = ("instructions", "rewritten")
+
+
+def _halved(trace: dict[str, Any] | None, *, is_bytecode: bool) -> dict[str, Any]:
+    """The instructions of a trace, or all else of it."""
+    return {name: value for name, value in (trace or {}).items() if (name in BYTECODE) is is_bytecode}
+
+
+def _flat(line: str) -> str:
+    """One line, without what a terminal would take as a command."""
+    clean = "".join(c if c.isprintable() else " " if c == "\t" else "�" for c in line)
+    return clean if len(clean) <= WIDEST else clean[: WIDEST - 1] + "…"
+
+
+def _place(session: Session, span: Span | None) -> str:
+    """``line 4 of model.py``; empty where nothing is known."""
+    if span is None:
+        return ""
+    name = next((f.name for f in session.files if f.id == span.file), span.file.replace("\\", "/").rpartition("/")[2])
+    return f"line {span.line} of {name}"
+
+
+def _name(session: Session, compilation: CompilationRecord) -> str:
+    frame = next((f for f in session.frames if f.id == compilation.frame), None)
+    return f"{frame.name if frame else compilation.frame}, entry {compilation.id}"
+
+
+def _each(one: Callable[[Session, CompilationRecord], Lines]) -> Callable[[Session], Lines]:
+    """Lines of every compilation that has any, below its name."""
+
+    def told(session: Session) -> Lines:
+        for compilation in session.compilations:
+            lines = list(one(session, compilation))
+            if lines:
+                yield f"{_name(session, compilation)}:"
+                yield from (f"  {line}" for line in lines)
+
+    return told
+
+
+def _bytecode(session: Session, compilation: CompilationRecord) -> Lines:
+    if compilation.trace is None:
+        return
+    for title, code in (("as written", compilation.trace.instructions), ("as it runs", compilation.trace.rewritten)):
+        if code:
+            yield f"{title}:"
+            yield from _instructions(code)
+
+
+def _instructions(code: tuple[Instruction, ...]) -> Lines:
+    line = -1
+    for op in code:
+        now = op.span.line if op.span else -1
+        number = "" if now == line or now < 0 else str(now)
+        line = now
+        yield f"  {number:>5} {op.offset:>5} {op.opname:<24} {op.argument}".rstrip()
+
+
+def _trace(session: Session, compilation: CompilationRecord) -> Lines:
+    trace = compilation.trace
+    yield f"compiled because: {compilation.cause}"
+    if trace is None:
+        return
+    for call in trace.inlined:
+        at = _place(session, call.caller)
+        yield f"inlined {call.name}" + (f", called at {at}" if at else "")
+    for found in trace.breaks:
+        at = _place(session, found.span)
+        yield f"{'left to Python' if found.skipped else 'break'}{f' at {at}' if at else ''}: {found.title}: {found.what}"
+        yield from (f"  {remedy}" for remedy in found.remedies)
+    yield from (f"given up before at {_place(session, a.span) or 'an unknown line'}: {a.what}" for a in trace.attempts)
+    yield from (f"after the graph: {effect}" for effect in trace.effects)
+    yield from (symbol.constraint for symbol in trace.symbols)
+    for step in trace.steps:
+        made = ", ".join((*step.nodes, *step.effects, *([step.event] if step.event else [])))
+        line = step.span.line if step.span else ""
+        yield f"{step.index + 1:>6} {'  ' * step.depth}{line:>5} {step.opname} {step.argument}{f'  -> {made}' if made else ''}"
+
+
+def _guards(session: Session, compilation: CompilationRecord) -> Lines:
+    for number, guard in enumerate(compilation.guards.guards if compilation.guards else (), 1):
+        at = _place(session, guard.span)
+        yield f"{number}. {guard.origin} {guard.kind}: {guard.expected}{f'  ({at})' if at else ''}"
+    for call in session.calls:
+        for refusal in call.rejections:
+            if refusal.entry == compilation.id:
+                yield f"refused call {call.index + 1}: {refusal.sentence}"
+
+
+def _graph(session: Session, compilation: CompilationRecord) -> Lines:
+    for graph in compilation.graphs:
+        yield from graph_lines(graph)
+
+
+def graph_lines(graph: GraphRecord) -> Lines:
+    """A graph as its program, with types."""
+    yield f"{graph.title or graph.stage}:"
+    if not graph.nodes:
+        yield from (f"  {line}" for line in graph.text.splitlines())
+    for node in graph.nodes:
+        kind = f"  # {node.dtype}[{', '.join(node.shape or ())}]" if node.dtype else ""
+        yield f"  {node.text}{kind}"
+
+
+def _aot(session: Session, compilation: CompilationRecord) -> Lines:
+    aot = compilation.aot
+    if aot is None:
+        return
+    yield f"mode: {aot.mode}{f' ({aot.note})' if aot.note else ''}"
+    yield from (f"{v.role} {v.name}: {', '.join(v.facts)}" for v in aot.values if v.facts)
+    for wrapper in aot.wrappers:
+        yield from (f"{wrapper.name}: {a.argument} {a.action}, because {a.why}" for a in wrapper.actions)
+    if aot.partition is not None:
+        yield f"between forward and backward: {aot.partition.saved_bytes:,} bytes saved ({aot.partition.method})"
+        yield from (f"  {v.name} {v.action}, {v.bytes:,} bytes: {v.reason}" for v in aot.partition.values)
+    for number, passage in enumerate(compilation.passages, 1):
+        yield f"call {number}{f', made again on {passage.how}' if passage.how else ''}:"
+        for moment in passage.moments:
+            yield f"  {moment.layer}, {moment.direction}:"
+            yield from (f"    {name} = {text}" for name, text in moment.values)
+
+
+def _autograd(session: Session) -> Lines:
+    for found in session.backwards:
+        yield f"capture {found.id}, {len(found.nodes)} nodes of autograd: {found.cause.sentence}"
+        yield from (f"  {detail}" for detail in found.cause.details)
+        yield from (
+            f"  {n.position:>4} {n.name}{f'  ({chr(44).join(n.hooks)})' if n.hooks else ''}" for n in found.nodes
+        )
+        for graph in found.graphs:
+            yield from (f"  {line}" for line in graph_lines(graph))
+    for call in session.backward_calls:
+        yield f"backward {call.index + 1}: {call.outcome} {call.backward}{f', {call.reason}' if call.reason else ''}".rstrip()
+
+
+def _lowering(session: Session, compilation: CompilationRecord) -> Lines:
+    for title, found in (("call", compilation.lowering), ("backward", compilation.backward)):
+        if found is None:
+            continue
+        yield f"{title}, for {found.target}: {found.error or f'{found.lowered} of {found.total} operations became loops'}"
+        for d in found.decisions:
+            names = " + ".join(", ".join(n.rpartition(":")[2] for n in side) for side in (d.first, d.second) if side)
+            yield f"  {'fused' if d.fused else 'not fused'} {names}: {d.reason}"
+        yield from (f"  {e.op} stays an ATen call: {e.reason}" for e in found.externs)
+        yield from (
+            f"  {c.taken} for {', '.join(n.rpartition(':')[2] for n in c.nodes)}: {c.reason}" for c in found.choices
+        )
+
+
+def _kernels(session: Session, compilation: CompilationRecord) -> Lines:
+    for kernel in {k.id: k for k in compilation.kernels}.values():
+        yield f"{kernel.id} {kernel.name}, grid {kernel.grid}, computes {', '.join(n.rpartition(':')[2] for n in kernel.fused_nodes)}"
+        yield from (f"    {line}" for line in kernel.text.splitlines())
+        for made in kernel.targets:
+            used = made.resources
+            lines = ", ".join(f"{listing.stage} {len(listing.text.splitlines())} lines" for listing in made.listings)
+            registers = (
+                f", {used.registers} registers, {used.spills} spilled" if used and used.registers is not None else ""
+            )
+            yield f"  {made.target}: {made.error or lines}{registers}"
+        if kernel.verify is not None:
+            yield f"  checked in {kernel.verify.where}: {kernel.verify.outcome} {kernel.verify.note}".rstrip()
+
+
+def _runtime(session: Session) -> Lines:
+    names = {f.id: f.name for f in session.frames}
+    for call in session.calls:
+        inputs = ", ".join(f"{k} {v}" for k, v in (call.inputs or {}).items())
+        yield f"call {call.index + 1} of {names.get(call.frame, call.frame)}: {call.outcome} {call.entry}  {inputs}".rstrip()
+    for compilation in session.compilations:
+        stages = ", ".join(f"{t.stage} {t.seconds:.3f} s" for t in compilation.timings)
+        if stages:
+            yield f"{_name(session, compilation)}: {stages}"
+        yield from (f"  failure of ours: {f.sentence} Instead: {f.fallback}" for f in compilation.failures)
+    yield from (f"not compiled: {s.name}: {s.reason} {s.remedy}".rstrip() for s in session.skipped)
+    yield from session.notes
+
+
+_WHOLE: dict[str, Callable[[Session], Lines]] = {
+    "bytecode": _each(_bytecode),
+    "trace": _each(_trace),
+    "guards": _each(_guards),
+    "graph": _each(_graph),
+    "aot": _each(_aot),
+    "autograd": _autograd,
+    "lowering": _each(_lowering),
+    "kernels": _each(_kernels),
+    "runtime": _runtime,
+}
+STAGES = tuple(_WHOLE)

@@ -1,0 +1,162 @@
+"""What tensors hold in the layers around a graph, asked for after a plain recording: the call is made again, on copies, without the user's code."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+
+import engine
+from engine.errors import BadArgument
+from engine.records.aot import Passage
+from engine.records.session import Session
+
+
+def noted(session: Session) -> Passage:
+    """The last passage of the first compilation, once it was asked for."""
+    first = session.compilations[0].id
+    engine.note_contents(session, first)
+    return session.compilation(first).passages[-1]
+
+
+def recorded(f: Any, *args: Any, **options: Any) -> Session:
+    """A session of one call."""
+    engine.reset()
+    with engine.record() as session:
+        engine.compile(f, **{"backend": "aot_eager", **options})(*args)
+    return session
+
+
+def at(passage: Passage, layer: str, direction: str) -> dict[str, str]:
+    """What was noted at one point of the way."""
+    return next(dict(m.values) for m in passage.moments if (m.layer, m.direction) == (layer, direction))
+
+
+def doubled(x: torch.Tensor) -> torch.Tensor:
+    """Writes to its input and returns a view of it."""
+    x.mul_(2)
+    return x[:1]
+
+
+@pytest.mark.parametrize("backend", ["aot_eager", "triton"])
+def test_contents_are_noted_after_a_plain_run(backend: str) -> None:
+    """The layers are those of the user's call, the numbers those that its tensors hold now, and the tensors stay as they are."""
+    x = torch.tensor([1.0, 3.0])
+    session = recorded(doubled, x, backend=backend)
+    passage = noted(session)
+    assert "as that is now" in passage.how
+    assert at(passage, "call", "in")["x"] == "[2, 6]"
+    assert at(passage, "input mutation", "out")["x"] == "[4, 12]"
+    assert at(passage, "call", "out")["output 0"] == "[4]"
+    assert x.tolist() == [2, 6]
+
+
+def test_the_backward_half_is_noted_too() -> None:
+    """What the forward saved and the gradients of ones; the user's own gradients, hooks and random numbers see nothing of it."""
+    seen: list[Any] = []
+    w = torch.tensor([2.0, 4.0], requires_grad=True)
+    w.register_hook(seen.append)
+    x = torch.tensor([1.0, 3.0])
+    session = recorded(lambda x, w: (x * w).sin().sum(), x, w)
+    kernels = session.compilations[0].kernels
+    state = torch.get_rng_state()
+    passage = noted(session)
+    assert [(m.layer, m.direction) for m in passage.moments[-2:]] == [("backward", "in"), ("backward", "out")]
+    assert at(passage, "backward", "out") == {"gradient of w": "[-0.4161, 2.532]"}
+    assert "1" in at(passage, "backward", "in").values()
+    assert (seen, w.grad) == ([], None)
+    assert torch.equal(state, torch.get_rng_state())
+    assert session.compilations[0].kernels == kernels
+
+
+def test_with_steps_the_users_own_backward_is_noted() -> None:
+    """Its tangents are the real ones; a second backward of the same graph is not noted again."""
+    engine.reset()
+    w = torch.tensor([2.0, 4.0], requires_grad=True)
+    with engine.record(level="steps") as session:
+        out = engine.compile(lambda w: w * w, backend="aot_eager")(w)
+        for _ in range(2):
+            out.backward(torch.tensor([1.0, 10.0]), retain_graph=True)
+    (passage,) = session.compilations[0].passages
+    assert passage.how == ""
+    assert at(passage, "backward", "out") == {"gradient of w": "[4, 80]"}
+    assert sum(m.layer == "backward" for m in passage.moments) == 2
+    assert w.grad is not None
+    assert w.grad.tolist() == [8, 160]
+
+
+def test_fresh_numbers_stand_for_what_is_gone() -> None:
+    """No tensor is kept alive for this, and the passage says so."""
+    session = recorded(lambda x, y: x + y, torch.ones(3), torch.arange(3))
+    passage = noted(session)
+    assert "fresh numbers" in passage.how
+    assert at(passage, "call", "in")["y"] == "[0, 0, 0]"
+
+
+def test_tensors_that_share_memory_are_copied_together() -> None:
+    """A write through one of them shows in the other."""
+    base = torch.zeros(4)
+    session = recorded(lambda a, b: a.add_(1) + b, base[:2], base[:3][:2])
+    keep = base[:2], base[:3][:2]
+    passage = noted(session)
+    assert keep is not None
+    assert base.tolist() == [1, 1, 0, 0]
+    assert passage.moments[-1].layer == "call"
+
+
+def test_what_was_computed_may_be_written_to() -> None:
+    """An input that is no leaf of autograd is none in the copy either."""
+    leaf = torch.ones(2, requires_grad=True)
+    x = leaf * 3
+    session = recorded(lambda x: x.mul_(2).sum(), x)
+    passage = noted(session)
+    assert passage.moments[-1].layer == "backward"
+    assert leaf.grad is None
+
+
+def test_sizes_that_are_symbols_are_handed_over() -> None:
+    """The entry with symbols runs for the sizes that it was compiled for."""
+    engine.reset()
+    compiled = engine.compile(lambda x: x * x.size(0), backend="aot_eager", dynamic=True)
+    x = torch.ones(3)
+    with engine.record() as session:
+        compiled(x)
+    assert at(noted(session), "call", "out")["output 0"] == "[3, 3, 3]"
+
+
+def test_what_cannot_be_made_again_says_why() -> None:
+    """A loaded session, a graph that runs as traced, an entry that is not there, effects that must not happen twice."""
+    session = recorded(lambda x: x + 1, torch.ones(2))
+    loaded = Session.from_data(session.data())
+    with pytest.raises(BadArgument, match="loaded"):
+        engine.note_contents(loaded, loaded.compilations[0].id)
+    with pytest.raises(BadArgument, match="loaded"):
+        engine.note_contents(session, "nowhere")
+    eager = recorded(lambda x: x + 1, torch.ones(2), backend="eager")
+    with pytest.raises(BadArgument, match="cannot be made again"):
+        engine.note_contents(eager, eager.compilations[0].id)
+
+
+def test_a_call_that_fails_is_told_and_leaves_nothing() -> None:
+    """Zeros or present values may be what the graph refuses: a sentence says so."""
+    i = torch.tensor([2])
+    session = recorded(lambda x, i: x[i] + 1, torch.ones(3), i)
+    i.fill_(7)
+    with pytest.raises(BadArgument, match="raised IndexError"):
+        engine.note_contents(session, session.compilations[0].id)
+    assert session.compilations[0].passages == ()
+
+
+def test_a_session_keeps_no_tensor_alive_for_it() -> None:
+    """Once the user lets go of an input it is freed, although its contents could have been asked for."""
+    import gc
+    import weakref
+
+    x = torch.ones(3)
+    session = recorded(lambda x: x + 1, x)
+    gone = weakref.ref(x)
+    del x
+    gc.collect()
+    assert gone() is None
+    assert session.compilations
