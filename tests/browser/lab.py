@@ -1,4 +1,4 @@
-"""A JupyterLab server of its own for one test: no setting, token or history of the user's, nothing fetched from the network."""
+"""A JupyterLab or Notebook 7 server of its own for one test: no setting, token or history of the user's, nothing fetched from the network."""
 
 from __future__ import annotations
 
@@ -28,10 +28,18 @@ QUIET = {
 """No news from the network, nothing written while a test looks, and cells outside the window stay on the page."""
 
 
-class Lab:
-    """Serves ``folder`` until ``close``; kernels find this repository first."""
+PLACES = {
+    "jupyterlab": ("LabApp", "lab/tree/{}?token={}&reset"),
+    "notebook": ("JupyterNotebookApp", "notebooks/{}?token={}"),
+}
+"""By front end: the class that is configured, and where it opens a notebook."""
 
-    def __init__(self, folder: pathlib.Path) -> None:
+
+class Lab:
+    """Serves ``folder`` until ``close``, in the front end called ``app``; kernels find this repository first."""
+
+    def __init__(self, folder: pathlib.Path, app: str = "jupyterlab") -> None:
+        configured, self._place = PLACES[app]
         self.home = pathlib.Path(tempfile.mkdtemp(prefix="lab-"))
         self.port = _free_port()
         self.token = secrets.token_hex(8)
@@ -41,10 +49,10 @@ class Lab:
         self._log = (self.home / "server.log").open("w")
         self._process = subprocess.Popen(
             [
-                *(sys.executable, "-m", "jupyterlab", "--no-browser", "--allow-root", "--ip=127.0.0.1"),
+                *(sys.executable, "-m", app, "--no-browser", "--allow-root", "--ip=127.0.0.1"),
                 *(f"--port={self.port}", "--ServerApp.port_retries=0", f"--IdentityProvider.token={self.token}"),
                 # The page then has window.jupyterapp, the one sure way to know that the kernel is connected.
-                *(f"--ServerApp.root_dir={folder}", "--LabApp.expose_app_in_browser=True"),
+                *(f"--ServerApp.root_dir={folder}", f"--{configured}.expose_app_in_browser=True"),
             ],
             env=self._environment(),
             stdout=self._log,
@@ -77,7 +85,7 @@ class Lab:
 
     def url(self, notebook: str) -> str:
         """Where a notebook opens, in a fresh workspace."""
-        return f"http://127.0.0.1:{self.port}/lab/tree/{notebook}?token={self.token}&reset"
+        return f"http://127.0.0.1:{self.port}/{self._place.format(notebook, self.token)}"
 
     def close(self) -> None:
         """Stop the server with its kernels."""

@@ -11,6 +11,7 @@ import pytest
 
 from notebook_ext.views.explorer import first_parts, overview, part
 from notebook_ext.widgets.assets import LATER, first_text, later_text, style_text
+from tests.browser.test_explorer import CONTRAST
 from tests.notebook_ext.sessions import verified_session
 
 pytestmark = pytest.mark.browser
@@ -114,6 +115,32 @@ def test_two_views_of_one_model_do_not_follow_each_other(host: Any) -> None:
     host.locator('#a .tabs [data-view="recompiles"]').click()
     host.wait_for_function("() => host.saved > 0")
     assert host.locator("#b .say").inner_text() == told
+
+
+HOSTS = {
+    "VS Code, dark": ("document.body.classList.add('vscode-dark')", "--vscode-editor-background:#1f1f1f;--vscode-editor-foreground:#ccc"),
+    "VS Code, light": ("document.body.classList.add('vscode-light')", "--vscode-editor-background:#fff;--vscode-editor-foreground:#3b3b3b"),
+    "Colab, dark": ("document.documentElement.setAttribute('theme', 'dark')", "--colab-primary-surface-color:#383838;--colab-primary-text-color:#e3e3e3"),
+    "no host known": ("0", ""),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", HOSTS)
+def test_the_colours_of_other_hosts_are_readable(host: Any, name: str) -> None:
+    """VS Code names its theme by a class of the body, Colab by an attribute of the page, and neither has Jupyter's colours: contrast holds in each."""
+    script, colours = HOSTS[name]
+    host.evaluate(script)
+    host.evaluate(
+        "(colours) => { document.body.style.cssText = colours + ';background:var(--vscode-editor-background,var(--colab-primary-surface-color,#fff))'; }",
+        colours,
+    )
+    host.evaluate("async () => { window.dispose = await show('a'); }")
+    for view in ("linked", "guards", "kernels", "onion"):
+        host.locator(f'#a .tabs [data-view="{view}"]').click()
+        host.wait_for_selector(f"#a .panel > .{view}")
+        assert host.evaluate(CONTRAST.replace(".lm *", "#a .lm *")) == []
+    dark = host.evaluate("getComputedStyle(document.querySelector('#a .lm .wid')).backgroundColor")
+    assert (sum(map(int, dark[4:-1].split(",")[:3])) < 300) is name.endswith("dark")
 
 
 def test_a_host_without_a_kernel_is_told_of(host: Any) -> None:

@@ -38,6 +38,37 @@ time.sleep(20)
 ]
 
 
+TUNED = """
+%%compile --backend tuned
+def scaled(x):
+    return x * 0.5
+scaled(torch.ones(2, 4)).sum()
+"""
+
+TUNING = """
+%load_ext notebook_ext
+import time, torch, engine
+from engine.ir.context import current_session
+from engine import afterwards
+from engine.runtime.launch import in_interpreter
+from engine.runtime.autotune import Tuner
+from engine.ir.tuning import Question
+from tests.engine.runtime.test_autotune import turned, way
+
+def slow_clock(work):  # stands for a GPU's: each measurement takes its time
+    work()
+    time.sleep(0.6)
+    return 1e-5
+
+def tuned(graph, inputs):
+    session = current_session()
+    tuner = Tuner("a card", slow_clock, in_interpreter, told=session.set_stage, stop=afterwards.stopped(session))
+    question = Question("aten:0/0:mm", (way("vendor"), *(way(f"template {n}", turned) for n in range(5))))
+    print(tuner.choose(question).reason)
+    return graph.forward
+engine.register_backend("tuned", tuned)
+"""
+
 BUSY = [
     """
 %load_ext notebook_ext
@@ -52,6 +83,22 @@ engine.register_backend("slow", slow)
 def scaled(x):
     return x * 0.5
 scaled(torch.ones(2, 4)).sum()
+""",
+]
+
+
+ONION = [
+    """
+%load_ext notebook_ext
+import torch
+x = torch.tensor([1.0, 3.0])
+w = torch.tensor([2.0, 4.0], requires_grad=True)
+""",
+    """
+%%compile --backend aot_eager
+def scaled(x, w):
+    return (x * w).sum()
+scaled(x, w);
 """,
 ]
 
@@ -84,6 +131,8 @@ def lab(chromium: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lab
     write_notebook(folder / "made.ipynb", CELLS)
     write_notebook(folder / "restarted.ipynb", CELLS[:1])
     write_notebook(folder / "busy.ipynb", BUSY)
+    write_notebook(folder / "tuned.ipynb", [TUNING, TUNED])
+    write_notebook(folder / "onion.ipynb", ONION)
     (folder / "trace.log").write_bytes(traced()[1])
     write_notebook(folder / "log.ipynb", ["%load_ext notebook_ext", "%explore trace.log"])
     started = Lab(folder)
@@ -91,10 +140,21 @@ def lab(chromium: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lab
     started.close()
 
 
-def test_the_widget_works_in_jupyterlab(lab: Lab, tab: Callable[..., Any]) -> None:
-    """A click lights up PTX; keys stay in the widget until Escape gives them back; parts come from the kernel; contrast holds in JupyterLab's own colours."""
+@pytest.fixture(scope="module")
+def notebook(chromium: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lab]:
+    """Notebook 7, with one notebook."""
+    folder = tmp_path_factory.mktemp("notebook7")
+    write_notebook(folder / "made.ipynb", CELLS)
+    started = Lab(folder, "notebook")
+    yield started
+    started.close()
+
+
+@pytest.mark.parametrize("front_end", ["lab", "notebook"])
+def test_the_widget_works_in_jupyter(request: pytest.FixtureRequest, tab: Callable[..., Any], front_end: str) -> None:
+    """A click lights up PTX; keys stay in the widget until Escape gives them back; parts come from the kernel; contrast holds in the front end's own colours."""
     page = tab(1400).page
-    open_notebook(page, lab, "made.ipynb")
+    open_notebook(page, request.getfixturevalue(front_end), "made.ipynb")
     run_cell(page, 0)
     page.wait_for_selector(".lm .say", timeout=60_000)
     click_line(page, "source", 11)
@@ -110,7 +170,7 @@ def test_the_widget_works_in_jupyterlab(lab: Lab, tab: Callable[..., Any]) -> No
     for name in ("JupyterLab Light", "JupyterLab Dark"):
         set_theme(page, name)
         page.locator(".lm").scroll_into_view_if_needed()
-        keep(page, f"lab-{name[11:].lower()}")
+        keep(page, f"{front_end}-{name[11:].lower()}")
         assert page.evaluate(CONTRAST) == []
     page.locator('.lm .tabs [data-view="guards"]').click()
     page.wait_for_function("document.querySelector('.lm .say').textContent.startsWith('Guard 7')")
@@ -179,6 +239,48 @@ def test_a_widget_outlives_its_kernel(lab: Lab, tab: Callable[..., Any]) -> None
     page.wait_for_function("!document.querySelector('.lm .say').textContent.includes('restarted')", timeout=30_000)
     page.locator('.lm .tabs [data-view="recompiles"]').click()
     page.wait_for_selector(".lm .panel .recompiles", timeout=20_000)
+    assert errors_in(page) == []
+
+
+@pytest.mark.parametrize("stops", [False, True])
+def test_measuring_ways_is_followed_and_stopped(lab: Lab, tab: Callable[..., Any], stops: bool) -> None:
+    """While the autotuner measures, the cell says how many ways to compute what; Cancel ends the measuring, and the cell's result still comes."""
+    page = tab(1400).page
+    open_notebook(page, lab, "tuned.ipynb")
+    run_cell(page, 0)
+    wait_until_ready(page, 60)
+    run_cell(page, 1)
+    page.wait_for_function(
+        "document.body.innerText.includes('question 1, measuring 6 ways to compute mm on the GPU')", timeout=60_000
+    )
+    keep(page, f"tuning-{stops}")
+    if stops:
+        page.locator("button", has_text="Cancel").click()
+    page.wait_for_selector(".lm .say", timeout=90_000)
+    wait_until_ready(page, 60)
+    told = page.locator(".jp-OutputArea").nth(1).inner_text()
+    assert "tensor(4.)" in told
+    assert ("Measured on a card" in told) is not stops
+    assert ("Cancelled" in told) is stops
+    assert page.locator("text=measuring 6 ways").count() == 0
+
+
+def test_contents_are_noted_in_a_live_notebook(lab: Lab, tab: Callable[..., Any]) -> None:
+    """After a plain run the onion's c makes the call again: contents on the way in, and those of the backward, come from the kernel."""
+    page = tab(1400).page
+    open_notebook(page, lab, "onion.ipynb")
+    run_all(page, 90)
+    page.wait_for_selector(".lm .say", timeout=60_000)
+    page.locator('.lm .tabs [data-view="onion"]').click()
+    page.wait_for_selector(".lm .onion .ring.core")
+    page.locator(".lm").focus()
+    page.keyboard.press("c")
+    page.wait_for_selector(".lm .held", timeout=30_000)
+    assert "[1, 3]" in page.locator(".lm .held").inner_text()
+    page.keyboard.press("End")
+    assert "gradient of w" in page.locator(".lm .held").inner_text()
+    page.wait_for_function("document.querySelector('.lm .onion').innerText.includes('gradients flow from ones')")
+    keep(page, "onion-noted")
     assert errors_in(page) == []
 
 

@@ -11,6 +11,7 @@ import subprocess
 import sys
 import threading
 import time
+import types
 import weakref
 from collections import Counter
 from typing import Any
@@ -33,8 +34,7 @@ from notebook_ext.widgets.assets import (
     module_text,
     style_text,
 )
-from notebook_ext.widgets.explorer import Explorer
-from notebook_ext.widgets.explorer import view_of
+from notebook_ext.widgets.explorer import Explorer, view_of
 from notebook_ext.widgets.packed import write_page
 from tests.notebook_ext.sessions import head_compilation, head_session, hostile_session, verified_session
 
@@ -360,3 +360,15 @@ def test_names_of_all_modules_are_told_apart() -> None:
         )
     ]
     assert sorted(n for n, count in Counter(names).items() if count > 1) == []
+
+
+def test_colab_is_asked_for_its_manager_of_widgets(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Colab shows widgets of others only once that was allowed: making the explorer does it, and what is displayed says where the manager is."""
+    asked: list[bool] = []
+    output = types.ModuleType("google.colab.output")
+    output.__dict__["enable_custom_widget_manager"] = lambda: asked.append(True)
+    output.__dict__["_widgets"] = types.SimpleNamespace(_installed_url="the manager")
+    monkeypatch.setitem(sys.modules, "google.colab.output", output)
+    bundle = Explorer(head_session())._repr_mimebundle_()
+    assert asked == [True]
+    assert "the manager" in str(bundle)
