@@ -39,7 +39,7 @@ class KernelArg:
     """One parameter of a Triton kernel.
 
     ``kind``: "pointer" (``buffer`` names the program's buffer, ``written`` if the kernel stores to it), "size" (``value`` is an int or
-    a sympy expression), "constexpr" (``value`` is the compile-time constant). ``triton_type`` is the signature's word: ``*fp32``, ``i32``, ``constexpr``.
+    a sympy expression; of a fraction where the type is a float), "constexpr" (``value`` is the compile-time constant). ``triton_type`` is the signature's word: ``*fp32``, ``i32``, ``constexpr``.
     ``start``: what a written buffer must hold before the launch: what another buffer holds, or a number everywhere (None: anything).
     """
 

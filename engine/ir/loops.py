@@ -15,9 +15,23 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+import sympy
 import torch
 
-from engine.ir.index import ZERO, Index, Picked, Size, Var, flatten, is_below, is_nonnegative, lower, text_of, unflatten
+from engine.ir.index import (
+    ZERO,
+    Index,
+    Picked,
+    Size,
+    Var,
+    flatten,
+    is_below,
+    is_nonnegative,
+    lower,
+    plain,
+    text_of,
+    unflatten,
+)
 from engine.ir.kernel import Buffer
 
 X = "x"
@@ -52,10 +66,15 @@ COSTS = {
     "reduce": 2,
     "scan": 10,
     "common_divisor": 400,
+    "hurwitz": 400,
+    "chebyshev": 100,
+    "hermite": 100,
+    "legendre": 100,
+    "laguerre": 100,
     "rand": 60,
     "randint": 60,
 }
-FREE = frozenset(("constant", "index", "load", "store", "to", "bitcast", "check"))
+FREE = frozenset(("constant", "number", "index", "load", "store", "to", "bitcast", "check"))
 WRITES = frozenset(("store", "atomic_add"))
 
 
@@ -229,10 +248,22 @@ class Builder:
         return found
 
     def constant(self, value: Any, dtype: torch.dtype) -> Op:
-        """A constant of a computing dtype."""
+        """A constant of a computing dtype, or a number that follows from sizes."""
+        if isinstance(value, sympy.Expr) and not value.is_number:
+            return self.size(plain(value), dtype) if value.is_integer else self.number(value, dtype)
         dtype = compute_dtype(dtype)
         converted: Any = bool(value) if dtype == torch.bool else float(value) if dtype.is_floating_point else int(value)
         return self._write("constant", (), dtype, value=converted, space=NOTHING)
+
+    def number(self, value: sympy.Expr, dtype: torch.dtype) -> Op:
+        """A fraction that follows from sizes or is given: whoever launches the kernel computes it, as Python does.
+
+        Raises:
+            TypeError: values of the type are whole.
+        """
+        if not dtype.is_floating_point:
+            raise TypeError(f"{value} need not be whole, and {dtype} is")
+        return self._write("number", (), compute_dtype(dtype), value=value, space=NOTHING)
 
     def size(self, value: Size, dtype: torch.dtype) -> Op:
         """A size as a number, symbolic or not."""

@@ -172,6 +172,77 @@ def add_exponents(a, b):
     low = tl.where((a > b) | (a != a), b, a)
     return tl.where(top == low, top + 0.6931471805599453, top + tl.log(1.0 + tl.exp(low - top)))
 """,
+    "hurwitz": """
+@triton.jit
+def hurwitz(s, q):
+    # The sum of (q + k) ** -s for q above zero: ten terms, and the rest by Euler's and Maclaurin's formula
+    s = tl.zeros_like(q) + s
+    total = libdevice.pow(q, -s)
+    for _ in range(9):
+        q += 1.0
+        total += libdevice.pow(q, -s)
+    q += 1.0
+    last = libdevice.pow(q, -s)
+    part = last * s / q
+    total += last * (q / (s - 1.0) + 0.5) + part / 12.0
+    part *= (s + 1.0) * (s + 2.0) / (q * q)
+    total -= part / 720.0
+    part *= (s + 3.0) * (s + 4.0) / (q * q)
+    total += part / 30240.0
+    part *= (s + 5.0) * (s + 6.0) / (q * q)
+    total -= part / 1209600.0
+    part *= (s + 7.0) * (s + 8.0) / (q * q)
+    total += part / 47900160.0
+    part *= (s + 9.0) * (s + 10.0) / (q * q)
+    return total - part * (691.0 / 1307674368000.0)
+""",
+    "chebyshev": """
+@triton.jit
+def chebyshev(x, first, n):
+    # p(k + 1) = 2 x p(k) - p(k - 1) from 1 and the first, up to each element's n
+    before = tl.zeros_like(first) + 1.0
+    found = tl.where(n < 1, before, first)
+    for k in range(1, tl.max(n + tl.zeros((1,), tl.int64))):
+        first, before = 2.0 * x * first - before, first
+        found = tl.where(k < n, first, found)
+    return tl.where(n < 0, 0.0, found)
+""",
+    "hermite": """
+@triton.jit
+def hermite(first, step, n):
+    # p(k + 1) = first p(k) - step k p(k - 1) from 1 and the first, up to each element's n
+    before = tl.zeros_like(first) + 1.0
+    last = first
+    found = tl.where(n < 1, before, first)
+    for k in range(1, tl.max(n + tl.zeros((1,), tl.int64))):
+        last, before = first * last - step * k * before, last
+        found = tl.where(k < n, last, found)
+    return tl.where(n < 0, 0.0, found)
+""",
+    "legendre": """
+@triton.jit
+def legendre(x, n):
+    # (k + 1) p(k + 1) = (2 k + 1) x p(k) - k p(k - 1) from 1 and x, up to each element's n
+    before = tl.zeros_like(x) + 1.0
+    last = x
+    found = tl.where(n < 1, before, last)
+    for k in range(1, tl.max(n + tl.zeros((1,), tl.int64))):
+        last, before = ((2.0 * k + 1.0) * x * last - k * before) / (k + 1.0), last
+        found = tl.where(k < n, last, found)
+    return tl.where(n < 0, 0.0, found)
+""",
+    "laguerre": """
+@triton.jit
+def laguerre(x, n):
+    # (k + 1) p(k + 1) = (2 k + 1 - x) p(k) - k p(k - 1) from 1 and 1 - x, up to each element's n
+    before = tl.zeros_like(x) + 1.0
+    last = 1.0 - x
+    found = tl.where(n < 1, before, last)
+    for k in range(1, tl.max(n + tl.zeros((1,), tl.int64))):
+        last, before = ((2.0 * k + 1.0 - x) * last - k * before) / (k + 1.0), last
+        found = tl.where(k < n, last, found)
+    return tl.where(n < 0, 0.0, found)
+""",
     "common_divisor": """
 @triton.jit
 def common_divisor(a, b):
@@ -187,7 +258,7 @@ def common_divisor(a, b):
 """,
 }
 """Functions that Triton's portable language lacks, by the name that kernels call them by."""
-HELPERS_WITH_LIBDEVICE = frozenset(("tanh_of_half", "one_plus_erf", "sigmoid_of_half"))
+HELPERS_WITH_LIBDEVICE = frozenset(("tanh_of_half", "one_plus_erf", "sigmoid_of_half", "hurwitz"))
 
 
 def constant_text(value: bool | float, dtype: torch.dtype, *, typed: bool = False) -> str:
@@ -231,4 +302,4 @@ def is_infix(name: str) -> bool:
 
 def needs_libdevice(name: str) -> bool:
     """Whether an operation calls the target's own mathematical library."""
-    return FUNCTIONS.get(name, "").startswith("libdevice.")
+    return name in HELPERS_WITH_LIBDEVICE or FUNCTIONS.get(name, "").startswith("libdevice.")

@@ -92,6 +92,8 @@ class Printer:
         self.loads_kept: dict[int, str] = {}
         self.stores_pass = False
         self.sizes: dict[Size, str] = {}
+        self.numbers: dict[tuple[sympy.Expr, torch.dtype], str] = {}
+        """Names of the fractions that a kernel is given."""
         self.live = needs.live(kernel.ops)
         self.uses = needs.uses(self.live)
         self.online = sums_with_largest(self.live) if self.block.is_looped else {}
@@ -170,7 +172,9 @@ class Printer:
 
     def _size_args(self) -> list[KernelArg]:
         width = "i64" if self.kernel.is_wide else "i32"
-        return [KernelArg(name, "size", width, value=size) for size, name in self.sizes.items()]
+        sizes = [KernelArg(name, "size", width, value=size) for size, name in self.sizes.items()]
+        numbers = [KernelArg(n, "size", SIGNATURE[dtype], value=v) for (v, dtype), n in self.numbers.items()]
+        return [*sizes, *numbers]
 
     def _block_args(self) -> list[KernelArg]:
         if self.block.r_block == 0:
@@ -194,6 +198,12 @@ class Printer:
         if size not in self.sizes:
             self.sizes[size] = self.unique(identifier(wanted))
         return self.sizes[size]
+
+    def _number_name(self, op: Op) -> str:
+        key = (op.value, op.dtype)
+        if key not in self.numbers:
+            self.numbers[key] = self.unique("number")
+        return self.numbers[key]
 
     def _signature(self, args: tuple[KernelArg, ...]) -> str:
         parameters = [f"{a.name}: tl.constexpr" if a.kind == "constexpr" else a.name for a in args]
@@ -349,6 +359,8 @@ class Printer:
                 not (isinstance(op.value, (int, float)) and op.value < 0),
                 (op.number,),
             )
+        if op.name == "number":
+            return Text(f"tl.full((), {self._number_name(op)}, {TYPES[op.dtype]})", True, (op.number,))
         if op.name == "index":
             return self._index_value(op)
         if op.name == "load":

@@ -484,7 +484,12 @@ def _is_cpu_scalar(value: Any) -> bool:
 
 
 def _check_not_empty(node: torch.fx.Node) -> None:
-    if any(map(_has_no_elements, torch.utils._pytree.tree_leaves(node.meta.get("val")))):
+    value = node.meta.get("val")
+    if isinstance(value, (tuple, list)):  # results that nobody looks at are not made
+        seen = {user.args[1] for user in node.users if user.target is operator.getitem}
+        is_seen = len(seen) == len(node.users)
+        value = [v for k, v in enumerate(value) if k in seen or not is_seen]
+    if any(map(_has_no_elements, torch.utils._pytree.tree_leaves(value))):
         raise NotLowered("its result has no elements: there is nothing to launch")
 
 

@@ -447,6 +447,7 @@ def _symbols_of_group(group: Group) -> frozenset[str]:
     for made in (*group.members, *group.sources()):
         sizes += [*made.shape, *made.stride, *made.ranges]
     indices = (op.index for op in group.builder.ops if op.index is not None)
+    sizes += [op.value for op in group.builder.ops if op.name == "number"]
     return symbols_of(sizes).union(*(i.symbols() for i in indices))
 
 

@@ -65,6 +65,33 @@ def _diag_embed(a: torch.Tensor, offset: int = 0, dim1: int = -2, dim2: int = -1
     return square.movedim((-2, -1), (row, column)).contiguous()
 
 
+def _quantised(
+    a: torch.Tensor, scale: torch.Tensor | float, zero: torch.Tensor | float, least: int, most: int
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Numbers rounded to the nearest of a range of whole steps, and which of them were inside of it."""
+    wide = a if a.dtype == torch.float64 else a.to(torch.float32)
+    steps = (wide * (1.0 / scale)).round() + zero
+    rounded = (steps.clamp(least, most) - zero) * scale
+    return rounded.to(a.dtype), (steps >= least) & (steps <= most)
+
+
+def _quantised_if(
+    a: torch.Tensor, scale: torch.Tensor, zero: torch.Tensor, enabled: torch.Tensor, least: int, most: int
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """The same where a number held in a tensor says so."""
+    value, inside = _quantised(a, scale, zero, least, most)
+    is_on = enabled != 0
+    return torch.where(is_on, value, a), inside | ~is_on
+
+
+def _quantised_along(
+    a: torch.Tensor, scale: torch.Tensor, zero: torch.Tensor, axis: int, least: int, most: int
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """The same with a step for each place along a dimension."""
+    shape = [-1 if d == axis % a.dim() else 1 for d in range(a.dim())]
+    return _quantised(a, scale.reshape(shape), zero.reshape(shape), least, most)
+
+
 ELEMENTWISE = (
     "abs", "add", "addcdiv", "addcmul", "ceil", "clamp_max", "clamp_min", "copy", "cos", "div", "erf", "exp", "expm1", "floor", "frac",
     "lerp", "log", "log10", "log1p", "log2", "maximum", "minimum", "mul", "neg", "pow", "reciprocal", "round", "rsqrt", "sigmoid", "sign",
@@ -115,5 +142,8 @@ PARTS: dict[Any, Callable[..., Any]] = {
     aten._pdist_forward.default: _pdist,
     aten._weight_norm_interface_backward.default: _weight_norm_backward,
     aten.diag_embed.default: _diag_embed,
+    aten.fake_quantize_per_tensor_affine_cachemask.default: _quantised,
+    aten._fake_quantize_per_tensor_affine_cachemask_tensor_qparams.default: _quantised_if,
+    aten.fake_quantize_per_channel_affine_cachemask.default: _quantised_along,
 }
 """Each operator in terms of others."""

@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import sympy
 import torch
 import torch.fx
 from torch._prims_common import ELEMENTWISE_TYPE_PROMOTION_KIND, elementwise_dtypes
@@ -311,8 +312,13 @@ def promoted(
         elif isinstance(a, (bool, int, float)):
             kinds.append(type(a))
         elif a is not None:
-            kinds.append(int)
+            kinds.append(float if is_fraction(a) else int)
     return _promoted(tuple(kinds), promotion)
+
+
+def is_fraction(number: Any) -> bool:
+    """Whether a number that follows from sizes or other numbers need not be whole."""
+    return isinstance(number, sympy.Expr) and number.is_integer is not True
 
 
 def element(a: Any, dtype: torch.dtype, shape: tuple[Size, ...]) -> Body:
@@ -326,11 +332,11 @@ def element(a: Any, dtype: torch.dtype, shape: tuple[Size, ...]) -> Body:
             return lambda b, index: b.constant(a, dtype)
         if isinstance(a, complex):
             raise NotLowered("complex numbers are computed by ATen")
-        if type(a).__name__ == "ToFloat":  # torch's sympy function for float(size)
-            a = a.args[0]
-        if getattr(a, "is_integer", None) is not True:
-            raise NotLowered("a number that is not whole and follows from sizes is computed by ATen")
-        return lambda b, index: b.size(plain(a), dtype)
+        if not isinstance(a, sympy.Expr):
+            raise NotLowered("a truth value that follows from sizes is computed by ATen")
+        if is_fraction(a) and not dtype.is_floating_point:
+            raise NotLowered("a fraction among whole numbers is computed by ATen")
+        return lambda b, index: b.constant(a, dtype)
     lead = len(shape) - len(a.shape)
     same = tuple(i + lead if s != 1 else None for i, s in enumerate(a.shape))
     return lambda b, index: b.cast(a.at(b, tuple(ZERO if i is None else index[i] for i in same)), dtype)

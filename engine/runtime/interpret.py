@@ -24,6 +24,8 @@ TIMEOUT = 120.0
 """Seconds that one kernel may take in the interpreter."""
 COMPLEX = (torch.complex64, torch.complex128)
 """Types that kernels compute with by their parts."""
+FRACTIONS = ("fp32", "fp64")
+"""Types of parameters that are numbers and need not be whole."""
 LARGEST = 1 << 28
 """Elements of one kernel's buffers together: beyond that interpreting takes hours."""
 
@@ -172,6 +174,18 @@ class _Sizes:
             raise ValueError(f"the size {size} is not known")
         return known
 
+    def fraction(self, number: Any) -> float:
+        """A number that follows from sizes, or is given.
+
+        Raises:
+            ValueError: it holds a symbol that no input gives.
+        """
+        known = {s: self._known[str(s)] for s in number.free_symbols if str(s) in self._known}
+        value = number.subs(known)
+        if not value.is_number:
+            raise ValueError(f"the number {number} is not known")
+        return float(value)
+
     def all(self, sizes: Iterable[Size]) -> tuple[int, ...]:
         """Several sizes."""
         return tuple(self.of(size) for size in sizes)
@@ -257,6 +271,8 @@ class _Verification:
         if argument.kind == "pointer":
             return self._pointer(argument)
         value: Any = argument.value
+        if argument.triton_type in FRACTIONS:
+            return self.sizes.fraction(value)
         return value if value is None or isinstance(value, (bool, float, str)) else self.sizes.of(value)
 
     def _pointer(self, argument: KernelArg) -> Pointer:

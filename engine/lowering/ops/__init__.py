@@ -6,10 +6,13 @@ from typing import Any
 
 from engine.lowering.ops import (
     adaptive,
+    bags,
     bits,
     collects,
     complexes,
+    grids,
     indexing,
+    orthogonal,
     pointwise,
     pools,
     random,
@@ -25,6 +28,7 @@ FAMILIES = (
     pointwise,
     bits,
     special,
+    orthogonal,
     views,
     indexing,
     reductions,
@@ -33,6 +37,8 @@ FAMILIES = (
     pools,
     adaptive,
     searching,
+    bags,
+    grids,
     random,
     complexes,
 )

@@ -17,6 +17,7 @@ from engine.lowering.table import (
     Tensor,
     broadcast_shape,
     check_loopable,
+    is_fraction,
     lowers,
     positive_dim,
     result_value,
@@ -105,7 +106,9 @@ def _filled(low: Lowering, value: torch.Tensor, fill: Any) -> Tensor:
         return low.pointwise(sizes_of(value), dtype, lambda b, i: b.constant(fill, dtype))
     if isinstance(fill, complex):
         raise NotLowered("complex numbers are computed by ATen")
-    return low.pointwise(sizes_of(value), dtype, lambda b, i: b.size(plain(fill), dtype))
+    if is_fraction(fill) and not dtype.is_floating_point:
+        raise NotLowered("whole numbers filled in from a fraction are left to ATen")
+    return low.pointwise(sizes_of(value), dtype, lambda b, i: b.constant(fill, dtype))
 
 
 @lowers(aten.zeros.default, aten.zeros_like.default, aten.new_zeros.default)
@@ -136,6 +139,8 @@ def _arange(low: Lowering, start: Any, step: Any) -> Tensor:
     value = result_value(low)
     check_loopable(value)
     dtype = value.dtype
+    if is_fraction(start) or is_fraction(step):
+        raise NotLowered("a sequence with fractions that follow from sizes is made by ATen")
 
     def body(b: Builder, i: Coordinates) -> Op:
         if isinstance(start, float) or isinstance(step, float):

@@ -19,6 +19,7 @@ from engine.lowering.table import (
     broadcast_shape,
     check_loopable,
     element,
+    is_fraction,
     lowers,
     promoted,
     result_value,
@@ -227,6 +228,8 @@ def pow_tensor(low: Lowering, a: Tensor, exponent: Tensor) -> Tensor:
 
 @lowers(aten.pow.Tensor_Scalar)
 def pow_scalar(low: Lowering, a: Tensor, exponent: Any) -> Tensor:
+    if is_fraction(exponent) and promoted((a, exponent))[1].is_floating_point:
+        return elementwise(low, (a, exponent), _named("pow"))
     if not isinstance(exponent, (int, float)) or isinstance(exponent, bool):
         raise NotLowered("a power with an unusual exponent is computed by ATen")
     is_float = promoted((a, exponent))[1].is_floating_point

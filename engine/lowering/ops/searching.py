@@ -7,7 +7,7 @@ from typing import Any
 import torch
 
 from engine.ir.loops import Builder, Coordinates, Op
-from engine.lowering.table import Lowering, NotLowered, Tensor, check_loopable, lowers, promoted, result_value, sizes_of
+from engine.lowering.table import Lowering, NotLowered, Tensor, check_loopable, lowers, promoted, result_value
 
 aten = torch.ops.aten
 
@@ -15,8 +15,14 @@ LONGEST = 1 << 16
 """Rows up to this length are searched by a kernel: each doubling adds a step to its text."""
 
 
-def _searched(low: Lowering, rows: Tensor, values: Any, sorter: Tensor | None, *, right: bool) -> Tensor:
-    """The first place in the row of ``rows`` whose element is at least (``right``: more than) each value."""
+def searched(
+    low: Lowering, rows: Tensor, values: Any, sorter: Tensor | None, dtype: torch.dtype, *, right: bool
+) -> Tensor:
+    """The first place in the row of ``rows`` whose element is at least (``right``: more than) each value.
+
+    Raises:
+        NotLowered: rows are too long, or their length is not known.
+    """
     check_loopable(rows, values)
     count = rows.shape[-1]
     if not isinstance(count, int) or not 0 < count <= LONGEST:
@@ -24,7 +30,6 @@ def _searched(low: Lowering, rows: Tensor, values: Any, sorter: Tensor | None, *
     held = promoted((rows, values))[0] if isinstance(values, Tensor) else rows.dtype
     if isinstance(values, float) and not rows.dtype.is_floating_point:
         raise NotLowered("a fractional number among whole ones is searched by ATen")
-    result = result_value(low)
     is_single = len(rows.shape) == 1
 
     def body(b: Builder, i: Coordinates) -> Op:
@@ -50,16 +55,16 @@ def _searched(low: Lowering, rows: Tensor, values: Any, sorter: Tensor | None, *
                 b.where(onward, b.call("add", middle, one), start),
                 b.where(b.both(is_open, is_far), middle, end),
             )
-        return b.cast(start, result.dtype)
+        return b.cast(start, dtype)
 
-    return low.pointwise(sizes_of(result), result.dtype, body)
+    return low.pointwise(values.shape if isinstance(values, Tensor) else (), dtype, body)
 
 
 @lowers(aten.bucketize.Tensor, aten.bucketize.Scalar)
 def bucketize(
     low: Lowering, values: Any, boundaries: Tensor, *, out_int32: bool = False, right: bool = False
 ) -> Tensor:
-    return _searched(low, boundaries, values, None, right=right)
+    return searched(low, boundaries, values, None, result_value(low).dtype, right=right)
 
 
 @lowers(aten.searchsorted.Tensor, aten.searchsorted.Scalar)
@@ -73,4 +78,4 @@ def searchsorted(
     side: str | None = None,
     sorter: Tensor | None = None,
 ) -> Tensor:
-    return _searched(low, rows, values, sorter, right=right or side == "right")
+    return searched(low, rows, values, sorter, result_value(low).dtype, right=right or side == "right")

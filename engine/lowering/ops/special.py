@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import torch
 
-from engine.ir.loops import Builder, Op
+from engine.ir.loops import Builder, Coordinates, Op, compute_dtype
 from engine.lowering.ops.pointwise import elementwise
-from engine.lowering.table import INT_TO_FLOAT, Lowering, NotLowered, Tensor, lowers
+from engine.lowering.table import INT_TO_FLOAT, Lowering, Tensor, lowers
 
 aten = torch.ops.aten
 
@@ -89,11 +90,126 @@ def digamma(low: Lowering, a: Tensor) -> Tensor:
     return elementwise(low, (a,), _digamma, INT_TO_FLOAT)
 
 
+def _zeta(b: Builder, s: Op, q: Op) -> Op:
+    """Hurwitz's zeta function. Its sum over all of ``q + k`` repeats with ``q``, which leads from below zero to above it."""
+    zero, one = b.constant(0.0, q.dtype), b.constant(1.0, q.dtype)
+    nothing, infinite = b.constant(math.nan, q.dtype), b.constant(math.inf, q.dtype)
+    floor = b.call("floor", q)
+    is_below, is_whole = b.call("le", q, zero, dtype=torch.bool), b.call("eq", q, floor, dtype=torch.bool)
+    rest = b.call("sub", q, floor)
+    above = b.call("hurwitz", s, b.where(is_below, b.where(is_whole, one, rest), q))
+    left = b.where(is_below, b.where(is_whole, one, b.call("sub", one, rest)), one)
+    far = b.where(is_below, b.call("sub", one, q), one)
+    other = b.call("sub", b.call("hurwitz", s, left), b.call("hurwitz", s, far))
+    half = b.call("mul", s, b.constant(0.5, q.dtype))
+    is_even = b.call("eq", half, b.call("floor", half), dtype=torch.bool)
+    reflected = b.call("add", above, b.where(is_even, other, b.call("neg", other)))
+    is_sum = b.call("eq", s, b.call("floor", s), dtype=torch.bool)
+    value = b.where(is_below, b.where(is_whole, infinite, b.where(is_sum, reflected, nothing)), above)
+    value = b.where(b.call("eq", s, one, dtype=torch.bool), infinite, value)
+    return b.where(b.call("lt", s, one, dtype=torch.bool), nothing, value)
+
+
+@lowers(aten.special_zeta.default, aten.special_zeta.self_scalar, aten.special_zeta.other_scalar)
+def zeta(low: Lowering, s: Any, q: Any) -> Tensor:
+    return elementwise(low, (s, q), _zeta, INT_TO_FLOAT)
+
+
 @lowers(aten.polygamma.default)
 def polygamma(low: Lowering, n: int, a: Tensor) -> Tensor:
     if n > 1:
-        raise NotLowered("derivatives of the digamma function beyond the first are computed by ATen")
+        factor = math.factorial(n) * (1.0 if n % 2 else -1.0)
+
+        def derivative(b: Builder, x: Op) -> Op:
+            return b.call("mul", _zeta(b, b.constant(n + 1.0, x.dtype), x), b.constant(factor, x.dtype))
+
+        return elementwise(low, (a,), derivative, INT_TO_FLOAT)
     return elementwise(low, (a,), _trigamma if n else _digamma, INT_TO_FLOAT)
+
+
+FAR = 30.0
+"""From where Hankel's expansion of the Bessel functions is accurate to the last bits."""
+
+
+def _hankel(order: int) -> tuple[float, ...]:
+    """Coefficients of the powers of ``1 / x``, the highest first (Abramowitz and Stegun, 9.7.1)."""
+    found = [1.0]
+    for k in range(1, 17):
+        found.append(-found[-1] * (4.0 * order**2 - (2 * k - 1) ** 2) / (8.0 * k))
+    return tuple(reversed(found))
+
+
+def _scaled_bessel(name: str, order: int) -> Any:
+    """A modified Bessel function times ``exp(-abs(x))``."""
+
+    def compute(b: Builder, x: Op) -> Op:
+        size = b.call("abs", x)
+        is_far = b.call("gt", size, b.constant(FAR, x.dtype), dtype=torch.bool)
+        near = b.where(is_far, b.constant(FAR, x.dtype), size)
+        value = b.call("mul", b.call(name, near), b.call("exp", b.call("neg", near)))
+        inverse = b.call("div", b.constant(1.0, x.dtype), b.where(is_far, size, b.constant(FAR, x.dtype)))
+        root = b.call("sqrt", b.call("mul", inverse, b.constant(0.5 / math.pi, x.dtype)))
+        value = b.where(is_far, b.call("mul", root, _polynomial(b, inverse, _hankel(order))), value)
+        return b.call("copysign", value, x) if order else value
+
+    return compute
+
+
+lowers(aten.special_i0e.default)(lambda low, a: elementwise(low, (a,), _scaled_bessel("i0", 0), INT_TO_FLOAT))
+lowers(aten.special_i1e.default)(lambda low, a: elementwise(low, (a,), _scaled_bessel("i1", 1), INT_TO_FLOAT))
+
+
+@lowers(aten.special_ndtri.default)
+def ndtri(low: Lowering, a: Tensor) -> Tensor:
+    """Where the normal distribution reaches a probability: by Newton's method on the logarithm of its tail, from the tail's expansion."""
+
+    def compute(b: Builder, p: Op) -> Op:
+        def number(value: float) -> Op:
+            return b.constant(value, p.dtype)
+
+        is_upper = b.call("gt", p, number(0.5), dtype=torch.bool)
+        tail = b.where(is_upper, b.call("sub", number(1.0), p), p)
+        wanted = b.call("log", tail)
+        double = b.call("mul", wanted, number(-2.0))
+        rest = b.call("log", b.call("maximum", b.call("mul", double, number(2.0 * math.pi)), number(1.0)))
+        x = b.call("sqrt", b.call("maximum", b.call("sub", double, rest), number(0.0)))
+        for _ in range(5):
+            ratio = b.call("erfcx", b.call("mul", x, number(math.sqrt(0.5))))
+            own = b.call("log", b.call("mul", ratio, number(0.5)))
+            own = b.call("sub", own, b.call("mul", b.call("mul", x, x), number(0.5)))
+            step = b.call("mul", b.call("sub", own, wanted), b.call("mul", ratio, number(math.sqrt(math.pi / 2.0))))
+            x = b.call("add", x, step)
+        x = b.where(b.call("eq", tail, number(0.0), dtype=torch.bool), number(math.inf), x)
+        return b.where(is_upper, x, b.call("neg", x))
+
+    return elementwise(low, (a,), compute, INT_TO_FLOAT)
+
+
+@lowers(aten.frexp.Tensor)
+def frexp(low: Lowering, a: Tensor) -> tuple[Tensor, Tensor]:
+    """A fraction from a half to one, and the power of two that it is to be multiplied with."""
+    held = compute_dtype(a.dtype)
+    whole, bits, most, scale = (torch.int32, 23, 0xFF, 32) if held == torch.float32 else (torch.int64, 52, 0x7FF, 64)
+
+    def parts(b: Builder, i: Coordinates) -> tuple[Op, Op]:
+        def number(value: int) -> Op:
+            return b.constant(value, whole)
+
+        value = a.at(b, i)
+        raised = b.call("mul", value, b.constant(2.0**scale, held))
+        is_small = b.call("lt", b.call("abs", value), b.constant(2.0 ** (2 - (most + 1) // 2), held), dtype=torch.bool)
+        pattern = b.bits(b.where(is_small, raised, value), held, whole)
+        power = b.call("and", b.call("shr", pattern, number(bits)), number(most))
+        is_odd = b.call("eq", value, b.constant(0.0, held), dtype=torch.bool)
+        is_odd = b.call("or", is_odd, b.call("eq", power, number(most), dtype=torch.bool), dtype=torch.bool)
+        half = b.call("and", pattern, number(~(most << bits)))
+        fraction = b.bits(b.call("or", half, number((most // 2 - 1) << bits)), whole, held)
+        power = b.call("sub", power, number(most // 2 - 1))
+        power = b.call("sub", power, b.where(is_small, number(scale), number(0)))
+        return b.where(is_odd, value, fraction), b.where(is_odd, number(0), power)
+
+    fraction = low.pointwise(a.shape, a.dtype, lambda b, i: parts(b, i)[0])
+    return fraction, low.pointwise(a.shape, torch.int32, lambda b, i: b.cast(parts(b, i)[1], torch.int32))
 
 
 @lowers(aten.special_spherical_bessel_j0.default)

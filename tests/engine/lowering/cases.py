@@ -1040,3 +1040,105 @@ def places_from_tensors(x: Any, n: Any) -> Any:
     y = x.clone()
     y.select(0, k).fill_(7.0)
     return x.select(0, k) * 2, y + 1, x.narrow(0, 1, k + 6) + 1, torch.full((k + 9,), k + 0) + 1
+
+
+@case(normal(6, 8), normal(3, 5, dtype=F64), whole(4, 3), normal(4, 6, dtype=BF16))
+def fractions_of_sizes(x: Any, d: Any, n: Any, b: Any) -> Any:
+    """Numbers that need not be whole, computed from sizes as Python does."""
+    return (
+        (
+            x / math.sqrt(x.shape[-1]),
+            x * (2.5 / x.shape[0]) + x.shape[1] ** 0.5,
+            d * (1.0 / d.shape[0]) - d.shape[1] / 7,
+        ),
+        (n * (1.0 / n.shape[0]), n * float(n.shape[1]), b * (1.0 / b.shape[0]), torch.add(x, x, alpha=1 / x.shape[0])),
+        (x.abs() ** (1 / x.shape[0]), x.clamp(-1 / x.shape[0], 2 / x.shape[1]), torch.full((3,), x.shape[0] / 7)),
+        (x.masked_fill(x > 0, 1 / x.shape[1]), (x * (1 / x.shape[0])).softmax(-1), (d / d.numel()).sum()),
+    )
+
+
+@case(normal(2, 3, 4, 5), normal(2, 6, 7, 2), normal(2, 3, 6, 7), normal(1, 2, 3, 4, 3), normal(1, 2, 3, 2, 3))
+def grids(a: Any, grid: Any, grad: Any, a3: Any, grid3: Any) -> Any:
+    """Pictures read where grids say, and gradients for both."""
+    read = (torch.ops.aten.grid_sampler_2d(a, grid, mode, mode, mode == 1) for mode in range(3))
+    back = (
+        torch.ops.aten.grid_sampler_2d_backward(grad, a, grid, 0, padding, padding != 1, [True, True])
+        for padding in range(3)
+    )
+    deep = (torch.ops.aten.grid_sampler_3d(a3, grid3, 0, padding, False) for padding in range(3))
+    return tuple(read), tuple(back), tuple(deep)
+
+
+@case(normal(10, 4), whole(8, below=10), lambda: torch.tensor([0, 2, 2, 6]), normal(8), normal(4, 4), dynamic=False)
+def bags(table: Any, at: Any, offsets: Any, each: Any, grad: Any) -> Any:
+    """Sums and means of looked-up rows, an empty bag among them, and their gradients."""
+    owner, sizes = torch.tensor([0, 0, 2, 2, 2, 2, 3, 3]), torch.tensor([2, 0, 4, 2])
+    backward = torch.ops.aten._embedding_bag_dense_backward
+    return (
+        F.embedding_bag(at, table, offsets, mode="sum"),
+        F.embedding_bag(at, table, offsets, mode="mean", padding_idx=3),
+        F.embedding_bag(at, table, offsets, mode="sum", per_sample_weights=each),
+        F.embedding_bag(at.view(2, 4), table, mode="mean"),
+        backward(grad, at, owner, sizes, sizes, 10, False, 1, None, 3),
+        backward(grad, at, owner, sizes, sizes, 10, False, 0, each),
+        torch.ops.aten._embedding_bag_per_sample_weights_backward(grad, table, at, offsets, owner, 0),
+    )
+
+
+@case(
+    normal(5, 6),
+    normal(5, 6, dtype=F16),
+    lambda: torch.rand(6) / 9 + 0.05,
+    whole(6, below=99, dtype=torch.int32),
+    dynamic=False,
+)
+def quantised(x: Any, h: Any, steps: Any, zeros: Any) -> Any:
+    """Rounded to whole steps and back."""
+    x, h = x * 9, h * 9
+    return (
+        torch.fake_quantize_per_tensor_affine(x, 0.1, 3, -128, 127),
+        torch.fake_quantize_per_tensor_affine(h, 0.1, 3, -50, 60),
+        torch.fake_quantize_per_tensor_affine(x, steps[0], zeros[0], 0, 255),
+        torch.fake_quantize_per_channel_affine(x, steps, zeros, 1, 0, 255),
+    )
+
+
+def edges(*more: float) -> Make:
+    """Numbers of all sizes, and some to take care with."""
+    return lambda: torch.cat([torch.randn(30) * 20, torch.tensor(more)])
+
+
+@case(
+    edges(0.0, -0.0, 30.0, -31.0, 1e5, -1e20), edges(0.0, -0.0, math.inf, math.nan, 1e-42, 3e38), normal(20, dtype=F64)
+)
+def functions_by_series(x: Any, f: Any, d: Any) -> Any:
+    """Scaled Bessel functions, quantiles, fractions and exponents."""
+    p = torch.cat([torch.sigmoid(x), torch.tensor([0.0, 1.0, 0.5, -1.0, 1e-38])])
+    return (
+        (torch.special.i0e(x), torch.special.i1e(x), torch.special.i0e(d * 30), torch.special.i1e(d * 30)),
+        (torch.frexp(f), torch.frexp(f.half()), torch.frexp(f.double()), torch.special.ndtri(p).clamp(-9, 9)),
+    )
+
+
+@case(lambda: torch.rand(40) * 6 - 3, lambda: torch.tensor([1.0, 1.5, 2.0, 3.0, 0.5, 2.5, 4.0] * 5 + [2.0] * 5))
+def zeta_and_its_relatives(x: Any, s: Any) -> Any:
+    """Above and below zero, and at its poles."""
+    x = torch.where(x.abs() < 0.2, 0.0, x)
+    d = x.double()
+    return (
+        (torch.special.zeta(s.double(), d), torch.special.zeta(2.0, d), torch.special.zeta(s, x.abs() + 0.5)),
+        (torch.polygamma(2, d), torch.polygamma(3, d), torch.polygamma(4, x.abs() + 1)),
+    )
+
+
+POLYNOMIALS = (
+    *(f"{shifted}chebyshev_polynomial_{kind}" for kind in "tuvw" for shifted in ("", "shifted_")),
+    *("hermite_polynomial_h", "hermite_polynomial_he", "laguerre_polynomial_l", "legendre_polynomial_p"),
+)
+
+
+@case(lambda: torch.rand(25, dtype=F64) * 3 - 1.5, lambda: torch.arange(25) % 12 - 1)
+def orthogonal_polynomials(x: Any, n: Any) -> Any:
+    """Each element's own degree, and one for all."""
+    functions = [getattr(torch.special, name) for name in POLYNOMIALS]
+    return tuple(f(x, n) for f in functions), tuple(f(x, 3) for f in functions), tuple(f(x[0], n[9]) for f in functions)
