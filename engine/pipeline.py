@@ -462,6 +462,7 @@ class Pipeline:
         *,
         on_gpu: bool,
     ) -> Program:
+        from engine.kernels.cuts import cuts
         from engine.kernels.targets import default_target
         from engine.kernels.triton import emit
         from engine.lowering.driver import lower
@@ -469,7 +470,16 @@ class Pipeline:
         fused_random = bool(self.options.extra.get("fused_random", False))
         target = self.options.target or default_target()
         chooser = self._chooser(work, on_gpu=on_gpu)
-        return lower(graph, target, emit, fused_random=fused_random, refused=refused, chooser=chooser)
+        measures = on_gpu and self.options.templates == MEASURED
+        return lower(
+            graph,
+            target,
+            emit,
+            fused_random=fused_random,
+            refused=refused,
+            chooser=chooser,
+            cuts=cuts if measures else None,
+        )
 
     def _program(self, graph: AotGraph, work: _Work, *, on_gpu: bool) -> Program | None:
         from engine.kernels.targets import default_target

@@ -496,6 +496,31 @@ class Product:
 
 
 @dataclass(frozen=True)
+class Blocking:
+    """``x_block`` outer elements a program (1: the outer index is a scalar), ``r_block`` inner elements at a time (0: no inner loop)."""
+
+    x_block: int
+    r_block: int
+    is_looped: bool
+    num_warps: int
+    is_tiled: bool = False
+    """Each program works on a tile: the grid has a second dimension."""
+    in_flight: int = 0
+    """Turns of the loop whose loads are under way at once, through shared memory; 0: as many as the compiler finds."""
+
+    @property
+    def is_row(self) -> bool:
+        """Whether a program works on one row only."""
+        return self.r_block > 0 and self.x_block == 1
+
+    def __str__(self) -> str:
+        sizes = f"{self.x_block}" if self.r_block == 0 else f"{self.x_block}x{self.r_block}"
+        loop = " in a loop" if self.is_looped else ""
+        ahead = f", {self.in_flight} turns under way" if self.in_flight else ""
+        return f"{sizes}{loop}, {self.num_warps} warps{ahead}"
+
+
+@dataclass(frozen=True)
 class LoopKernel:
     """One kernel before it has text: operations in order, over a flat outer loop ``x`` and a flat inner (reduced) loop ``r``.
 
@@ -519,6 +544,8 @@ class LoopKernel:
     """Buffers that it changes rather than fills: what each starts from, another buffer or a number."""
     product: Product | None = None
     """Its loops are those of a template: ``x`` and ``r`` are rows and columns of the product."""
+    block: Blocking | None = None
+    """How it is cut, None: as is usual for its sizes."""
 
     @property
     def is_tiled(self) -> bool:

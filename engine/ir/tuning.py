@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from typing import Protocol
 
 from engine.ir.kernel import Program
@@ -22,10 +22,14 @@ class Way:
 
 @dataclass(frozen=True)
 class Question:
-    """``ways`` compute the same from the same inputs; the first is the usual one, a call of the vendor's library."""
+    """``ways`` compute the same from the same inputs; the first is the usual one, which with the ``others`` goes by these words."""
 
     node: str
     ways: tuple[Way, ...]
+    usual: str = "the library's call, with the kernels around it,"
+    others: str = "the best template"
+    sizes: Mapping[str, int] = field(default_factory=dict)
+    """Where sizes are symbols: those at hand, which stand for all in a measurement."""
     rows: int | None = None
     """Rows of a product of 16-bit numbers for which a library would need one side copied, with zeros around it; None for anything else."""
 

@@ -270,7 +270,7 @@ def constant_text(value: bool | float, dtype: torch.dtype, *, typed: bool = Fals
     is_exact = (
         not isinstance(value, float)
         or not math.isfinite(value)
-        or float(torch.tensor(value, dtype=torch.float32)) == value
+        or float(torch.tensor(value, dtype=torch.float32, device="cpu")) == value
     )
     if typed or (dtype == torch.float64 and not is_exact):
         return f"tl.full((), {text}, {TYPES[dtype]})"

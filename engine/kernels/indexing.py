@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import sympy
 
 from engine.ir.binary import Configuration
 from engine.ir.index import Index, Mod, Size, Var, exact_quotient
-from engine.ir.loops import WRITES, LoopKernel, Op, R, X
+from engine.ir.loops import WRITES, Blocking, LoopKernel, Op, R, X
 from engine.kernels.online import sums_with_largest
 
 PERSISTENT_LIMIT = 32_768
@@ -39,25 +39,14 @@ LEAST_LONG = 4_096
 """Elements from which a row may be too long for a target's registers, and at a time where it is."""
 LONG_COLUMN = 2_048
 """Elements of a column from which more of it is read at a time."""
+LONGEST_COLUMN = 8_192
+"""Elements of a column from which one program has a multiprocessor to itself."""
+IN_FLIGHT = 4
+"""Turns of such a column's loop whose loads are under way at once: together they fill the time until the first arrives."""
+SHARED = 160_000
+"""Bytes of shared memory that they may take."""
 LEAST_BLOCK = 64
 """Elements below which no smaller block is tried where a target has too few resources."""
-
-
-@dataclass(frozen=True)
-class Blocking:
-    """``x_block`` outer elements a program (1: the outer index is a scalar), ``r_block`` inner elements at a time (0: no inner loop)."""
-
-    x_block: int
-    r_block: int
-    is_looped: bool
-    num_warps: int
-    is_tiled: bool = False
-    """Each program works on a tile: the grid has a second dimension."""
-
-    @property
-    def is_row(self) -> bool:
-        """Whether a program works on one row only."""
-        return self.r_block > 0 and self.x_block == 1
 
 
 def power_of_two(n: int) -> int:
@@ -81,8 +70,8 @@ def blocking(kernel: LoopKernel) -> Blocking:
         return Blocking(TILE_SIDE, TILE_SIDE, False, 8, is_tiled=True)
     has_scan = any(op.name == "scan" for op in kernel.ops)
     r = kernel.r.size if isinstance(kernel.r.size, int) else None
-    if _runs_along(kernel, X) > _runs_along(kernel, R) and x >= 16 and not has_scan:
-        return _columns(x, r)
+    if lies_across(kernel):
+        return _columns(kernel, x, r)
     online = sums_with_largest(kernel.ops)
     if online and (r is None or r >= READ_ONCE) and _is_read_once(kernel, online):
         return Blocking(1, READ_ONCE_BLOCK, True, 4)
@@ -147,12 +136,31 @@ def _configuration(cut: Blocking, planned: Blocking) -> Configuration:
     return Configuration((*rows, ("COLS", cut.r_block)), cut.num_warps, 1, (wider, higher))
 
 
-def _columns(x: int, r: int | None) -> Blocking:
+def lies_across(kernel: LoopKernel) -> bool:
+    """Whether rows lie across memory, and there are enough of them to read neighbouring ones together."""
+    x = kernel.x.size
+    is_wide = not isinstance(x, int) or x >= 16
+    has_scan = any(op.name == "scan" for op in kernel.ops)
+    return is_wide and not has_scan and _runs_along(kernel, X) > _runs_along(kernel, R)
+
+
+def _columns(kernel: LoopKernel, x: int, r: int | None) -> Blocking:
     """Rows that lie across memory: neighbouring outer elements are read together."""
     rows = min(64, power_of_two(x))
     if r is not None and power_of_two(r) <= 64:
         return Blocking(rows, power_of_two(r), False, 4)
-    return Blocking(rows, 64 if r is None or r < LONG_COLUMN else 128, True, 8)
+    if r is None or r < LONG_COLUMN:
+        return Blocking(rows, 64, True, 8)
+    ahead = Blocking(rows, 128 if r < LONGEST_COLUMN else 256, True, 8, in_flight=IN_FLIGHT)
+    while ahead.r_block > 64 and shared_bytes(kernel, ahead) > SHARED:
+        ahead = replace(ahead, r_block=ahead.r_block // 2)
+    return ahead if shared_bytes(kernel, ahead) <= SHARED else Blocking(rows, 128, True, 8)
+
+
+def shared_bytes(kernel: LoopKernel, block: Blocking) -> int:
+    """Bytes of shared memory that a loop's loads take while they are under way."""
+    loads = {(op.buffer, op.index): op.dtype.itemsize for op in kernel.ops if op.name == "load" and R in op.space}
+    return sum(loads.values()) * block.x_block * block.r_block * block.in_flight
 
 
 def _is_read_once(kernel: LoopKernel, online: dict[int, Op]) -> bool:

@@ -7,9 +7,9 @@ from dataclasses import replace
 from engine.ir.binary import Configuration
 from engine.ir.index import Index, Size, Var
 from engine.ir.kernel import KernelArg, KernelSource
-from engine.ir.loops import INNER, LoopKernel, Op, Product, R, X
+from engine.ir.loops import INNER, Blocking, LoopKernel, Op, Product, R, X
 from engine.kernels.expressions import SIGNATURE
-from engine.kernels.indexing import Blocking, blocks, is_divisible
+from engine.kernels.indexing import blocks, is_divisible
 from engine.kernels.needs import closure
 from engine.kernels.text import Text
 from engine.kernels.triton import Printer
@@ -65,11 +65,12 @@ class ProductPrinter(Printer):
         return [KernelArg(name, "constexpr", "constexpr", value=size) for name, size in sizes.items()]
 
     def _is_banded(self) -> bool:
-        return self.kernel.x.size > self.product.tiling.rows
+        rows = self.kernel.x.size
+        return not isinstance(rows, int) or rows > self.product.tiling.rows
 
     def _body(self) -> None:
         self._tile_lines()
-        p, inner = self.product, self.product.across.size
+        p, inner = self.product, self._size(self.product.across.size)
         self.add("product = tl.zeros((ROWS, COLS), tl.float32)", (self.dot.number,))
         self.add(f"for start in range(0, {inner}, INNER):", (self.dot.number,))
         self.indent = "        "
@@ -88,7 +89,7 @@ class ProductPrinter(Printer):
 
     def _tile_lines(self) -> None:
         wide = ".to(tl.int64)" if self.kernel.is_wide else ""
-        rows, cols = self.kernel.x.size, self.extent(R)
+        rows, cols = self.extent(X), self.extent(R)
         if self.product.batch.size != 1:
             self.add(f"matrix = tl.program_id(1){wide}")
         if not self._is_banded():
@@ -138,9 +139,9 @@ class ProductPrinter(Printer):
     def inside(self, loop: str) -> str:
         """The test that a loop's variable is below its size, as this section calls it."""
         if self.section == LEFT and loop == R:
-            return f"inner < {self.product.across.size}"
+            return f"inner < {self._size(self.product.across.size)}"
         if self.section == RIGHT and loop == X:
-            return f"inner_down < {self.product.down.size}"
+            return f"inner_down < {self._size(self.product.down.size)}"
         return super().inside(loop)
 
     def shape(self, space: frozenset[str] | set[str]) -> str:

@@ -52,7 +52,11 @@ class Run:
         p.loads_kept |= {op.number: EVICT_FIRST for op in p.live if op.number not in read | later and self._passes(op)}
         p.stores_pass = bool(read)
         self._start()
-        p.add(f"for start in range(0, {p.extent(R)}, COLS):")
+        turns = f"0, {p.extent(R)}, COLS"
+        if p.block.in_flight:
+            p.add(f"for start in tl.range({turns}, num_stages={p.block.in_flight}):")
+        else:
+            p.add(f"for start in range({turns}):")
         p.indent = "        "
         p.add("col = start + cols")
         for op in p.live:

@@ -13,7 +13,7 @@ import torch
 from engine.ir.attention import Attention
 from engine.ir.index import Index, Size, Var, text_of
 from engine.ir.kernel import KernelArg, KernelSource
-from engine.ir.loops import WRITES, LoopKernel, Op, R, X
+from engine.ir.loops import WRITES, Blocking, LoopKernel, Op, R, X
 from engine.kernels import needs
 from engine.kernels.expressions import (
     HELPERS,
@@ -25,7 +25,7 @@ from engine.kernels.expressions import (
     needs_libdevice,
     operation_text,
 )
-from engine.kernels.indexing import Blocking, blocking, blocks, in_parts, is_divisible, is_linear, smaller, stages
+from engine.kernels.indexing import blocking, blocks, in_parts, is_divisible, is_linear, smaller, stages
 from engine.kernels.online import squares_with_sum, sums_with_largest
 from engine.kernels.rows import Run
 from engine.kernels.text import Line, Text, identifier, role, same_lines
@@ -79,7 +79,7 @@ class Printer:
 
     def __init__(self, kernel: LoopKernel, block: Blocking | None = None) -> None:
         self.kernel = kernel
-        self.block = block or blocking(kernel)
+        self.block = block or kernel.block or blocking(kernel)
         self.lines: list[Line] = []
         self.names: dict[int, str] = {}
         self.carries: dict[int, str] = {}

@@ -22,6 +22,7 @@ from engine.ir.kernel import Program
 from engine.ir.loops import Def
 from engine.ir.tuning import USUAL, Chooser
 from engine.ir.unbacked import is_unbacked
+from engine.lowering.blocks import Cuts, Cutter
 from engine.lowering.decompose import decompose, is_library, reason_for
 from engine.lowering.fuse import bases, fuse, probed
 from engine.lowering.masks import masks_as_numbers
@@ -80,12 +81,13 @@ def lower(
     fused_random: bool = False,
     refused: Mapping[str, str] = MappingProxyType({}),
     chooser: Chooser = USUAL,
+    cuts: Cuts | None = None,
 ) -> Program:
     """Lower a functional graph to kernels for ``target`` ("cuda:90", "hip:gfx942").
 
     Operators without a lowering become ATen calls, each with its reason. ``fused_random``: kernels draw random numbers themselves, which a
     seed then makes other than in eager. ``refused``: nodes, by their ids, that ATen is to compute, and why; views are made all the same.
-    ``chooser``: says where a template takes a library's place.
+    ``chooser``: says where a template takes a library's place, and which of the ``cuts`` of a kernel's loops (None: all are cut as usual).
 
     Raises:
         LoweringError: something in the graph cannot be expressed at all.
@@ -108,8 +110,9 @@ def lower(
         told = {symbol: made for symbol, (made, _) in walk.told.items()}
         schedule = fuse(walk.low.defs, walk.low.externs, walk.kept(), walk.low.apart, told)
         returned = {v.base for v in walk.outputs if isinstance(v, Tensor)}
-        schedule = with_templates(schedule, returned, chooser, functools.partial(alone, walk, target, emit), refused)
-        program = layout(walk, schedule, target, emit)
+        by_themselves = functools.partial(alone, walk, target, emit)
+        schedule = with_templates(schedule, returned, chooser, by_themselves, refused, walk.sizes)
+        program = layout(walk, schedule, target, emit, Cutter(chooser, cuts, emit, target, walk.sizes))
         return replace(program, record=replace(program.record, passes=tuple(watch.records)))
     except LoweringError:
         raise
@@ -139,6 +142,8 @@ class Walk:
         self.values: dict[torch.fx.Node, Any] = {}
         self.inputs: list[tuple[str, Any]] = []
         self.symbols: dict[str, tuple[int, int]] = {}
+        self.sizes: dict[str, int] = {}
+        """By symbol, the size at hand."""
         self.told: dict[str, tuple[Def, int]] = {}
         """Symbols that are known once an ATen call was made: its result, and the dimension, -1 for a number."""
         self.outputs: tuple[Any, ...] = ()
@@ -217,7 +222,10 @@ class Walk:
 
     def _bind(self, value: Any, position: int, dim: int) -> None:
         if isinstance(value, (torch.SymInt, torch.SymFloat)) and value.node.expr.is_Symbol:
-            self.symbols.setdefault(str(value.node.expr), (position, dim))
+            name = str(value.node.expr)
+            self.symbols.setdefault(name, (position, dim))
+            if isinstance(value, torch.SymInt) and value.node.has_hint():
+                self.sizes[name] = int(value.node.hint)
 
     def _scalar(self, value: Any) -> Any:
         if isinstance(value, (torch.SymFloat, torch.SymBool)):

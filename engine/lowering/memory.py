@@ -12,6 +12,7 @@ from torch.utils import _pytree as pytree
 from engine.ir.index import Index, Size, Var, flatten, product, symbols_of, unflatten, variable
 from engine.ir.kernel import Buffer, Extern, KernelSource, Launch, Program, Ref, Step
 from engine.ir.loops import WRITES, Builder, Def, LoopKernel, Op, R
+from engine.lowering.blocks import Cutter, told_by
 from engine.lowering.cost import bytes_moved, flops
 from engine.lowering.fuse import Group, Schedule, bases
 from engine.lowering.reuse import reuse
@@ -31,8 +32,8 @@ WIDE = 1 << 31
 PLAIN_OPS = frozenset(("clone", "copy", "to", "convert", "element", "type", "full", "arange", "t", "default"))
 
 
-def layout(walk: Walk, schedule: Schedule, target: str, emit: Emit) -> Program:
-    """The program of one schedule."""
+def layout(walk: Walk, schedule: Schedule, target: str, emit: Emit, cutter: Cutter) -> Program:
+    """The program of one schedule; ``cutter`` says how its loops are cut."""
     buffers = _buffers(walk, schedule)
     steps: list[Step] = []
     loops: dict[int, LoopKernel] = {}
@@ -43,7 +44,7 @@ def layout(walk: Walk, schedule: Schedule, target: str, emit: Emit) -> Program:
         elif isinstance(step, Attended):
             steps += _attention(step, walk, printed)
         else:
-            kernel = loops[len(steps)] = _kernel(step, printed.next_id, walk, buffers)
+            kernel = loops[len(steps)] = cutter.cut(_kernel(step, printed.next_id, walk, buffers))
             steps.append(Launch(printed.source(kernel)))
     outputs = tuple(_ref(v) if isinstance(v, Tensor) else v for v in walk.outputs)
     buffers, reuses = reuse(steps, loops, buffers, outputs)
@@ -53,7 +54,8 @@ def layout(walk: Walk, schedule: Schedule, target: str, emit: Emit) -> Program:
         if isinstance(e, ExternNode)
     )
     lowered = walk.lowered + sum(isinstance(step, (Tiled, Attended)) for step in schedule.steps)
-    told = LoweringRecord(target, schedule.decisions, externs, lowered, walk.computing, choices=schedule.choices)
+    choices = (*schedule.choices, *cutter.choices)
+    told = LoweringRecord(target, schedule.decisions, externs, lowered, walk.computing, choices=choices)
     program = Program(
         target,
         tuple(name for name, _ in walk.inputs),
@@ -86,7 +88,7 @@ def alone(walk: Walk, target: str, emit: Emit, steps: tuple[Group | ExternNode |
             made.append(Launch(printed.source(_kernel(step, printed.next_id, walk, buffers))))
     unseen = {d.name for step in steps if isinstance(step, Attended) for d in step.call.rest}
     written = tuple(Ref(name) for name, buffer in buffers.items() if buffer.kind != "input" and name not in unseen)
-    return Program(target, tuple(given), buffers, tuple(made), written)
+    return Program(target, tuple(given), buffers, tuple(made), written, told_by(given))
 
 
 def _kernel(step: Group | Tiled, id: str, walk: Walk, buffers: Mapping[str, Buffer]) -> LoopKernel:

@@ -31,8 +31,8 @@ class Printed:
 
     def source(self, kernel: LoopKernel) -> KernelSource:
         """The kernel as it is launched here: its text is that of the first kernel with equal loops."""
-        roles = tuple(dict.fromkeys(op.buffer for op in kernel.ops if op.buffer))
-        key = _loops(kernel, roles)
+        roles = _roles(kernel)
+        key = loops_of(kernel)
         known = self._known.get(key)
         if known is not None:
             return _rebound(known[0], dict(zip(known[1], roles, strict=True)), kernel)
@@ -73,8 +73,13 @@ def _described(kernel: LoopKernel) -> str:
     return f"fused_{joined}" if len(kernel.nodes) > 1 else f"{joined}_kernel"
 
 
-def _loops(kernel: LoopKernel, roles: tuple[str, ...]) -> Hashable:
+def _roles(kernel: LoopKernel) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(op.buffer for op in kernel.ops if op.buffer))
+
+
+def loops_of(kernel: LoopKernel) -> Hashable:
     """All that a kernel's text follows from, buffers told by their place and values by how they are written (1 is not 1.0)."""
+    roles = _roles(kernel)
     place = {name: number for number, name in enumerate(roles)}
     ops = tuple(
         (
@@ -90,7 +95,7 @@ def _loops(kernel: LoopKernel, roles: tuple[str, ...]) -> Hashable:
         for op in kernel.ops
     )
     dtypes = tuple(kernel.buffers[name].dtype for name in roles)
-    return ops, kernel.x, kernel.r, dtypes, kernel.is_wide, kernel.product
+    return ops, kernel.x, kernel.r, dtypes, kernel.is_wide, kernel.product, kernel.block
 
 
 def _rebound(source: KernelSource, buffers: dict[str, str], kernel: LoopKernel) -> KernelSource:

@@ -7,15 +7,16 @@ import json
 import statistics
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any
 
+import sympy
 import torch
 
-from engine.ir.binary import static_size
-from engine.ir.kernel import Launch, Program, Ref
+from engine.ir.index import symbols_of
+from engine.ir.kernel import Launch, Program, Ref, Size
 from engine.ir.store import NotStored, Store
 from engine.ir.tuning import Answer, Question
 from engine.runtime.launch import Bind, on_gpu
@@ -26,11 +27,11 @@ QUICK, THOROUGH = 3, 11
 """Runs of each way at first, and of the best of them afterwards."""
 FINALISTS = 3
 MARGIN = 0.98
-"""The library's call stays unless something takes less than this part of its time."""
+"""What is usual stays unless something takes less than this part of its time."""
 BUILDERS = 8
 """Threads that compile ways."""
 WRONG = 0.05
-"""Difference from the library's results, in units of the largest of them, from which a way is not taken, however fast."""
+"""Difference from the usual way's results, in units of the largest of them, from which a way is not taken, however fast."""
 LIMIT = 120.0
 """Seconds of measuring for one graph, after which the usual way is taken."""
 
@@ -55,20 +56,20 @@ class Tuner:
             return Answer(0)
         self._asked += 1
         programs = [way.make() for way in question.ways]
-        if not all(map(_is_static, programs)):
-            return Answer(0, reason="Its sizes vary: the library's call serves them all.")
-        key = _key(programs, self.device)
+        if not all(_is_told(p, question.sizes) for p in programs):
+            return Answer(0, reason="Its sizes vary, and nothing tells which ones to measure with.")
+        key = _key(programs, self.device, question.sizes)
         known = self._known(key, len(programs))
         if known is not None:
             return self._answer(question, known, is_known=True)
         if self.stop.is_set() or self._spent > self.limit:
-            return Answer(0, reason="Measuring was stopped: the library's call is the usual way.")
+            return Answer(0, reason="Measuring was stopped: what is usual stays.")
         started = time.perf_counter()
         self.told(f"tuning {self._asked}: {len(programs)} ways to compute {question.node}")
         try:
-            seconds = self._measured(programs)
+            seconds = self._measured(programs, question.sizes)
         except torch.OutOfMemoryError:
-            return Answer(0, reason="The card has no room to measure other ways: the library's call is the usual one.")
+            return Answer(0, reason="The card has no room to measure other ways: what is usual stays.")
         finally:
             self._spent += time.perf_counter() - started
         if not self.stop.is_set():
@@ -79,16 +80,18 @@ class Tuner:
         usual = seconds[0]
         others = [(s, n) for n, s in enumerate(seconds) if n and s is not None]
         if not others or usual is None:
-            return Answer(0, tuple(seconds), "No template could be measured.", is_known, self.device)
+            return Answer(0, tuple(seconds), "Nothing else could be measured.", is_known, self.device)
         best, at = min(others)
         taken = at if best < MARGIN * usual else 0
-        first = f"the library's call, with the kernels around it, takes {usual * 1e6:.1f} us"
-        second = f"the best template {best * 1e6:.1f} us ({question.ways[at].label.removeprefix('template ')})"
+        label = question.ways[at].label.removeprefix("template ").removeprefix("blocks of ")
+        first = f"{question.usual} takes {usual * 1e6:.1f} us"
+        second = f"{question.others} {best * 1e6:.1f} us ({label})"
         when = "Measured before on" if is_known else "Measured on"
-        return Answer(taken, tuple(seconds), f"{when} {self.device}: {first}, {second}.", is_known, self.device)
+        told = f"{when} {self.device}{_sizes_told(question)}: {first}, {second}."
+        return Answer(taken, tuple(seconds), told, is_known, self.device)
 
-    def _measured(self, programs: Sequence[Program]) -> list[float | None]:
-        given = {name: value for p in programs for name, value in _inputs(p).items()}
+    def _measured(self, programs: Sequence[Program], sizes: Mapping[str, int]) -> list[float | None]:
+        given = {name: value for p in programs for name, value in _inputs(p, sizes).items()}
         with ThreadPoolExecutor(BUILDERS, thread_name_prefix="engine-tune") as pool:
             runs = list(pool.map(self._built, programs))
         works: list[Callable[[], Any] | None] = []
@@ -161,20 +164,33 @@ def _work(run: Run, given: list[Any]) -> Callable[[], Any]:
     return lambda: run(*given)
 
 
-def _is_static(program: Program) -> bool:
-    sizes = [s for b in program.buffers.values() for s in (*b.shape, *b.stride)]
-    return all(static_size(s) is not None for s in sizes)
+def _is_told(program: Program, sizes: Mapping[str, int]) -> bool:
+    """Whether every size of a program is a number, or follows from what is given and at hand."""
+    used = symbols_of(s for b in program.buffers.values() for s in (*b.shape, *b.stride))
+    return used <= program.symbols.keys() & sizes.keys()
 
 
-def _inputs(program: Program) -> dict[str, torch.Tensor]:
+def _sizes_told(question: Question) -> str:
+    used = sorted({s for way in question.ways[:1] for s in way.make().symbols} & question.sizes.keys())
+    return f" for {', '.join(f'{s} = {question.sizes[s]}' for s in used)}" if used else ""
+
+
+def _inputs(program: Program, sizes: Mapping[str, int]) -> dict[str, torch.Tensor]:
     """Made-up numbers in every buffer that the program is given: whole numbers are zero, so that they are places in any table."""
     generator = torch.Generator("cuda" if torch.cuda.is_available() else "cpu").manual_seed(0)
     made: dict[str, torch.Tensor] = {}
     for name in program.inputs:
         buffer = program.buffers[name]
-        value = torch.empty_strided(buffer.shape, buffer.stride, dtype=buffer.dtype, device=generator.device)  # type: ignore[arg-type]
+        shape, stride = ([_number(s, sizes) for s in side] for side in (buffer.shape, buffer.stride))
+        value = torch.empty_strided(shape, stride, dtype=buffer.dtype, device=generator.device)
         made[name] = value.normal_(generator=generator) if buffer.dtype.is_floating_point else value.zero_()
     return made
+
+
+def _number(size: Size, sizes: Mapping[str, int]) -> int:
+    if isinstance(size, int):
+        return size
+    return int(size.xreplace({s: sympy.Integer(sizes[str(s)]) for s in size.free_symbols}))
 
 
 def _agree(found: torch.Tensor, wanted: torch.Tensor) -> bool:
@@ -185,11 +201,13 @@ def _agree(found: torch.Tensor, wanted: torch.Tensor) -> bool:
     return bool(off <= WRONG * wanted.abs().max().clamp(min=1e-6))
 
 
-def _key(programs: Sequence[Program], device: str) -> str:
+def _key(programs: Sequence[Program], device: str, sizes: Mapping[str, int]) -> str:
     """A digest of all that the answer depends on: what each way runs, on what, by which versions."""
     import triton
 
-    parts = [device, torch.__version__, str(torch.version.cuda), triton.__version__, [_told(p) for p in programs]]
+    versions = [torch.__version__, str(torch.version.cuda), triton.__version__]
+    used = sorted((s, sizes[s]) for s in {s for p in programs for s in p.symbols})
+    parts = [device, *versions, [_told(p) for p in programs], used]
     return hashlib.sha256(json.dumps(parts).encode()).hexdigest()
 
 

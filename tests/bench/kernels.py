@@ -110,12 +110,15 @@ def main() -> None:
     """Measure each subject, and print its share of the copy's speed and its ratio to torch.compile."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("names", nargs="*", help="subjects whose name holds one of these words; all without")
+    parser.add_argument(
+        "--tune", action="store_true", help="measure other blocks, too, and print the share of the copy with them"
+    )
     options = parser.parse_args()
     import engine
 
     peak = copy_speed()
     print(f"{torch.cuda.get_device_name()}, torch {torch.__version__}; a copy moves {peak / 1e9:.0f} GB/s")
-    print(f"{'':<28}{'GB/s':>7}{'of copy':>9}{'torch':>8}{'ratio':>7}")
+    print(f"{'':<28}{'GB/s':>7}{'of copy':>9}{'torch':>8}{'ratio':>7}{'tuned':>9}")
     ratios = []
     for name, subject in SUBJECTS.items():
         if options.names and not any(word in name for word in options.names):
@@ -126,16 +129,31 @@ def main() -> None:
             torch.testing.assert_close(ours(*args), subject.function(*args), rtol=4e-2, atol=4e-2)
             theirs(*args)
             mine, other = seconds(lambda: ours(*args)), seconds(lambda: theirs(*args))  # noqa: B023
+            tuned = f"{subject.moved / _tuned(subject, args) / peak:.2f}" if options.tune else ""
         speed = subject.moved / mine
         ratios.append(other / mine)
         print(
-            f"{name:<28}{speed / 1e9:>7.0f}{speed / peak:>9.2f}{subject.moved / other / 1e9:>8.0f}{other / mine:>7.2f}",
+            f"{name:<28}{speed / 1e9:>7.0f}{speed / peak:>9.2f}{subject.moved / other / 1e9:>8.0f}{other / mine:>7.2f}{tuned:>9}",
             flush=True,
         )
     if ratios:
         print(f"geometric mean over torch.compile: {math.exp(statistics.fmean(map(math.log, ratios))):.2f}")
     if not options.names or "mlp" in options.names:
         mlp()
+
+
+def _tuned(subject: Subject, args: list[torch.Tensor]) -> float:
+    """Seconds of a subject whose kernels' blocks were measured; prints what was."""
+    import engine
+
+    fast = engine.compile(subject.function, options={"mode": "max-autotune-no-cudagraphs"})
+    with engine.record() as session:
+        torch.testing.assert_close(fast(*args), subject.function(*args), rtol=4e-2, atol=4e-2)
+    for compiled in session.compilations:
+        for choice in compiled.lowering.choices if compiled.lowering else ():
+            times = ", ".join(f"{way.removeprefix('blocks of ')}: {s * 1e6:.1f}" for way, s in choice.ways if s)
+            print(f"    {choice.taken} of {times} us")
+    return seconds(lambda: fast(*args))
 
 
 def mlp() -> None:

@@ -34,6 +34,8 @@ WANTED_PROGRAMS = 512
 LEAST_PART = 1024
 """Elements of a row that one program should at least reduce."""
 LEAST_COLUMN_PART = 64
+LONG_COLUMN = 8192
+"""Elements of a column from which so much of it is under way at once that one program keeps a multiprocessor busy."""
 LONGEST_RUN = 1 << 17
 """Elements along which one program runs."""
 COLUMNS = 64
@@ -46,7 +48,8 @@ def _parts(outputs: Size, count: Size, *, is_columns: bool) -> int:
         return 1
     programs = max(1, outputs // COLUMNS) if is_columns else outputs
     least = LEAST_COLUMN_PART if is_columns else LEAST_PART
-    if programs >= (WANTED_PROGRAMS if is_columns else ENOUGH_PROGRAMS) or count < 16 * least:
+    is_busy = programs >= ENOUGH_PROGRAMS and (not is_columns or count >= LONG_COLUMN)
+    if is_busy or programs >= WANTED_PROGRAMS or count < 16 * least:
         return 1
     parts = 1
     while parts * programs < WANTED_PROGRAMS and count // (2 * parts) >= least and parts < least:

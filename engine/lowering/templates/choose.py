@@ -6,6 +6,9 @@ import functools
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, replace
 
+import sympy
+
+from engine.ir.index import Size
 from engine.ir.kernel import Program
 from engine.ir.loops import Def, Tiling
 from engine.ir.tuning import Answer, Chooser, Question, Usual, Way
@@ -25,6 +28,8 @@ class Tiled:
     tiling: Tiling
 
 
+UNKNOWN = 1024
+"""What a symbol is taken for of which no size is at hand."""
 MOST_ON_THE_WAY = 4
 """Ways to cut a product that are tried with operands computed on the way, and then all of them without."""
 Step = Group | ExternNode | Tiled | Attended
@@ -33,15 +38,20 @@ Alone = Callable[[tuple[Step, ...]], Program]
 
 
 def with_templates(
-    schedule: Schedule, kept: Collection[Def], chooser: Chooser, alone: Alone, refused: Mapping[str, str]
+    schedule: Schedule,
+    kept: Collection[Def],
+    chooser: Chooser,
+    alone: Alone,
+    refused: Mapping[str, str],
+    sizes: Mapping[str, int],
 ) -> Schedule:
     """The schedule with a template wherever the chooser takes one.
 
-    ``kept`` are Defs that the program returns. Nodes in ``refused`` stay as they are.
+    ``kept`` are Defs that the program returns. Nodes in ``refused`` stay as they are. ``sizes``: those at hand, by symbol.
     """
     if isinstance(chooser, Usual):
         return schedule
-    work = _Work(list(schedule.steps), list(schedule.decisions), set(kept), chooser, alone)
+    work = _Work(list(schedule.steps), list(schedule.decisions), set(kept), chooser, alone, sizes)
     for step in schedule.steps:
         if isinstance(step, ExternNode) and not any(o in refused for o in step.origins):
             if (call := multiplied(step)) is not None:
@@ -53,10 +63,16 @@ def with_templates(
 
 class _Work:
     def __init__(
-        self, steps: list[Step], decisions: list[FusionDecision], kept: set[Def], chooser: Chooser, alone: Alone
+        self,
+        steps: list[Step],
+        decisions: list[FusionDecision],
+        kept: set[Def],
+        chooser: Chooser,
+        alone: Alone,
+        sizes: Mapping[str, int],
     ) -> None:
         self.steps, self.decisions, self.kept = steps, decisions, kept
-        self.chooser, self.alone = chooser, alone
+        self.chooser, self.alone, self.sizes = chooser, alone, sizes
         self.choices: list[Choice] = []
 
     def consider(self, call: Multiplied) -> None:
@@ -69,17 +85,25 @@ class _Work:
         candidates: list[Tiled] = []
         for fused in forms:
             rest = [s for s in self._replaced_by(whole) if s is not call.extern and s not in _parts(fused)]
-            for tiling in tilings(*call.sizes, call.left.dtype.itemsize)[: MOST_ON_THE_WAY if fused.before else None]:
+            found = tilings(*self._numbers(call), call.left.dtype.itemsize)
+            for tiling in found[: MOST_ON_THE_WAY if fused.before else None]:
                 tiled = Tiled(fused, tiling)
                 candidates.append(tiled)
                 named.append(Way(_label(tiled), functools.partial(self.alone, (*rest, tiled))))
-        answer = self.chooser.choose(Question(_first(call.extern.origins), tuple(named), _rows(whole)))
+        answer = self.chooser.choose(
+            Question(_first(call.extern.origins), tuple(named), rows=_rows(whole), sizes=self.sizes)
+        )
         if answer.reason:
             self.choices.append(_choice(call.extern, named, answer))
         if answer.taken == 0:
             self._stay(call.extern, answer)
         else:
             self._take(candidates[answer.taken - 1], answer)
+
+    def _numbers(self, call: Multiplied) -> tuple[int, int, int, int]:
+        """A product's sizes, where they are symbols those at hand."""
+        matrices, rows, cols, inner = (_number(size, self.sizes) for size in call.sizes)
+        return matrices, rows, cols, inner
 
     def attend(self, call: Attending) -> None:
         """Ask whether kernels of the template compute this attention."""
@@ -172,7 +196,15 @@ def _rows(whole: Fused) -> int | None:
     """Rows of a product of 16-bit numbers whose other side would first be copied with zeros around it."""
     matrices, rows, _, _ = whole.call.sizes
     pads = any(d.is_masked for group in whole.before for demands in group.demands.values() for d in demands)
-    return rows if pads and matrices == 1 and whole.call.left.dtype.itemsize == 2 else None
+    is_one = matrices == 1 and isinstance(rows, int)
+    return rows if pads and is_one and whole.call.left.dtype.itemsize == 2 else None  # type: ignore[return-value]
+
+
+def _number(size: Size, sizes: Mapping[str, int]) -> int:
+    if isinstance(size, int):
+        return size
+    known = {s: sympy.Integer(sizes.get(str(s), UNKNOWN)) for s in size.free_symbols}
+    return int(size.xreplace(known))
 
 
 def _label(tiled: Tiled) -> str:

@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from engine.ir.index import Index, Size, Var, contiguous_strides, flatten, product, unflatten, variable
+from engine.ir.index import Index, Size, Var, flatten, product, unflatten, variable
 from engine.ir.kernel import Buffer
 from engine.ir.loops import WRITES, Builder, Coordinates, Def, LoopKernel, Op, Product, R, Tiling, X
 from engine.lowering.fuse import CHEAP, Group, probed
@@ -35,10 +35,10 @@ class Multiplied:
     result: Def
 
     @property
-    def sizes(self) -> tuple[int, int, int, int]:
+    def sizes(self) -> tuple[Size, Size, Size, Size]:
         """Matrices, rows, columns, and the inner size."""
         *lead, rows, inner = self.left.shape
-        return int(product(lead)), int(rows), int(self.right.shape[-1]), int(inner)
+        return product(lead), rows, self.right.shape[-1], inner
 
 
 def multiplied(extern: ExternNode) -> Multiplied | None:
@@ -56,11 +56,12 @@ def multiplied(extern: ExternNode) -> Multiplied | None:
     if result is None or not all(isinstance(t, Tensor) and not t.is_complex for t in given):
         return None
     sizes = [*left.shape, *right.shape]
-    if not all(isinstance(n, int) and n > 0 for n in sizes) or left.dtype not in TYPES:
+    if any(isinstance(n, int) and n <= 0 for n in sizes) or left.dtype not in TYPES:
         return None
     if left.shape[-2] == 1 or right.shape[-1] == 1:  # a matrix and a vector: nothing for tiles
         return None
-    if product(left.shape[:-2]) > HIGHEST_GRID:
+    matrices = product(left.shape[:-2])
+    if isinstance(matrices, int) and matrices > HIGHEST_GRID:
         return None
     if any(t.dtype != left.dtype for t in (right, result)) or (added is not None and added.dtype not in TYPES):
         return None
@@ -85,15 +86,28 @@ def coordinates(
     for place, size, target in zip(index, shape, wanted, strict=True):
         if place.const != 0 or not all(isinstance(v, Var) for v in place.terms):
             return None
-        digits = sorted(place.terms.items(), key=lambda item: -int(item[1]))
-        order = [v for v, _ in digits if isinstance(v, Var)]
-        sizes = tuple(v.size for v in order)
-        if any(v in values for v in order) or product(sizes) != size:
+        order = _digits(place)
+        if order is None or any(v in values for v in order):
             return None
-        if tuple(c for _, c in digits) != contiguous_strides(sizes):
+        sizes = tuple(v.size for v in order)
+        if product(sizes) != size:
             return None
         values.update(zip(order, unflatten(target, sizes), strict=True))
     return values if values.keys() == set(variables) else None
+
+
+def _digits(place: Index) -> list[Var] | None:
+    """The variables of a position from the slowest to the fastest, where each is as far apart as all faster ones reach; else None."""
+    left, order = dict(place.terms), list[Var]()
+    reach: Size = 1
+    while left:
+        atom = next((a for a, c in left.items() if c == reach), None)
+        if not isinstance(atom, Var):
+            return None
+        del left[atom]
+        order.insert(0, atom)
+        reach = product((reach, atom.size))
+    return order
 
 
 @dataclass(frozen=True, eq=False)
@@ -227,7 +241,6 @@ def product_kernel(
     ops = tuple(builder.ops)
     used = {op.buffer for op in ops if op.buffer}
     mine = {name: buffers[name] for name in buffers if name in used}
-    matrices, rows, cols, inner = call.sizes
     return LoopKernel(
         id,
         f"{prefix}:{id}",
@@ -239,7 +252,7 @@ def product_kernel(
         fused.origins,
         is_wide,
         _bytes(ops, mine),
-        2 * matrices * rows * cols * inner + matrices * rows * cols * sum(op.cost for op in ops),
+        _flops(call, sum(op.cost for op in ops)),
         product=Product(across, down, matrix, tiling, precision_of(call.left.dtype)),
     )
 
@@ -249,7 +262,15 @@ def _last(buffer: Buffer) -> int:
     return last if isinstance(last, int) else 0
 
 
-def _bytes(ops: Sequence[Op], buffers: Mapping[str, Buffer]) -> int:
-    """Bytes of all that is read or written, each once."""
+def _flops(call: Multiplied, cost: int) -> int | None:
+    """Operations of the product, and ``cost`` for each element of its result; None for symbolic sizes."""
+    matrices, rows, cols, inner = call.sizes
+    made = product((matrices, rows, cols))
+    return 2 * made * inner + made * cost if isinstance(made, int) and isinstance(inner, int) else None
+
+
+def _bytes(ops: Sequence[Op], buffers: Mapping[str, Buffer]) -> int | None:
+    """Bytes of all that is read or written, each once; None for symbolic sizes."""
     touched = {(op.buffer, op.name in WRITES) for op in ops if op.buffer}
-    return sum(int(product(buffers[n].shape)) * buffers[n].dtype.itemsize for n, _ in touched)
+    counts = [(product(buffers[n].shape), buffers[n].dtype.itemsize) for n, _ in touched]
+    return sum(c * w for c, w in counts if isinstance(c, int)) if all(isinstance(c, int) for c, _ in counts) else None

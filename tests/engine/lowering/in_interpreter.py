@@ -11,11 +11,15 @@ import sys
 import traceback
 import warnings
 from collections.abc import Mapping
+from dataclasses import dataclass
 
 import torch
 
-from engine.ir.tuning import USUAL, Chooser, Templates
+from engine.ir.tuning import USUAL, Answer, Chooser, Question, Templates
+from engine.kernels.cuts import cuts
 from engine.kernels.triton import emit
+from engine.lowering import blocks
+from engine.lowering.blocks import Cuts
 from engine.lowering.driver import lower
 from engine.runtime.launch import in_interpreter
 from engine.runtime.program import executable
@@ -29,12 +33,24 @@ OF_SUMS = {torch.float16: 2e-2, torch.bfloat16: 6e-2, torch.float32: 1e-4}
 """The same for sums of products, whose operands were rounded otherwise, or in another order."""
 
 
-def problems(case: Case, *, is_dynamic: bool, chooser: Chooser = USUAL) -> list[str]:
+@dataclass
+class EachInTurn:
+    """Takes another of the ways at each question, so that many cases see them all."""
+
+    asked: int = 0
+
+    def choose(self, question: Question) -> Answer:
+        """The next position."""
+        self.asked += 1
+        return Answer(self.asked % len(question.ways))
+
+
+def problems(case: Case, *, is_dynamic: bool, chooser: Chooser = USUAL, cuts: Cuts | None = None) -> list[str]:
     """What differs from eager, in words."""
     args = case.args()
     wanted = flat(case.function)(*args)
     graph = trace(case.function, args, is_dynamic=is_dynamic)
-    program = lower(graph, "cuda:90", emit, chooser=chooser)
+    program = lower(graph, "cuda:90", emit, chooser=chooser, cuts=cuts)
     found = executable(program, in_interpreter)(*case.args())
     limits = TOLERANCES if chooser is USUAL else OF_SUMS
     return [text for k, pair in enumerate(zip(found, wanted, strict=True)) if (text := difference(k, *pair, limits))]
@@ -54,12 +70,14 @@ def difference(number: int, found: object, wanted: object, tolerances: Mapping[t
 
 
 def main() -> None:
-    """Run the named cases, or all of them; with ``--templates`` those that templates compute, and by templates."""
+    """Run the named cases, or all of them; with ``--templates`` those that templates compute, and by templates; with ``--cuts`` in other blocks."""
     warnings.filterwarnings("ignore")
     outcome: dict[str, list[str]] = {}
-    names = [name for name in sys.argv[1:] if name != "--templates"]
-    by_template = len(names) < len(sys.argv) - 1
-    chooser: Chooser = Templates() if by_template else USUAL
+    names = [name for name in sys.argv[1:] if not name.startswith("--")]
+    by_template, is_cut = "--templates" in sys.argv, "--cuts" in sys.argv
+    chooser: Chooser = Templates() if by_template else EachInTurn() if is_cut else USUAL
+    if is_cut:
+        blocks.LEAST_MOVED = 0
     for name, case in ({**PRODUCTS, **ATTENTIONS} if by_template else CASES).items():
         if names and name not in names:
             continue
@@ -67,7 +85,7 @@ def main() -> None:
             if is_dynamic and not case.can_be_dynamic:
                 continue
             try:
-                found = problems(case, is_dynamic=is_dynamic, chooser=chooser)
+                found = problems(case, is_dynamic=is_dynamic, chooser=chooser, cuts=cuts if is_cut else None)
             except Exception:
                 found = [traceback.format_exc()[-1500:]]
             outcome[f"{name}:{'dynamic' if is_dynamic else 'static'}"] = found

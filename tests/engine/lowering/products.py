@@ -79,17 +79,17 @@ def in_place_of(x: Any, w: Any) -> Any:
 PRODUCTS: dict[str, Case] = {
     made.function.__name__: made
     for made in (
-        Case(odd_sizes, (normal(37, 51), normal(51, 43)), False),
-        Case(transposed, (normal(40, 24, dtype=F16), normal(40, 17, dtype=F16), normal(50, 24, dtype=F16)), False),
-        Case(bias_activation_residual, (normal(70, 48, dtype=BF16), normal(100, 48, dtype=BF16), normal(100, dtype=BF16), normal(70, 100, dtype=BF16)), False),
-        Case(weighted, (normal(20, 33), normal(33, 19), normal(1, 19)), False),
-        Case(result_kept, (normal(33, 24), normal(24, 48)), False),
-        Case(heads_apart, (normal(36, 40, dtype=F16), normal(40, 24, dtype=F16)), False),
-        Case(operand_on_the_way, (normal(21, 40, dtype=F16), normal(40, 18), normal(21, dtype=F16)), False),
-        Case(batches, (normal(5, 18, 20), normal(5, 20, 33), normal(5, 18, 33)), False),
-        Case(gated, (normal(18, 32), normal(32, 50), normal(32, 50)), False),
-        Case(chained, (normal(20, 24), normal(24, 24)), False),
-        Case(one_row, (normal(19, 20), normal(20, 48), normal(20, 1)), False),
-        Case(in_place_of, (normal(256, 64), normal(64, 64)), False),
+        Case(odd_sizes, (normal(37, 51), normal(51, 43))),
+        Case(transposed, (normal(40, 24, dtype=F16), normal(40, 17, dtype=F16), normal(50, 24, dtype=F16))),
+        Case(bias_activation_residual, (normal(70, 48, dtype=BF16), normal(100, 48, dtype=BF16), normal(100, dtype=BF16), normal(70, 100, dtype=BF16))),
+        Case(weighted, (normal(20, 33), normal(33, 19), normal(1, 19))),
+        Case(result_kept, (normal(33, 24), normal(24, 48))),
+        Case(heads_apart, (normal(36, 40, dtype=F16), normal(40, 24, dtype=F16))),
+        Case(operand_on_the_way, (normal(21, 40, dtype=F16), normal(40, 18), normal(21, dtype=F16))),
+        Case(batches, (normal(5, 18, 20), normal(5, 20, 33), normal(5, 18, 33))),
+        Case(gated, (normal(18, 32), normal(32, 50), normal(32, 50))),
+        Case(chained, (normal(20, 24), normal(24, 24))),
+        Case(one_row, (normal(19, 20), normal(20, 48), normal(20, 1))),
+        Case(in_place_of, (normal(256, 64), normal(64, 64))),
     )
 }  # fmt: skip

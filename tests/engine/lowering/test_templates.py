@@ -32,8 +32,21 @@ needs_triton = pytest.mark.skipif(importlib.util.find_spec("triton") is None, re
 @needs_triton
 @pytest.mark.parametrize("name", [*PRODUCTS, *ATTENTIONS])
 def test_equals_eager(name: str) -> None:
-    """Every result of the case agrees with eager."""
-    assert outcomes("--templates")[f"{name}:static"] == []
+    """Every result of the case agrees with eager, also where sizes are symbols."""
+    found = outcomes("--templates")
+    assert found[f"{name}:static"] == []
+    assert found.get(f"{name}:dynamic", []) == []
+
+
+def test_sizes_that_are_symbols_have_templates() -> None:
+    """A product of any number of rows is one kernel with its activation, whose grid and bounds are computed at each call."""
+    traced = trace(linear, ARGS, is_dynamic=True)
+    made = lower(traced, "cuda:90", emit, chooser=Templates())
+    (kernel,) = made.kernels
+    assert [type(s) for s in made.steps] == [Launch]
+    assert "tl.dot(" in kernel.text
+    assert kernel.flops is None
+    assert any(a.kind == "size" for a in kernel.args)
 
 
 def program(function: Callable[..., Any], *args: torch.Tensor, chooser: Chooser | None = None) -> Program:

@@ -25,7 +25,8 @@ def way(name: str, target: Any = aten.mm.default, size: Any = 8) -> Way:
     kinds = {"a": "input", "b": "input", "out": "intermediate"}
     buffers = {n: Buffer(n, torch.float32, (size, size), (size, 1), kind) for n, kind in kinds.items()}  # type: ignore[arg-type]
     step = Extern("aten:mm", target, (Ref("a"), Ref("b")), {}, ("out",))
-    return Way(name, lambda: Program("cuda:90", ("a", "b"), buffers, (step,), (Ref("out"),)))
+    symbols = {} if isinstance(size, int) else {str(size): (0, 0)}
+    return Way(name, lambda: Program("cuda:90", ("a", "b"), buffers, (step,), (Ref("out"),), symbols))
 
 
 def turned(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
@@ -91,7 +92,7 @@ def test_what_is_wrong_or_fails_is_never_taken(other: Any) -> None:
 def test_without_templates_that_run_the_library_stays() -> None:
     """One sentence says so."""
     answer = tuner(Clock(1e-5)).choose(Question("n", (way("vendor"), way("template", broken))))
-    assert (answer.taken, answer.reason) == (0, "No template could be measured.")
+    assert (answer.taken, answer.reason) == (0, "Nothing else could be measured.")
 
 
 def test_later_processes_read_it_from_disk(tmp_path: pathlib.Path) -> None:
@@ -139,11 +140,15 @@ def test_progress_is_told() -> None:
     assert told == [f"tuning {n}: 2 ways to compute aten:0/0:mm" for n in (1, 2)]
 
 
-def test_sizes_that_vary_are_the_librarys() -> None:
-    """There is no one size to measure."""
+def test_sizes_that_vary_are_measured_as_they_are_at_hand() -> None:
+    """The sizes are named; where nothing tells them, what is usual stays."""
     s = sympy.Symbol("s0", integer=True, positive=True)
-    answer = tuner(Clock()).choose(Question("n", (way("vendor", size=s), way("template", size=s))))
-    assert (answer.taken, answer.reason) == (0, "Its sizes vary: the library's call serves them all.")
+    ways = (way("vendor", size=s), way("template turned", turned, s))
+    answer = tuner(Clock(3e-5, 1e-5)).choose(Question("n", ways, sizes={"s0": 16, "s1": 3}))
+    assert answer.taken == 1
+    assert answer.reason.startswith("Measured on a card for s0 = 16: the library's call")
+    answer = tuner(Clock()).choose(Question("n", ways))
+    assert (answer.taken, answer.reason) == (0, "Its sizes vary, and nothing tells which ones to measure with.")
 
 
 def test_a_full_card_is_no_failure() -> None:
