@@ -5,6 +5,7 @@ The protocol is torch's (``torch.utils.checkpoint.create_selective_checkpoint_co
 
 from __future__ import annotations
 
+import inspect
 from typing import Any
 
 import torch
@@ -30,6 +31,8 @@ def _ask(node: torch.fx.Node) -> bool:
     if policy is None or not isinstance(node.target, torch._ops.OpOverload):
         return False
     args, kwargs = torch.fx.node.map_arg((node.args, dict(node.kwargs)), lambda n: n.meta.get("val"))
-    context: Any = SelectiveCheckpointContext(is_recompute=False, op_output=node.meta.get("val"))
+    facts: dict[str, Any] = {"is_recompute": False, "op_output": node.meta.get("val")}
+    known = inspect.signature(SelectiveCheckpointContext).parameters
+    context: Any = SelectiveCheckpointContext(**{k: v for k, v in facts.items() if k in known})
     answer = policy(context, node.target, *args, **kwargs)
     return bool(answer) if isinstance(answer, bool) else answer in _SAVED

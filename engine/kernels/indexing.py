@@ -8,7 +8,7 @@ from dataclasses import replace
 import sympy
 
 from engine.ir.binary import Configuration
-from engine.ir.index import Index, Mod, Size, Var, exact_quotient
+from engine.ir.index import Index, Mod, Size, Var, exact_quotient, product
 from engine.ir.loops import WRITES, Blocking, LoopKernel, Op, R, X
 from engine.kernels.online import sums_with_largest
 
@@ -33,6 +33,8 @@ MANY_PROGRAMS = 256
 """Programs that keep every multiprocessor of a large device busy: rows are only put together beyond that."""
 TILE_SIDE = 64
 """Rows and columns of a tile where reading and writing run across each other: whole lines of memory both ways."""
+LARGE_TILES = 512
+"""Tiles of twice that side from which they are taken: fewer leave too much of a large device idle."""
 TILE = 2_048
 """Elements that a program works on at a time when rows are short."""
 LEAST_LONG = 4_096
@@ -67,7 +69,8 @@ def blocking(kernel: LoopKernel) -> Blocking:
         block = min(POINTWISE_BLOCK, power_of_two(kernel.r.size)) if isinstance(kernel.r.size, int) else POINTWISE_BLOCK
         return Blocking(1, block, False, 4, is_tiled=True)
     if kernel.is_tiled:
-        return Blocking(TILE_SIDE, TILE_SIDE, False, 8, is_tiled=True)
+        side = 2 * TILE_SIDE if _has_large_tiles(kernel) else TILE_SIDE
+        return Blocking(side, side, False, 8, is_tiled=True)
     has_scan = any(op.name == "scan" for op in kernel.ops)
     r = kernel.r.size if isinstance(kernel.r.size, int) else None
     if lies_across(kernel):
@@ -134,6 +137,14 @@ def _configuration(cut: Blocking, planned: Blocking) -> Configuration:
         return Configuration((("BLOCK", cut.x_block),), cut.num_warps, 1, (wider, 1))
     rows = () if planned.is_row else (("ROWS", cut.x_block),)
     return Configuration((*rows, ("COLS", cut.r_block)), cut.num_warps, 1, (wider, higher))
+
+
+def _has_large_tiles(kernel: LoopKernel) -> bool:
+    """Whether so little of each element is held that a larger tile finds room, and there are enough of them."""
+    assert kernel.r is not None
+    held = sum(op.dtype.itemsize for op in kernel.ops if op.name == "load")
+    numel = product((kernel.x.size, kernel.r.size))
+    return held <= 4 and isinstance(numel, int) and numel >= LARGE_TILES * (2 * TILE_SIDE) ** 2
 
 
 def lies_across(kernel: LoopKernel) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import functools
 import math
 import statistics
 from collections.abc import Callable
@@ -82,28 +83,34 @@ MLP = Subject(_mlp, (normal(8192, 4096), normal(4096, 16384), normal(16384), nor
 MLP_WORK = 2 * 2 * 8192 * 4096 * 16384
 
 
-def seconds(call: Callable[[], Any], rounds: int = 25) -> float:
-    """The median time of one call on the GPU, with the second-level cache flushed before each."""
-    flush = torch.empty(128 * MB, dtype=torch.int8, device="cuda")
-    for _ in range(3):
+LEAD = 300_000
+"""Cycles that the card waits before each call: until then the CPU has launched it, so that kernels alone are timed."""
+
+
+def seconds(*calls: Callable[[], Any], rounds: int = 25) -> list[float]:
+    """The median time of each call on the GPU, with the second-level cache flushed before; in turns, since a card that gets warm is slower."""
+    flush = torch.empty(256 * MB, dtype=torch.int8, device="cuda")
+    for call in calls * 3:
         call()
-    times: list[float] = []
+    times: list[list[float]] = [[] for _ in calls]
     for _ in range(rounds):
-        flush.zero_()
-        start, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
-        start.record()
-        call()
-        end.record()
-        torch.cuda.synchronize()
-        times.append(float(start.elapsed_time(end)) / 1e3)
-    return statistics.median(times)
+        for call, took in zip(calls, times, strict=True):
+            flush.zero_()
+            torch.cuda._sleep(LEAD)
+            start, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+            start.record()
+            call()
+            end.record()
+            torch.cuda.synchronize()
+            took.append(float(start.elapsed_time(end)) / 1e3)
+    return [statistics.median(took) for took in times]
 
 
 def copy_speed() -> float:
     """Bytes per second of a device copy, reading and writing counted."""
     source = torch.empty(512 * MB, dtype=torch.int8, device="cuda")
     into = torch.empty_like(source)
-    return 2 * source.numel() / seconds(lambda: into.copy_(source))
+    return 2 * source.numel() / seconds(lambda: into.copy_(source))[0]
 
 
 def main() -> None:
@@ -128,8 +135,9 @@ def main() -> None:
             ours, theirs = engine.compile(subject.function), torch.compile(subject.function)
             torch.testing.assert_close(ours(*args), subject.function(*args), rtol=4e-2, atol=4e-2)
             theirs(*args)
-            mine, other = seconds(lambda: ours(*args)), seconds(lambda: theirs(*args))  # noqa: B023
-            tuned = f"{subject.moved / _tuned(subject, args) / peak:.2f}" if options.tune else ""
+            ways = [ours, theirs, *([_tuned(subject, args)] if options.tune else [])]
+            mine, other, *best = seconds(*(functools.partial(way, *args) for way in ways))
+            tuned = f"{subject.moved / best[0] / peak:.2f}" if best else ""
         speed = subject.moved / mine
         ratios.append(other / mine)
         print(
@@ -142,8 +150,8 @@ def main() -> None:
         mlp()
 
 
-def _tuned(subject: Subject, args: list[torch.Tensor]) -> float:
-    """Seconds of a subject whose kernels' blocks were measured; prints what was."""
+def _tuned(subject: Subject, args: list[torch.Tensor]) -> Callable[..., Any]:
+    """A subject whose kernels' blocks were measured; prints what was."""
     import engine
 
     fast = engine.compile(subject.function, options={"mode": "max-autotune-no-cudagraphs"})
@@ -153,7 +161,7 @@ def _tuned(subject: Subject, args: list[torch.Tensor]) -> float:
         for choice in compiled.lowering.choices if compiled.lowering else ():
             times = ", ".join(f"{way.removeprefix('blocks of ')}: {s * 1e6:.1f}" for way, s in choice.ways if s)
             print(f"    {choice.taken} of {times} us")
-    return seconds(lambda: fast(*args))
+    return fast
 
 
 def mlp() -> None:
@@ -165,10 +173,9 @@ def mlp() -> None:
     ways = {"engine": engine.compile(MLP.function), "engine, tuned": tuned, "torch": torch.compile(MLP.function)}
     with torch.no_grad():
         wanted = MLP.function(*args)
-        found = {}
-        for name, way in ways.items():
+        for way in ways.values():
             torch.testing.assert_close(way(*args), wanted, rtol=4e-2, atol=wanted.abs().max().item() * 1e-2)
-            found[name] = seconds(lambda: way(*args))  # noqa: B023
+        found = dict(zip(ways, seconds(*(functools.partial(way, *args) for way in ways.values())), strict=True))
     print(f"{'mlp with gelu':<28}{'ms':>7}{'TFLOP/s':>9}{'ratio':>8}")
     for name, took in found.items():
         print(f"{name:<28}{took * 1e3:>7.3f}{MLP_WORK / took / 1e12:>9.0f}{found['torch'] / took:>8.2f}")
