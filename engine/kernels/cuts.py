@@ -76,7 +76,7 @@ def seconds(kernel: LoopKernel, block: Blocking) -> float:
     waves = programs / (held * PROCESSORS)
     busy = waves / math.ceil(waves) if waves < 4 else 1.0
     moved = x * r * (read * (1 + AGAIN * _readings(kernel, block)) + written)
-    whole_lines = (
+    whole_lines: float = (
         min(1.0, _neighbours(kernel, block) * max((op.dtype.itemsize for op in whole), default=LINE) / LINE) ** 0.5
     )
     arithmetic = x * r * sum(op.cost for op in kernel.ops) / (RATE * min(1.0, held * block.num_warps / ENOUGH_WARPS))
