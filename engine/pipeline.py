@@ -17,8 +17,11 @@ from typing import Any
 
 import torch
 import torch.fx
+from torch._guards import TracingContext, tracing
+from torch._subclasses.fake_tensor import FakeTensor
 
 from engine import afterwards, contents, errors
+from engine.aot.analyse import is_reshaped
 from engine.aot.driver import Settings, compile_graph
 from engine.autograd.front import uncaptured
 from engine.bytecode.route import route_calls
@@ -316,17 +319,15 @@ class Pipeline:
         if backend == "eager":
             self._tell_fx(slot, work)
             return eager_run(slot.graph)
-        if backend == "inductor":
-            self._tell_fx(slot, work)
-            return inductor_run(slot)
         if backend in ("aot_eager", "triton"):
             return self._aot(slot, work)
-        run = backend_callable(backend)
+        run = inductor_run if backend == "inductor" else backend_callable(backend)
         assert run is not None
         self._tell_fx(slot, work)
         with work.timings.stage(backend_name(backend)):
-            compiled: Run = run(slot.graph, [i.real for i in slot.inputs])
-            return compiled
+            compiled = _by_other(run, slot)
+        work.guards = slot.assumed()
+        return compiled
 
     def _tell_fx(self, slot: GraphSlot, work: _Work) -> None:
         if work.session is not None and not work.record.graphs:
@@ -351,6 +352,7 @@ class Pipeline:
                     reference,
                     draws_again=bool(self.options.extra.get("draw_again", False)),
                     folder=folder_of_user() / "aot" if config.disk_cache else None,
+                    assumed=slot.assumed,
                 ),
                 changes_objects=slot.changes_objects,
             )
@@ -589,13 +591,35 @@ def eager_run(graph: torch.fx.GraphModule) -> Run:
     return types.MethodType(type(graph).forward, graph)
 
 
-def inductor_run(slot: GraphSlot) -> Run:
+def inductor_run(graph: torch.fx.GraphModule, examples: list[Any]) -> Run:
     """The graph compiled by torch's own AOTAutograd and Inductor."""
     from torch._inductor.compile_fx import compile_fx
 
-    run: Any = compile_fx(slot.graph, [i.real for i in slot.inputs])
+    run: Any = compile_fx(graph, examples)
     compiled: Run = run
     return compiled
+
+
+def _by_other(run: Callable[..., Run], slot: GraphSlot) -> Run:
+    """The graph compiled by a compiler that is not ours.
+
+    Where sizes are symbols it is given fake tensors that have them, as torch gives: real ones would let it take their sizes for granted
+    without a guard. Else it is given the call's own inputs.
+    """
+    mode = next((i.fake.fake_mode for i in slot.inputs if isinstance(i.fake, FakeTensor)), None)
+    if not any(_is_symbolic(i.fake) for i in slot.inputs):
+        return run(slot.graph, [i.real for i in slot.inputs])
+    reshaped = next((i.name for i in slot.inputs if isinstance(i.fake, FakeTensor) and is_reshaped(i.fake, i.real)), "")
+    if reshaped:
+        raise ValueError(f"the shape or layout of {reshaped}, whose sizes vary, is changed in place")
+    with tracing(TracingContext(mode)):
+        return run(slot.graph, [i.fake for i in slot.inputs])
+
+
+def _is_symbolic(fake: Any) -> bool:
+    if isinstance(fake, torch.Tensor):
+        return bool(fake._has_symbolic_sizes_strides)
+    return isinstance(fake, (torch.SymInt, torch.SymFloat))
 
 
 def backend_name(backend: str | Run) -> str:

@@ -14,7 +14,7 @@ import torch.fx
 from engine.aot.analyse import facts, needs_gradients, offset_guards, reads_objects, refusal
 from engine.aot.cache.entry import Cut, Made, find, keep, place_of
 from engine.aot.enclosed import in_inference_mode, without_inference_mode
-from engine.aot.functionalize import Functional, as_computed, functionalize
+from engine.aot.functionalize import Functional, as_computed, functionalize, relations_of
 from engine.aot.joint import trace_joint
 from engine.aot.partition import Method, partition
 from engine.aot.unread import unwritten_kernel
@@ -86,6 +86,8 @@ class Settings:
     """Random numbers may be drawn again in the backward instead of being saved."""
     folder: pathlib.Path | None = None
     """Where compiled results are kept between processes; None: nowhere."""
+    assumed: Callable[[], tuple[Guard, ...]] | None = None
+    """Guards for what is assumed of symbolic sizes from now on; None where nothing more may be, the guards being fixed."""
 
 
 def compile_graph(
@@ -115,11 +117,13 @@ def compile_graph(
     if trains and torch.is_anomaly_enabled():
         watched = _as_traced(graph, trains, "anomaly mode names the operator whose gradient went wrong", told)
         return replace(watched, guards=(ANOMALY,))
+    known = len(relations_of(graph, inputs))
     try:
         onion = peel(WRAPPERS, Call(graph, tuple(inputs)))
         if reason := _refusal(onion.call, graph, changes_objects=changes_objects):
             return _as_traced(graph, trains, reason, told)
         made, note = _found_or_made(onion.call, compilation, settings, trains=trains)
+        assumed = _assumed(relations_of(graph, inputs)[known:], settings)
     except NotFunctional as error:
         return _as_traced(graph, trains, str(error), told)
     except Exception as error:  # what tracing to ATen does not know must not stop the user's code
@@ -132,7 +136,7 @@ def compile_graph(
         if isinstance(made, Cut)
         else _inference(made, onion, compilation, settings, names, is_silent=trains)
     )
-    guards = (*onion.guards(), *offset_guards(graph, inputs))
+    guards = (*onion.guards(), *offset_guards(graph, inputs), *assumed)
     record = replace(finished.record, cache=note)
     return replace(finished, record=record, graphs=(*told, *finished.graphs), guards=guards)
 
@@ -151,9 +155,27 @@ def _found_or_made(call: Call, compilation: str, settings: Settings, *, trains: 
     found, note = find(place, call, compilation, tells=current_session() is not None)
     if found is not None:
         return found, note
+    known = relations_of(call.graph, call.inputs)
     made = _made(call, compilation, settings, trains=trains)
+    if relations_of(call.graph, call.inputs) != known:
+        return made, "not kept on disk: it holds only for some of the sizes that its symbols may have"
     kept = keep(place, made)
     return made, note or kept
+
+
+def _assumed(relations: Sequence[str], settings: Settings) -> tuple[Guard, ...]:
+    """Guards for what the ATen form took for granted of sizes.
+
+    Raises:
+        NotFunctional: it took more for granted than is guarded.
+    """
+    if not relations:
+        return ()
+    if settings.assumed is None:
+        more = f" and {len(relations) - 3} more" if len(relations) > 3 else ""
+        held = f"{', '.join(relations[:3])}{more}"
+        raise NotFunctional(f"its ATen form holds only for sizes with {held}, which the guards do not check")
+    return settings.assumed()
 
 
 def _made(call: Call, compilation: str, settings: Settings, *, trains: bool) -> Made:

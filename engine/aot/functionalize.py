@@ -66,18 +66,16 @@ def trace(
     """Run ``tracing`` under make_fx: its graph without dead nodes, and the fake inputs that it was traced with.
 
     Raises:
-        NotFunctional: an input was not followed, or the trace assumes more of sizes than the guards check.
+        NotFunctional: an input was not followed.
     """
     mode = fake_mode_of(graph, inputs)
     with mode, torch.no_grad():
         fakes = tuple(pristine(i) if isinstance(i.fake, torch.Tensor) else i.fake for i in inputs)
     _check_followed(fakes, inputs)
-    known = _relations(mode)
     is_symbolic = _is_symbolic(fakes) or has_unbacked(graph)
     symbolic = enable_python_dispatcher() if is_symbolic else contextlib.nullcontext()
     with mode, torch.fx.traceback.preserve_node_meta(), symbolic, _quiet(), _grad_mode_kept():
         module = make_fx(tracing.run, tracing_mode="real", record_module_stack=False)(*fakes)
-    _check_relations(mode, known)
     _name_inputs(module, inputs)
     watch = Watch(module)
     with watch.watching("drop_dead"):
@@ -153,20 +151,10 @@ def _check_followed(fakes: Sequence[Any], inputs: Sequence[GraphInput]) -> None:
             raise NotFunctional(f"{i.name} has no fake value")
 
 
-def _relations(mode: FakeTensorMode) -> int:
-    return 0 if mode.shape_env is None else len(mode.shape_env.guards)
-
-
-def _check_relations(mode: FakeTensorMode, known: int) -> None:
-    """Guards were collected before this stage: sizes may not be assumed to be related in any way that tracing had not already assumed."""
-    if _relations(mode) == known:
-        return
-    assert mode.shape_env is not None
-    assumed = [str(g.expr) for g in mode.shape_env.guards[known:]]
-    more = f" and {len(assumed) - 3} more" if len(assumed) > 3 else ""
-    raise NotFunctional(
-        f"its ATen form holds only for sizes with {', '.join(assumed[:3])}{more}, which the guards do not check"
-    )
+def relations_of(graph: torch.fx.GraphModule, inputs: Sequence[GraphInput]) -> tuple[str, ...]:
+    """What has been assumed of the graph's symbolic sizes so far, in order."""
+    env = fake_mode_of(graph, inputs).shape_env
+    return () if env is None else tuple(str(g.expr) for g in env.guards)
 
 
 def _is_symbolic(fakes: Sequence[Any]) -> bool:

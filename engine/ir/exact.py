@@ -92,9 +92,22 @@ def same(value: Any, expected: Any) -> bool:
         return len(value) == len(expected) and all(any(same(v, e) for e in expected) for v in value)
     if kind is dict:
         return len(value) == len(expected) and all(map(same, value.items(), expected.items()))
+    if is_placement(expected):
+        return bool(value == expected)
     if kind.__module__ == "datetime":
         return repr(value) == repr(expected)  # of equal times, one may be the later of two in a repeated hour
     return False
+
+
+def is_placement(value: Any) -> bool:
+    """Whether it says how a tensor lies on a mesh of devices: ``Shard(0)``, ``Replicate()``, ``Partial()``; immutable, equal ones are interchangeable."""
+    return is_placement_class(type(value))
+
+
+def is_placement_class(cls: type) -> bool:
+    """Whether it is one of torch's own classes of placements."""
+    own = cls.__module__ == "torch.distributed.tensor.placement_types"
+    return own and any(base.__name__ == "Placement" for base in mro_of(cls))
 
 
 def _same_numpy(value: Any, expected: Any) -> bool:
@@ -264,6 +277,7 @@ def describe(value: Any, depth: int = 0) -> str:
         kind in (int, float, complex, bool, type(None), type(Ellipsis), slice, range)
         or kind in SINGLETONS
         or kind is torch.device
+        or is_placement(value)
     ):
         return repr(value)
     if kind in (str, bytes):

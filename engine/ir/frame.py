@@ -49,6 +49,8 @@ class GraphSlot:
     inputs: tuple[GraphInput, ...]
     changes_objects: bool = False
     """The frame also changes Python objects, once the graph has run."""
+    assumed: Callable[[], tuple[Guard, ...]] = tuple
+    """Guards for what has been assumed of symbolic sizes since the frame was traced: a backend may assume more."""
 
 
 @dataclass(frozen=True)

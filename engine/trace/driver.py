@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import importlib
 import importlib.util
 import inspect
@@ -11,6 +12,7 @@ import logging
 import sys
 import types
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -35,7 +37,7 @@ from engine.trace.codegen import Codegen
 from engine.trace.loop import advance, in_words
 from engine.trace.nested_breaks import LOOK_AT_FRAME, NestedResumption, broken_first, holds_tensor
 from engine.trace.resumption import Resumption
-from engine.trace.shapes import shape_guards, symbol_story
+from engine.trace.shapes import assumed_since, shape_guards, symbol_story
 from engine.trace.side_effects import (
     changed_inputs,
     changes_inputs,
@@ -59,6 +61,7 @@ for _family in (
     "values.builtin_functions",
     "values.caches",
     "values.collectives",
+    "values.distributed_tensors",
     "values.constants",
     "values.container_objects",
     "values.contexts",
@@ -472,6 +475,9 @@ class _Attempt:
         if graph is not None:
             self._guard_global_state()
         shape_guards(self.tx)
+        guards = self.tx.guards.all()
+        if graph is not None:
+            graph = replace(graph, assumed=functools.partial(assumed_since, self.tx, len(guards)))
         inlined, steps = self.record_parts()
         wanted = current_session() is not None or self.log is not None
         record = TraceRecord(
@@ -484,7 +490,7 @@ class _Attempt:
             symbol_story(self.tx) if wanted else (),
             self.before,
         )
-        return TracedFrame(code, self.tx.guards.all(), record, graph, resumes, cg.constants, cg.handed)
+        return TracedFrame(code, guards, record, graph, resumes, cg.constants, cg.handed)
 
     def _guard_global_state(self) -> None:
         origin = Fixed(torch, "torch")

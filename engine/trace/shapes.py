@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import sympy
 from torch.utils._sympy.functions import FloorDiv, Mod
 
-from engine.ir.guard import NO_CAUSE, Cause, spoken
+from engine.ir.guard import NO_CAUSE, Cause, Guard, spoken
 from engine.ir.origin import Origin, Stride
 from engine.ir.relation import relation_words
 from engine.ir.relation_guard import ShapeRelation
@@ -68,6 +68,16 @@ def shape_guards(tx: Tracer) -> None:
                 )
             )
     _strides(tx, first)
+
+
+def assumed_since(tx: Tracer, count: int) -> tuple[Guard, ...]:
+    """Guards for what was assumed of symbols after the first ``count`` guards were gathered.
+
+    Raises:
+        Skip: it cannot be read from a call's arguments.
+    """
+    shape_guards(tx)
+    return tuple(tx.guards.since(count))
 
 
 def bounds_of(env: NotingShapeEnv, symbol: sympy.Symbol) -> tuple[int | None, int | None]:

@@ -33,6 +33,8 @@ class Parts:
     stride: tuple[int, ...]
     inside: tuple[Parts | None, ...]
     """Per name: the parts of the part, None for a plain tensor."""
+    fixed: tuple[tuple[str, Any], ...] = ()
+    """What else it is made of, by name: a mesh of devices, say."""
 
     @classmethod
     def of(cls, name: str, whole: Any) -> Parts:
@@ -43,10 +45,13 @@ class Parts:
         """
         if whole._has_symbolic_sizes_strides:
             raise NotFunctional(f"{name} is a {type(whole).__name__} whose sizes vary")
-        names, context = whole.__tensor_flatten__()
-        values = [getattr(whole, n) for n in names]
-        inside = tuple(cls.of(name, v) if is_traceable_wrapper_subclass(v) else None for v in values)
-        return cls(type(whole), tuple(names), context, tuple(whole.shape), tuple(whole.stride()), inside)
+        names, context = _taken_apart(whole)
+        parts: list[tuple[str, Any]] = [(n, getattr(whole, n)) for n in names]
+        tensors: list[tuple[str, Any]] = [(n, p) for n, p in parts if isinstance(p, torch.Tensor)]
+        inside = tuple(cls.of(name, p) if is_traceable_wrapper_subclass(p) else None for _, p in tensors)
+        fixed = tuple((n, p) for n, p in parts if not isinstance(p, torch.Tensor))
+        plain = tuple(n for n, _ in tensors)
+        return cls(type(whole), plain, context, tuple(whole.shape), tuple(whole.stride()), inside, fixed)
 
     def take(self, whole: Any) -> Iterator[Any]:
         """The plain tensors inside, in order."""
@@ -72,20 +77,38 @@ class Parts:
             name: next(plain) if inside is None else inside._build(plain)
             for name, inside in zip(self.names, self.inside, strict=True)
         }
-        return self.type.__tensor_unflatten__(parts, self.context, self.size, self.stride)
+        return self.type.__tensor_unflatten__(parts | dict(self.fixed), self.context, self.size, self.stride)
 
     def is_of(self, value: Any) -> bool:
         """Whether ``value`` is put together in this way, whatever its strides are."""
-        if type(value) is not self.type:
+        return self._matches(value, of_same_context=True)
+
+    def is_made_alike(self, value: Any) -> bool:
+        """Whether ``value`` is of the same class and sizes, and made of parts by the same names, whatever else it says of itself."""
+        return self._matches(value, of_same_context=False)
+
+    def _matches(self, value: Any, *, of_same_context: bool) -> bool:
+        if type(value) is not self.type or tuple(value.shape) != self.size:
             return False
-        names, context = value.__tensor_flatten__()
-        if tuple(names) != self.names or context != self.context or tuple(value.shape) != self.size:
+        names, context = _taken_apart(value)
+        if of_same_context and context != self.context:
+            return False
+        fixed = dict(self.fixed)
+        if sorted(names) != sorted((*self.names, *fixed)) or any(getattr(value, n) is not f for n, f in fixed.items()):
             return False
         pairs = zip(self.names, self.inside, strict=True)
         return all(
-            not is_traceable_wrapper_subclass(getattr(value, n)) if i is None else i.is_of(getattr(value, n))
+            not is_traceable_wrapper_subclass(getattr(value, n))
+            if i is None
+            else i._matches(getattr(value, n), of_same_context=of_same_context)
             for n, i in pairs
         )
+
+
+def _taken_apart(whole: Any) -> tuple[list[str], Any]:
+    """Names of the parts, and the context that holds for the tensor whether or not it requires grad."""
+    names, context = (whole.detach() if whole.requires_grad else whole).__tensor_flatten__()
+    return names, context
 
 
 @dataclass
@@ -101,7 +124,7 @@ class Gradient:
         return _Put.apply(self.given, self._note, *plain)  # type: ignore[no-untyped-call]
 
     def _note(self, gradient: Any) -> Parts:
-        if not self.given.is_of(gradient):
+        if not (self.given.is_made_alike(gradient) if self.found is None else self.found.is_of(gradient)):
             kind = type(gradient).__name__
             other = f"{kind} of other parts" if type(gradient) is self.given.type else kind
             raise NotFunctional(f"the gradient of {self.name}, a {self.given.type.__name__}, would be a {other}")

@@ -162,8 +162,10 @@ def _insides(fake: Any) -> Iterator[Any]:
     if not is_traceable_wrapper_subclass(fake):
         yield fake
         return
-    for name in fake.__tensor_flatten__()[0]:
-        yield from _insides(getattr(fake, name))
+    parts = (getattr(fake, name) for name in fake.__tensor_flatten__()[0])
+    for part in parts:
+        if isinstance(part, torch.Tensor):
+            yield from _insides(part)
 
 
 def _rewritten(

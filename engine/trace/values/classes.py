@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from engine.ir.exact import is_placement_class
 from engine.ir.origin import Attr, Fixed, Item, Origin
 from engine.ir.value_guard import HasAttribute
 from engine.trace.signals import Skip, Unsupported
@@ -313,7 +314,7 @@ def construct(
         if init is not None and isinstance(init[1], types.FunctionType):
             tx.wrap(init[1], Attr(class_origin(init[0]), "__init__")).call(tx, [made, *args], kwargs)
         return made
-    if issubclass(cls, enum.Enum):
+    if issubclass(cls, enum.Enum) or is_placement_class(cls):
         return fold_call(tx, cls, args, kwargs, f"{cls.__name__}()")
     if typing.is_typeddict(cls):
         return tx.fixed(dict).call(tx, args, kwargs)

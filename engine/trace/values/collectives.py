@@ -15,10 +15,10 @@ import torch.nn.parallel
 from engine.ir.origin import Attr, Fixed, Origin
 from engine.trace.graph_builder import emit
 from engine.trace.signals import Unsupported
-from engine.trace.values.base import NONE, Const, Value, force, is_none
+from engine.trace.values.base import NONE, Const, NotConstant, Value, force, is_none
 from engine.trace.values.functions import BY_NAME, MethodOf, special
 from engine.trace.values.objects import OpaqueValue
-from engine.trace.values.sequences import ListValue, sequence_items
+from engine.trace.values.sequences import ListValue, TupleValue, sequence_items
 from engine.trace.values.tensor import TensorValue
 from engine.trace.values.wrap import wraps_if
 
@@ -59,13 +59,14 @@ class GroupValue(OpaqueValue):
         return self.call_method(tx, "__getitem__", [key], {})
 
 
-def _is_constant(real: Any) -> bool:
+def is_group_or_mesh(real: Any) -> bool:
+    """Whether it is a process group or a mesh of devices of torch's."""
     return any(
         base.__name__ in _CONSTANT_CLASSES and base.__module__.startswith("torch.") for base in type(real).__mro__
     )
 
 
-@wraps_if(40, _is_constant)
+@wraps_if(40, is_group_or_mesh)
 def _group(tx: Tracer, real: Any, origin: Origin) -> Value:
     tx.guard_object(real, origin, f"the {type(real).__name__} was used")
     return GroupValue(real, origin)
@@ -76,9 +77,9 @@ def _answered(tx: Tracer, ask: Callable[[], Any], what: str) -> Value:
         found = ask()
     except Exception as error:
         raise tx.user_exception(error) from error
-    if _is_constant(found):
+    if is_group_or_mesh(found):
         return tx.fixed(found)
-    if isinstance(found, (list, tuple)) and any(_is_constant(f) for f in found):
+    if isinstance(found, (list, tuple)) and any(is_group_or_mesh(f) for f in found):
         return ListValue([_answered(tx, lambda f=f: f, what) for f in found])  # type: ignore[misc]
     if found is None or isinstance(found, (bool, int, float, str, list, tuple, torch.device)):
         return tx.from_python(found)
@@ -96,21 +97,22 @@ def _default_group(tx: Tracer) -> Any:
     return group
 
 
-def _real(tx: Tracer, value: Value) -> Any:
+def constant_of(tx: Tracer, value: Value) -> Any:
+    """A known Python object, which may be or hold groups and meshes.
+
+    Raises:
+        Unsupported: it is not known while tracing.
+    """
     value = force(tx, value)
     if isinstance(value, GroupValue):
         return value.held
-    if isinstance(value, (ListValue, Const)) or not value.is_mutable:
-        return [_real(tx, i) for i in sequence_items(tx, value)] if isinstance(value, ListValue) else _plain(tx, value)
-    raise Unsupported("unknown-call", f"a process group is asked with a {value.describe()}")
-
-
-def _plain(tx: Tracer, value: Value) -> Any:
-    from engine.trace.values.sequences import TupleValue
-
-    if isinstance(value, TupleValue):
-        return tuple(_real(tx, i) for i in value.items)
-    return tx.constants([value])[0]
+    if isinstance(value, (ListValue, TupleValue)):
+        items = [constant_of(tx, i) for i in value.items]
+        return tuple(items) if isinstance(value, TupleValue) else items
+    try:
+        return value.python(tx)
+    except NotConstant:
+        raise Unsupported("unknown-call", f"torch.distributed is asked with a {value.describe()}") from None
 
 
 def _question(module: str, name: str) -> None:
@@ -118,8 +120,8 @@ def _question(module: str, name: str) -> None:
         if module == _C10D:
             _default_group(tx)
         function = getattr(sys.modules[module], name)
-        values = [_real(tx, a) for a in args]
-        words = {k: _real(tx, v) for k, v in kwargs.items()}
+        values = [constant_of(tx, a) for a in args]
+        words = {k: constant_of(tx, v) for k, v in kwargs.items()}
         return _answered(tx, lambda: function(*values, **words), f"torch.distributed.{name}")
 
     BY_NAME[(module, name)] = ask
@@ -137,7 +139,7 @@ _question("torch.distributed", "is_available")
 
 
 def _named_group(tx: Tracer, args: Args, kwargs: Words) -> Value:
-    group, tag = [*(_real(tx, a) for a in args), *(_real(tx, v) for v in kwargs.values()), ""][:2]
+    group, tag = [*(constant_of(tx, a) for a in args), *(constant_of(tx, v) for v in kwargs.values()), ""][:2]
     if isinstance(group, str):
         return Const(group)
     resolve = sys.modules[_FUNCTIONAL]._resolve_group_name
@@ -179,8 +181,8 @@ class _Collective:
         if force(tx, self.given.get("async_op", Const(False))).truth(tx):
             raise self.refuse("with async_op=True: its handle lives outside the graph")
         group = self.given.get("group", NONE)
-        self.group = _default_group(tx) if is_none(group) else _real(tx, group)
-        self.is_member = _is_constant(self.group) and self.group.rank() >= 0
+        self.group = _default_group(tx) if is_none(group) else constant_of(tx, group)
+        self.is_member = is_group_or_mesh(self.group) and self.group.rank() >= 0
         if not self.is_member:
             raise self.refuse("without a process group that this process belongs to")
         self.size = self.group.size()

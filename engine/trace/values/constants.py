@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from engine.ir.exact import is_placement
 from engine.ir.origin import Origin
 from engine.ir.value_guard import Equals
 from engine.trace.values.base import Const, Value
@@ -90,6 +91,11 @@ def _singleton(tx: Tracer, real: Any, origin: Origin) -> Value:
 
 @wraps_if(9, lambda real: isinstance(real, _NUMPY))
 def _numpy_literal(tx: Tracer, real: Any, origin: Origin) -> Value:
+    return _literal(tx, real, origin)
+
+
+@wraps_if(39, is_placement)
+def _placement(tx: Tracer, real: Any, origin: Origin) -> Value:
     return _literal(tx, real, origin)
 
 

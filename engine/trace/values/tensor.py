@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import operator
+from collections.abc import Callable
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -38,6 +40,18 @@ _LISTED = 64
 """How many numbers ``tolist()`` may give to be traced."""
 _MARKS = ("_dynamo", "_engine")
 """Attributes that tell compilers about a tensor."""
+
+
+@dataclass(frozen=True)
+class OwnRule:
+    """What an attribute of a wrapper subclass is in traced code, or calling a method of it."""
+
+    run: Callable[[Tracer, TensorValue, list[Value], dict[str, Value]], Value]
+    is_method: bool
+
+
+OWN: dict[tuple[str, str, str], OwnRule] = {}
+"""By module and name of the class that defines it, and its name: those classes are loaded by who uses them."""
 
 
 class TensorValue(Value):
@@ -78,13 +92,15 @@ class TensorValue(Value):
             return type(self.held)
         return type(self.fake) if is_subclass(self.fake) else torch.Tensor
 
-    def _check_own(self, name: str) -> None:
-        """Leave what a wrapper subclass adds to a tensor, or does otherwise, to Python."""
+    def _own(self, name: str) -> OwnRule | None:
+        """The rule for what a wrapper subclass adds to a tensor, or does otherwise; what has none is left to Python."""
         if not is_subclass(self.fake):
-            return
+            return None
         owner = next((c for c in type(self.fake).__mro__ if name in vars(c)), None)
-        if owner is None or (owner is not torch.Tensor and issubclass(owner, torch.Tensor)):
+        rule = None if owner is None else OWN.get((owner.__module__, owner.__qualname__, name))
+        if rule is None and (owner is None or (owner is not torch.Tensor and issubclass(owner, torch.Tensor))):
             raise Unsupported("unsupported-operation", f"{self.type().__name__}.{name}, of a tensor subclass")
+        return rule
 
     def describe(self) -> str:
         sizes = ", ".join(str(s) for s in self.fake.shape)
@@ -172,7 +188,9 @@ class TensorValue(Value):
             return self.shape(tx)
         if name in self.written:
             return self.written[name]
-        self._check_own(name)
+        own = self._own(name)
+        if own is not None:
+            return TensorMethod(self, name) if own.is_method else own.run(tx, self, [], {})
         if name in _AS_NODE:
             return emit(tx, "call_function", getattr, [self, Const(name)])
         if name == "grad":
@@ -229,7 +247,9 @@ class TensorValue(Value):
     def call_method(self, tx: Tracer, name: str, args: list[Value], kwargs: dict[str, Value]) -> Value:
         if name in self.written or (self.held is not None and name in getattr(self.held, "__dict__", {})):
             return super().call_method(tx, name, args, kwargs)
-        self._check_own(name)
+        own = self._own(name)
+        if own is not None and own.is_method:
+            return own.run(tx, self, args, kwargs)
         if name == "requires_grad_" and self._has_requires_grad(tx, args, kwargs):
             return self
         if name == "numpy" and not args and not kwargs:
@@ -450,9 +470,10 @@ def _is_wrapper(real: Any) -> bool:
 
 
 def _check_parts(real: Any) -> None:
-    other = [
-        type(p).__name__ for n in real.__tensor_flatten__()[0] if not isinstance(p := getattr(real, n), torch.Tensor)
-    ]
+    from engine.trace.values.collectives import is_group_or_mesh
+
+    parts = [getattr(real, n) for n in real.__tensor_flatten__()[0]]
+    other = [type(p).__name__ for p in parts if not isinstance(p, torch.Tensor) and not is_group_or_mesh(p)]
     if other:
         text = f"a {type(real).__name__}: beside tensors it is made of a {other[0]}"
         raise Unsupported("unsupported-operation", text)
@@ -466,7 +487,11 @@ def _guard(tx: Tracer, real: torch.Tensor, fake: torch.Tensor, origin: Origin) -
     names, context = inside.__tensor_flatten__()
     tx.guard(WrapperIs(origin, tuple(names), context, cause=tx.cause("the tensor subclass was taken apart")))
     for name in names:
-        _guard(tx, getattr(real, name), getattr(fake, name), Attr(origin, name))
+        part = getattr(real, name)
+        if isinstance(part, torch.Tensor):
+            _guard(tx, part, getattr(fake, name), Attr(origin, name))
+        else:
+            tx.guard_object(part, Attr(origin, name), f"the tensor was made with this {type(part).__name__}")
 
 
 def _without_class(real: torch.Tensor) -> torch.Tensor:

@@ -123,6 +123,8 @@ _INLINE_ANYWAY = (
     "torch._dynamo.mutation_guard",
     "torch.optim",
     "torch.distributed._functional_collectives",
+    "torch.distributed.tensor._api",
+    "torch.distributed.tensor.parallel",
 )
 _LEFT_TO_PYTHON = frozenset(
     "logging warnings importlib threading asyncio subprocess socket os io pdb numpy scipy pandas matplotlib tqdm IPython time "

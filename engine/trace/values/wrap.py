@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+from engine.ir.exact import is_placement
 from engine.ir.origin import Origin
 from engine.trace.signals import Unsupported
 from engine.trace.values.base import Const, Value
@@ -80,4 +81,4 @@ def is_literal(value: Any) -> bool:
     """Whether ``Const`` can hold it: immutable, and equal values are interchangeable."""
     from engine.trace.values.constants import LITERALS, is_enum_member
 
-    return type(value) in LITERALS or is_enum_member(value)
+    return type(value) in LITERALS or is_enum_member(value) or is_placement(value)

@@ -3,21 +3,16 @@
 from __future__ import annotations
 
 import pathlib
-import traceback
-import warnings
 from collections.abc import Callable
 from typing import Any
 
-import pytest
 import torch
 import torch.distributed as dist
 import torch.distributed._functional_collectives as functional
-import torch.multiprocessing as mp
 from torch.distributed.device_mesh import init_device_mesh
-from torch.distributed.tensor import DTensor, Replicate, Shard
-from torch.multiprocessing.spawn import ProcessException
 
 import engine
+from tests.engine.trace.two_processes import a_group, in_two_processes
 
 _MESHES: dict[int, Any] = {}
 
@@ -94,12 +89,6 @@ def waits_later(x: torch.Tensor) -> torch.Tensor:
     return x + 1
 
 
-def shards(x: torch.Tensor) -> torch.Tensor:
-    """Distributed tensors are left to Python."""
-    sharded = DTensor.from_local(x, _MESHES[0], [Shard(0)], run_check=False)
-    return (sharded * 2).redistribute(_MESHES[0], [Replicate()]).to_local() + 1
-
-
 ONE_GRAPH: tuple[Callable[[torch.Tensor], Any], ...] = (
     reduces,
     gathers,
@@ -110,7 +99,7 @@ ONE_GRAPH: tuple[Callable[[torch.Tensor], Any], ...] = (
     asks,
     uses_a_mesh,
 )
-BROKEN: tuple[Callable[[torch.Tensor], Any], ...] = (learns, waits_later, shards)
+BROKEN: tuple[Callable[[torch.Tensor], Any], ...] = (learns, waits_later)
 
 
 def _argument(rank: int) -> torch.Tensor:
@@ -126,10 +115,7 @@ def _compare(function: Callable[[torch.Tensor], Any], backend: str, rank: int, b
 
 
 def _process(rank: int, folder: str) -> None:
-    """One of the two; its failures are left in a file of its own, so that the other's hanging up does not hide them."""
-    warnings.simplefilter("ignore")
-    dist.init_process_group("gloo", init_method=f"file://{folder}/meeting", rank=rank, world_size=2)
-    try:
+    with a_group(rank, folder):
         _MESHES[0] = init_device_mesh("cpu", (2,))
         for function in ONE_GRAPH:
             _compare(function, "eager", rank, 0)
@@ -139,11 +125,6 @@ def _process(rank: int, folder: str) -> None:
             _compare(function, "eager", rank, None)
         _trains(rank)
         _renewed(rank, folder)
-    except BaseException:
-        pathlib.Path(folder, f"failure_{rank}").write_text(traceback.format_exc())
-        raise
-    finally:
-        dist.destroy_process_group()
 
 
 def _trains(rank: int) -> None:
@@ -172,8 +153,4 @@ def _renewed(rank: int, folder: str) -> None:
 
 def test_two_processes_agree_with_eager(tmp_path: pathlib.Path) -> None:
     """Collectives are captured without a break, in the functional form and in place; what is not captured gives eager's answer too."""
-    try:
-        mp.spawn(_process, args=(str(tmp_path),), nprocs=2)
-    except ProcessException as error:
-        failures = [path.read_text() for path in sorted(tmp_path.glob("failure_*"))]
-        pytest.fail("\n".join(failures) or str(error))
+    in_two_processes(_process, tmp_path)

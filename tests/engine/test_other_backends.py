@@ -1,0 +1,70 @@
+"""Compilers that are not ours: what they are given, and what they take for granted of it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+import engine
+
+
+def rows(x: torch.Tensor) -> torch.Tensor:
+    """Depends on how many rows there are."""
+    return (x * 2).relu() + x.shape[0]
+
+
+def _compiled_for(*sizes: int, backend: Any) -> int:
+    """How often ``rows`` was compiled for these sizes, each result compared with eager."""
+    with engine.record() as session:
+        compiled = engine.compile(rows, backend=backend, dynamic=True)
+        for size in sizes:
+            x = torch.randn(size, 4)
+            torch.testing.assert_close(compiled(x), rows(x))
+    assert not any(c.failures for c in session.compilations)
+    return len(session.compilations)
+
+
+def test_inductor_keeps_symbols() -> None:
+    """torch's own compiler serves every size with what it compiled once."""
+    assert _compiled_for(4, 6, 8, 6, backend="inductor") == 1
+
+
+def test_sizes_are_symbols_for_a_backend() -> None:
+    """A backend of one's own sees which sizes may change, and compiles once where it takes none for granted."""
+    seen: list[Any] = []
+
+    def backend(graph: torch.fx.GraphModule, examples: list[Any]) -> Callable[..., Any]:
+        seen.extend(s for e in examples if isinstance(e, torch.Tensor) for s in e.shape)
+        return graph.forward
+
+    assert _compiled_for(4, 6, 8, backend=backend) == 1
+    assert any(isinstance(s, torch.SymInt) for s in seen)
+
+
+def test_a_size_that_a_backend_takes_for_granted_is_guarded() -> None:
+    """What a backend makes a plain number of holds for that number only: other sizes compile anew, and are right."""
+
+    def backend(graph: torch.fx.GraphModule, examples: list[Any]) -> Callable[..., Any]:
+        sizes = [int(s) for e in examples if isinstance(e, torch.Tensor) for s in e.shape]
+
+        def run(*given: Any) -> Any:
+            assert [s for e in given if isinstance(e, torch.Tensor) for s in e.shape] == sizes
+            return graph(*given)
+
+        return run
+
+    assert _compiled_for(4, 6, 8, 6, 4, backend=backend) == 3
+
+
+def test_a_backend_sees_this_call_where_sizes_are_fixed() -> None:
+    """Without symbols the examples are the call's own tensors, with which a backend may compute."""
+    sums: list[float] = []
+
+    def backend(graph: torch.fx.GraphModule, examples: list[Any]) -> Callable[..., Any]:
+        sums.extend(float(e.sum()) for e in examples)
+        return graph.forward
+
+    engine.compile(lambda x: x + 1, backend=backend)(torch.full((3,), 2.0))
+    assert sums == [6.0]
