@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 
+from engine.autograd.finish import leaving
 from engine.autograd.follow import follow
 from engine.autograd.front import Event, Settings, attend, capturing
 from engine.autograd.inline import inline
@@ -82,7 +83,7 @@ def _compile(pipeline: Pipeline, backward: CapturedBackward) -> Run:
     notes += move_scalars(whole)
     if notes:
         _amend(backward, whole, notes)
-    run, _ = divided(whole, backward.id, compile, fail)
+    run, _ = divided(whole, backward.id, compile, fail, leaving(backward.captured, backward.order))
 
     def compiled(*lists: Any) -> Any:
         # Gradients that are to be differentiated themselves must come from operators that autograd knows, and autocast from those that it casts.

@@ -35,6 +35,8 @@ class Step:
     call: Call
     results: int | None = None
     """How many values it makes; None: one, not in a list."""
+    position: int = 0
+    """Of a hook on one of several gradients: which."""
 
 
 @dataclass(eq=False)
@@ -45,6 +47,13 @@ class Call:
     index: int
     owner: Any = None
     steps: list[Step] = field(default_factory=list)
+    gradients: tuple[Any, ...] | None = None
+    """Values of the gradients that come in, before any hook; None: it has none."""
+
+    def comes_in(self, gradients: Sequence[Any]) -> None:
+        """Keep what comes in, told with the first step."""
+        if self.gradients is None:
+            self.gradients = tuple(gradients)
 
 
 @dataclass(frozen=True)
@@ -102,9 +111,12 @@ class Capture:
         step.results = count
         return [self._stand_in(Value(step, n)) for n in range(count)]
 
-    def _step(self, kind: str, name: str, *args: Any) -> Step:
+    def _step(self, kind: str, name: str, *args: Any, coming: Sequence[Any] = (), position: int = 0) -> Step:
+        """One step of the node at hand; ``coming``: the gradients that it is told with."""
         call = self._calls[-1]
-        step = Step(kind, name, tuple(self._of(a) for a in args), call)
+        if coming:
+            call.comes_in(self._of(list(coming)))
+        step = Step(kind, name, tuple(self._of(a) for a in args), call, position=position)
         call.steps.append(step)
         return step
 
@@ -171,7 +183,7 @@ class Capture:
 
     def function(self, name: str, grads: Sequence[Any], args: Sequence[Any], results: int) -> list[Any]:
         kind = "opaque" if adapter.is_opaque(name) else "function"
-        return self._several(self._step(kind, name, list(grads), *args), results)
+        return self._several(self._step(kind, name, list(grads), *args, coming=grads), results)
 
     def validate(self, values: Sequence[Any], metadata: Sequence[Any]) -> list[Any]:
         if not any(v is not None and m is not None for v, m in zip(values, metadata, strict=False)):
@@ -187,7 +199,8 @@ class Capture:
         self, grads: Sequence[Any], metadata: Sequence[Any], saved: Sequence[Any], place: int, owner: Any
     ) -> list[Any]:
         present = tuple(m is not None for m in metadata)
-        step = self._step("python", type(owner).__name__, Value("hooks", place), tuple(saved), present, tuple(grads))
+        args = (Value("hooks", place), tuple(saved), present, tuple(grads))
+        step = self._step("python", type(owner).__name__, *args, coming=grads)
         found = self._several(step, len(metadata))
         return [f if there else None for f, there in zip(found, present, strict=True)]
 
@@ -198,7 +211,7 @@ class Capture:
 
     def accumulate(self, variable: Any, grad: Any, old: Any) -> Any:
         self._added_to += old is not None
-        step = self._step("accumulate", "accumulate_grad", variable, grad)
+        step = self._step("accumulate", "accumulate_grad", variable, grad, coming=[grad])
         return self._stand_in(Value(step), like=variable)
 
     def hook(self, kind: str, place: int, values: Sequence[Any], others: Sequence[Any] = ()) -> list[Any]:
@@ -206,14 +219,16 @@ class Capture:
         if kind == "post_acc_grad_hook":
             self._step(kind, kind, hook, values[0])
             return list(values)
-        extra = (tuple(others),) if kind == "post_hook" else ()
-        return self._several(self._step(kind, kind, hook, tuple(values), *extra), len(values))
+        if kind == "post_hook":
+            return self._several(self._step(kind, kind, hook, tuple(values), tuple(others)), len(values))
+        return self._several(self._step(kind, kind, hook, tuple(values), coming=values), len(values))
 
     def tensor_hook(self, place: int, values: Sequence[Any], position: int, *, is_builtin: bool) -> list[Any]:
         kind = "retain_grad" if is_builtin else "tensor_pre_hook"
         hook = place if is_builtin else Value("hooks", place)
         result = list(values)
-        result[position] = self._stand_in(Value(self._step(kind, kind, hook, values[position])))
+        step = self._step(kind, kind, hook, values[position], coming=values, position=position)
+        result[position] = self._stand_in(Value(step))
         return result
 
     def unpack(self, hook: int, packed: int) -> Any:
@@ -222,7 +237,7 @@ class Capture:
 
     def slices_before(self, grads: Sequence[Any], geometry: Sequence[Any]) -> list[Any]:
         placed = [tuple(g) if isinstance(g, (list, tuple)) else g for g in geometry]
-        return self._several(self._step("slices_before", "slices_before", grads[0], *placed), 3)
+        return self._several(self._step("slices_before", "slices_before", grads[0], *placed, coming=grads), 3)
 
     def slices_after(self, needed: Sequence[bool], result: Any, grads: Sequence[Any], part: Any) -> list[Any]:
         before = self._of(part).source

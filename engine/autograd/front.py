@@ -16,7 +16,7 @@ from typing import Any
 
 import torch
 
-from engine.autograd import adapter, anomaly
+from engine.autograd import adapter, anomaly, registries
 from engine.autograd.capture import Capture, Captured, Refused
 from engine.autograd.follow import followed
 from engine.autograd.order import Node, eager_order, places_of, walk
@@ -127,11 +127,10 @@ class _Attempt:
             nodes, order = nodes_of(captured), tuple(range(len(captured.calls)))
             notes = ("nodes stand in the order in which torch walked: eager's could not be told",)
         module = Writer(captured, order).write()
-        watched = functools.partial(_written, captured, order)
         shape = shape_of(f"b{next(_ids)}", captured)
         seconds = time.perf_counter() - self.started
         nodes = tuple(replace(n, node=None) for n in nodes)
-        backward = CapturedBackward(shape.id, module, shape, nodes, order, tuple(_shapes), notes, seconds, watched)
+        backward = CapturedBackward(shape.id, module, captured, shape, nodes, order, tuple(_shapes), notes, seconds)
         _shapes.append(shape)
         self._tell(Event("captured", backward, _how()))
         return run_captured, backward
@@ -139,10 +138,6 @@ class _Attempt:
     def _tell(self, event: Event) -> None:
         if self.settings.tell is not None:
             self.settings.tell(event)
-
-
-def _written(captured: Captured, order: Sequence[int]) -> Any:
-    return Writer(captured, order, is_watched=True).write()
 
 
 def _how() -> str:
@@ -183,11 +178,12 @@ def run_captured(backward: CapturedBackward, inputs: Any, sizes: Any, scalars: A
             attempt.has_begun = True
             if attempt.is_hit:
                 attempt._tell(Event("hit", backward, _how()))
-        if attempt is not None and torch.is_anomaly_enabled():
-            lists = (inputs, sizes, scalars, hooks, packed)
-            results = anomaly.watched(lambda: run(*lists), functools.partial(attempt.raise_again, backward))
-        else:
-            results = run(inputs, sizes, scalars, hooks, packed)
+        with _watching(backward, attempt, hooks):
+            if attempt is not None and torch.is_anomaly_enabled():
+                lists = (inputs, sizes, scalars, hooks, packed)
+                results = anomaly.watched(lambda: run(*lists), functools.partial(attempt.raise_again, backward))
+            else:
+                results = run(inputs, sizes, scalars, hooks, packed)
         for callback in iter_growing(_thread.callbacks):
             callback()
         return list(results)
@@ -195,6 +191,19 @@ def run_captured(backward: CapturedBackward, inputs: Any, sizes: Any, scalars: A
         _thread.attempt, _thread.callbacks = attempt, outer
         if attempt is None:
             adapter.restore_compiler(previous)
+
+
+def _watching(backward: CapturedBackward, attempt: _Attempt | None, hooks: Any) -> Any:
+    """What notices changes of hooks, where code of the user's runs that could make them."""
+    if attempt is None or not backward.runs_users_code:
+        return contextlib.nullcontext()
+    roots, wanted = places_of(attempt.roots), places_of(attempt.wanted)
+
+    def find_nodes() -> tuple[Node, ...] | None:
+        nodes = walk(roots, wanted)
+        return nodes if [n.name for n in nodes] == [n.name for n in backward.nodes] else None
+
+    return registries.watched(registries.Running(find_nodes, hooks, wanted))
 
 
 def _run_of(backward: CapturedBackward, attempt: _Attempt | None) -> Run:

@@ -10,6 +10,7 @@ from typing import Any, cast
 import torch
 from torch.autograd.function import BackwardCFunction
 
+from engine.autograd.registries import in_function
 from engine.autograd.targets import unchanged
 
 KINDS = ("tensor_pre_hook", "pre_hook", "post_hook", "post_acc_grad_hook", "unpack_hook")
@@ -67,7 +68,9 @@ def python_backward(
         if places:
             unchanged(versions, places, [t for t in saved if t is not None])
 
-    found = BackwardCFunction.apply(_class_of(type(context).__name__)(context, saved, check), *grads)  # type: ignore[arg-type]
+    shown = _class_of(type(context).__name__)(context, saved, check)
+    with in_function(shown):
+        found = BackwardCFunction.apply(shown, *grads)  # type: ignore[arg-type]
     results = found if isinstance(found, tuple) else (found,)
     if len(results) == len(present) and all(
         r is None or (there and isinstance(r, torch.Tensor)) for r, there in zip(results, present, strict=True)

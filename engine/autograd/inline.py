@@ -10,7 +10,7 @@ from typing import Any
 import torch
 import torch.fx
 
-from engine.autograd.program import CALL, FUNCTION, KIND, named
+from engine.autograd.program import CALL, FUNCTION, KIND, VALUES, named
 from engine.autograd.targets import unchanged, zeros
 from engine.ir.graph import origin_of, set_origin
 from engine.ir.inlined import INLINED, Inlined
@@ -36,7 +36,9 @@ def inline(module: torch.fx.GraphModule) -> tuple[torch.fx.GraphModule, tuple[st
         if known is not None and not reason:
             values[node] = _put(graph, node, known, values)
         elif node.target is operator.getitem and isinstance(values.get(node.args[0]), tuple):
-            values[node] = values[node.args[0]][node.args[1]]
+            values[node] = made = values[node.args[0]][node.args[1]]
+            if made is not None:
+                made.meta[VALUES] = (*made.meta.get(VALUES, ()), *node.meta.get(VALUES, ()))
         else:
             values[node] = graph.node_copy(node, lambda n: values[n])
     graph.lint()

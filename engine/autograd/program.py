@@ -12,6 +12,7 @@ import torch.fx
 
 from engine.autograd import adapter, anomaly, hooks, targets
 from engine.autograd.capture import Call, Captured, Step, Value, values_in
+from engine.autograd.registries import At
 from engine.autograd.sizes import Arithmetic
 from engine.ir.graph import NodeOrigin, set_origin
 from engine.ir.in_graph import InGraph
@@ -31,6 +32,9 @@ DEVICE = "autograd_device"
 
 FUNCTION = "autograd_function"
 """Key of ``node.meta``: the class of the Python function whose backward a node calls."""
+
+VALUES = "autograd_values"
+"""Key of ``node.meta``: what a node's value is in the capture, as keys: a step, (source, place there), ("sum", what becomes of it, terms so far)."""
 
 BARRIERS = frozenset(
     {"tensor_pre_hook", "pre_hook", "post_hook", "post_acc_grad_hook", "unpack_hook", "python", "opaque"}
@@ -55,6 +59,7 @@ class Writer:
     graph: torch.fx.Graph = field(default_factory=torch.fx.Graph)
     _nodes: dict[Any, Any] = field(default_factory=dict)
     _sums: dict[Value, list[Value]] = field(default_factory=dict)
+    _joined: dict[Value, tuple[Value, ...]] = field(default_factory=dict)
     _has_run_users_code: bool = False
 
     def write(self) -> torch.fx.GraphModule:
@@ -85,12 +90,14 @@ class Writer:
         for (source, index), call in sorted(first.items(), key=lambda i: (PLACEHOLDERS.index(i[0][0]), i[0][1])):
             node = self._node(operator.getitem, (self._nodes[source], index), f"{source}_{index}", call, "input")
             self._nodes[source, index] = node
+            node.meta[VALUES] = ((source, index),)
             if source == "inputs":
                 node.meta["val"] = self.captured.inputs[index]
                 node.meta[DEVICE] = self.captured.devices[index]
-        if any(_runs_users_code(s) for c in calls for s in c.steps):
+        if any(runs_users_code(s) for c in calls for s in c.steps):
             versions_of = named("versions_of", targets.versions_of)
             self._nodes["versions"] = self._node(versions_of, (self._nodes["inputs"],), "versions", None, "input")
+            self._nodes["versions"].meta[VALUES] = ("versions",)
         let_go = named("let_go", targets.let_go)
         self._node(let_go, (self._nodes["inputs"],), "let_go", None, "let_go")
 
@@ -115,13 +122,14 @@ class Writer:
         if self.is_watched:
             self._node(named("reached", anomaly.reached), (call.index,), "reached", call, "check")
         for step in call.steps:
-            target, args = self._target(step)
+            target, args = target_of(step), tuple(map(self._argument, arguments_of(step)))
             if self._has_run_users_code:
                 args = self._check(step, args)
             self._nodes[step] = node = self._node(target, args, step.name, call, step.kind)
+            node.meta[VALUES] = (step,)
             if step.kind == "python":
                 node.meta[FUNCTION] = getattr(type(call.owner), "_forward_cls", None)
-            self._has_run_users_code = self._has_run_users_code or _runs_users_code(step)
+            self._has_run_users_code = self._has_run_users_code or runs_users_code(step)
         if self.is_watched:
             self._look(call)
         for term in [t for t in self._sums if isinstance(t.source, Step) and t.source.call is call]:
@@ -156,25 +164,12 @@ class Writer:
         """Add a term to the sums that it is part of."""
         for whole in self._sums.pop(term):
             value, so_far = self._value(term), self._nodes[whole]
-            add = named("add", targets.add)
-            self._nodes[whole] = value if so_far is None else self._node(add, (so_far, value), "add", call, "add")
-
-    def _target(self, step: Step) -> tuple[Callable[..., Any], tuple[Any, ...]]:
-        args = tuple(self._argument(a) for a in step.args)
-        if step.kind in ("function", "opaque"):
-            return named(step.name, adapter.formula(step.name)), args
-        if step.kind == "validate":
-            return named(step.name, targets.Validate(step.call.name, step.args[2])), args[:2]
-        if step.kind == "python":
-            return named(step.name, hooks.python_backward, is_python=True), args
-        if step.kind == "retain_grad":
-            assert adapter.BUILTIN_HOOK is not None
-            return named(step.kind, adapter.BUILTIN_HOOK), args
-        if step.kind == "accumulate":
-            return named(step.name, targets.accumulate_grad, changes_state=True), args
-        if step.kind in hooks.RUNS:
-            return named(step.name, hooks.RUNS[step.kind], is_python=True), args
-        return named(step.name, getattr(targets, step.kind)), args
+            self._joined[whole] = joined = (*self._joined.get(whole, ()), term)
+            if so_far is None:
+                self._nodes[whole] = value
+                continue
+            self._nodes[whole] = node = self._node(named("add", targets.add), (so_far, value), "add", call, "add")
+            node.meta[VALUES] = (("sum", whole, joined),)
 
     def _argument(self, thing: Any) -> Any:
         if isinstance(thing, Value):
@@ -201,6 +196,7 @@ class Writer:
                 self._nodes[key] = self._node(
                     operator.getitem, (made, value.index), f"{step.name}_{value.index}", step.call, "item"
                 )
+                self._nodes[key].meta[VALUES] = (key,)
         return self._nodes[key]
 
     def _node(self, target: Any, args: tuple[Any, ...], name: str, call: Call | None, kind: str) -> torch.fx.Node:
@@ -225,9 +221,33 @@ def named(name: str, run: Callable[..., Any], *, changes_state: bool = False, is
     return made
 
 
-def _runs_users_code(step: Step) -> bool:
-    """Whether a step may write to what others have saved."""
-    return step.kind in BARRIERS and not hasattr(getattr(step.call.owner, "_forward_cls", None), INLINED)
+def target_of(step: Step) -> InGraph:
+    """What computes a step from its arguments."""
+    if step.kind in ("function", "opaque"):
+        return named(step.name, adapter.formula(step.name))
+    if step.kind == "validate":
+        return named(step.name, targets.Validate(step.call.name, step.args[2]))
+    if step.kind == "retain_grad":
+        assert adapter.BUILTIN_HOOK is not None
+        return named(step.kind, adapter.BUILTIN_HOOK)
+    if step.kind == "accumulate":
+        return named(step.name, targets.accumulate_grad, changes_state=True)
+    if step.kind == "python" or step.kind in hooks.RUNS:
+        run = At(step.call.index, hooks.RUNS.get(step.kind, hooks.python_backward))
+        return named(step.name, run, is_python=True)
+    return named(step.name, getattr(targets, step.kind))
+
+
+def arguments_of(step: Step) -> tuple[Any, ...]:
+    """What a step is computed from."""
+    return step.args[:2] if step.kind == "validate" else step.args
+
+
+def runs_users_code(step: Step) -> bool:
+    """Whether a step may write to what others have saved, or change hooks."""
+    if step.kind == "python" and hasattr(getattr(step.call.owner, "_forward_cls", None), INLINED):
+        return False
+    return step.kind in BARRIERS
 
 
 def short(name: str) -> str:

@@ -10,8 +10,10 @@ from typing import Any
 
 import torch.fx
 
+from engine.autograd.capture import Captured
+from engine.autograd.finish import leaving
 from engine.autograd.order import Node
-from engine.autograd.program import callable_of
+from engine.autograd.program import Writer, callable_of, runs_users_code
 from engine.autograd.reasons import Shape
 from engine.graph.straight import straight_line
 
@@ -25,6 +27,7 @@ class CapturedBackward:
     id: str
     graph: torch.fx.GraphModule
     """Called with the lists ``program.PLACEHOLDERS``."""
+    captured: Captured
     shape: Shape
     nodes: tuple[Node, ...]
     """Autograd's nodes in the order of the walk, and in ``order`` their places as eager runs them."""
@@ -33,14 +36,17 @@ class CapturedBackward:
     """Captures that did not serve."""
     notes: tuple[str, ...] = ()
     seconds: float = 0.0
-    write_watched: Callable[[], torch.fx.GraphModule] | None = None
-    """The same graph that looks at what each node returns, for anomaly mode."""
     compilations: Iterator[int] = field(default_factory=itertools.count)
     """Numbers for what backends compile of it."""
     _eager: Run | None = None
     _watched: Run | None = None
     _runs: dict[Any, Run] = field(default_factory=dict)
     _lock: threading.RLock = field(default_factory=threading.RLock)
+
+    @property
+    def runs_users_code(self) -> bool:
+        """Whether hooks or Python functions of the user's are in it."""
+        return any(runs_users_code(s) for c in self.captured.calls for s in c.steps)
 
     @property
     def unpacks(self) -> bool:
@@ -55,15 +61,17 @@ class CapturedBackward:
         """Operator by operator."""
         with self._lock:
             if self._eager is None:
-                self._eager = straight_line(self.graph, callable_of, name="captured backward")
+                leave = leaving(self.captured, self.order)
+                self._eager = straight_line(self.graph, callable_of, name="captured backward", leave=leave)
             return self._eager
 
     def watched(self) -> Run:
         """Operator by operator, looking at what each node returns."""
         with self._lock:
             if self._watched is None:
-                assert self.write_watched is not None
-                self._watched = straight_line(self.write_watched(), callable_of, name="captured backward")
+                module = Writer(self.captured, self.order, is_watched=True).write()
+                leave = leaving(self.captured, self.order, is_watched=True)
+                self._watched = straight_line(module, callable_of, name="captured backward", leave=leave)
             return self._watched
 
     def run_for(self, backend: Any, compile: Callable[[CapturedBackward], Run]) -> Run:

@@ -14,8 +14,8 @@ import torch.fx
 from torch.fx.experimental.proxy_tensor import make_fx
 
 from engine.autograd.layouts import Key, Symbolic, are_alike, layout_of, symbolic
-from engine.autograd.program import CALL, KIND, callable_of
-from engine.graph.straight import straight_line
+from engine.autograd.program import CALL, KIND, VALUES, callable_of
+from engine.graph.straight import Leave, straight_line
 from engine.ir.graph import NodeOrigin, node_id, set_origin
 
 Run = Callable[..., Any]
@@ -168,13 +168,15 @@ def _trace(
     return made, tuple(n for n, there in enumerate(shape) if there), len(shape)
 
 
-def divided(module: torch.fx.GraphModule, id: str, compile: Compile, fail: Fail) -> tuple[Run, tuple[Segment, ...]]:
+def divided(
+    module: torch.fx.GraphModule, id: str, compile: Compile, fail: Fail, leave: Leave | None = None
+) -> tuple[Run, tuple[Segment, ...]]:
     """A captured graph with its computing parts compiled, as a function of the same five lists; and those parts.
 
-    Adding to ``.grad`` moves down to the next code of the user's: nothing else can see when it happens.
+    ``leave``: as for ``straight_line``. Adding to ``.grad`` moves down to the next code of the user's: nothing else can see when it happens.
     """
     divider = _Divider(module, id, compile, fail)
-    return divider.divide(), tuple(divider.segments)
+    return divider.divide(leave), tuple(divider.segments)
 
 
 class _Divider:
@@ -191,7 +193,7 @@ class _Divider:
         self._waiting: list[torch.fx.Node] = []
         self.segments: list[Segment] = []
 
-    def divide(self) -> Run:
+    def divide(self, leave: Leave | None) -> Run:
         """The whole as straight-line Python."""
         for node in self._module.graph.nodes:
             kind = node.meta.get(KIND)
@@ -205,7 +207,7 @@ class _Divider:
                 self._flush()
                 self._copy(node)
         whole = torch.fx.GraphModule(torch.nn.Module(), self._graph, "DividedBackward")
-        return straight_line(whole, callable_of, name="compiled backward")
+        return straight_line(whole, callable_of, name="compiled backward", leave=leave)
 
     def _copy(self, node: torch.fx.Node) -> None:
         self._map[node] = self._graph.node_copy(node, lambda n: self._map[n])
@@ -238,7 +240,6 @@ class _Divider:
         for n, node in enumerate(results):
             item = self._graph.create_node("call_function", operator.getitem, (made, n), {}, name=node.name)
             item.meta[KIND] = "item"
-            if CALL in node.meta:
-                item.meta[CALL] = node.meta[CALL]
+            item.meta.update({key: node.meta[key] for key in (CALL, VALUES) if key in node.meta})
             set_origin(item, NodeOrigin(nodes=(node_id("captured", self._id, node),)))
             self._map[node] = item

@@ -3,22 +3,30 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch.fx
 
 Run = Callable[..., Any]
+Leave = Callable[[torch.fx.Node, Sequence[torch.fx.Node]], tuple[Callable[[], bool], Run] | None]
+"""Of a node and the nodes whose values are still needed after it: whether to leave the function there, asked each time, and who then goes on."""
 
 
 def straight_line(
-    module: torch.fx.GraphModule, callable_of: Callable[[torch.fx.Node], Any], *, name: str, is_boxed: bool = False
+    module: torch.fx.GraphModule,
+    callable_of: Callable[[torch.fx.Node], Any],
+    *,
+    name: str,
+    is_boxed: bool = False,
+    leave: Leave | None = None,
 ) -> Run:
     """``run(*inputs) -> tuple`` (boxed: ``run([inputs])``, which empties the list), where ``callable_of`` says what computes a node.
 
-    ``name`` is shown in tracebacks.
+    ``name`` is shown in tracebacks. ``leave`` names the nodes after which something else may have to go on: called with the values that are
+    still needed, it returns in place of the function.
     """
-    writer = _Writer(module, callable_of, is_boxed)
+    writer = _Writer(module, callable_of, is_boxed, leave)
     exec(compile(writer.text(), f"<engine {name}>", "exec"), writer.scope)
     run: Run = writer.scope["run"]
     return run
@@ -28,11 +36,16 @@ class _Writer:
     """Writes the function's text; callables and constants go into ``scope``."""
 
     def __init__(
-        self, module: torch.fx.GraphModule, callable_of: Callable[[torch.fx.Node], Any], is_boxed: bool
+        self,
+        module: torch.fx.GraphModule,
+        callable_of: Callable[[torch.fx.Node], Any],
+        is_boxed: bool,
+        leave: Leave | None,
     ) -> None:
         self._module = module
         self._callable = callable_of
         self._is_boxed = is_boxed
+        self._leave = leave
         self._nodes = list(module.graph.nodes)
         self.scope: dict[str, Any] = {}
         self._names: dict[int, str] = {}
@@ -43,6 +56,7 @@ class _Writer:
         last = {n: node for node in self._nodes for n in node.all_input_nodes}
         parameters = [n.name for n in self._nodes if n.op == "placeholder"]
         lines = self._unpacking(parameters) if self._is_boxed else [f"def run({', '.join(parameters)}):"]
+        alive: dict[torch.fx.Node, None] = {}
         for node in self._nodes:
             if node.op == "placeholder":
                 continue
@@ -50,11 +64,22 @@ class _Writer:
                 lines.append(f"    return {self._tuple(node.args[0])}")
                 continue
             lines.append(f"    {node.name} = {self._expression(node)}")
-            dead = [n.name for n in node.all_input_nodes if last[n] is node]
-            dead += [] if node.users else [node.name]
+            alive[node] = None
+            dead = [n for n in node.all_input_nodes if last[n] is node]
+            dead += [] if node.users else [node]
             if dead:
-                lines.append(f"    del {', '.join(dead)}")
+                lines.append(f"    del {', '.join(n.name for n in dead)}")
+            for gone in dead:
+                alive.pop(gone, None)
+            lines += self._leaving(node, list(alive))
         return "\n".join(lines)
+
+    def _leaving(self, node: torch.fx.Node, alive: list[torch.fx.Node]) -> list[str]:
+        found = None if self._leave is None else self._leave(node, alive)
+        if found is None:
+            return []
+        is_time, goes_on = (self._name(f, "op") for f in found)
+        return [f"    if {is_time}():", f"        return {goes_on}({self._tuple(alive)})"]
 
     def _unpacking(self, parameters: list[str]) -> list[str]:
         unread = [n.name for n in self._nodes if n.op == "placeholder" and not n.users]

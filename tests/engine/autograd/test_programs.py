@@ -11,7 +11,7 @@ import pytest
 import torch
 
 import engine
-from tests.engine.autograd import more_programs  # noqa: F401  they add themselves
+from tests.engine.autograd import changing_hooks, more_programs  # noqa: F401  they add themselves
 from tests.engine.autograd.generated import generated
 from tests.engine.autograd.programs import PROGRAMS
 
