@@ -23,6 +23,7 @@ OPS = (
     "weights = softmax(scores)", "out = dot(weights, value)", "logsumexp = log(sum(exp(scores)))", "sums = sum(grad * out)",
     "grad_weights = dot(grad, value)", "grad_scores = weights * (grad_weights - sums)", "grad_value = dot(weights, grad)",
     "grad_key = dot(grad_scores, query) * scale", "grad_query = dot(grad_scores, key) * scale",
+    "grad_mask = grad_scores",
 )  # fmt: skip
 (
     QUERY,
@@ -39,7 +40,8 @@ OPS = (
     GRAD_VALUE,
     GRAD_KEY,
     GRAD_QUERY,
-) = range(14)
+    GRAD_MASK,
+) = range(15)
 NAMES = {
     FORWARD: "attention",
     SUMS: "attention_sums",
@@ -309,12 +311,16 @@ class _Printer:
         self.add("width, values = tl.arange(0, WIDTH), tl.arange(0, VALUES)")
         self._row_lines()
         self.add("grad_query = tl.zeros((ROWS, WIDTH), tl.float32)", GRAD_QUERY)
-        self.add(f"for start in range(0, {self._last_key()}, COLS):")
+        tells_mask = k.lying("grad_mask") is not None  # of every score, also of those that do not count
+        self.add(f"for start in range(0, {k.cols if tells_mask else self._last_key()}, COLS):")
         self.text.indent = 2
         self.add("col = start + tl.arange(0, COLS)")
         self._block("key", "key", ("col[None, :]", k.cols, "COLS"), ("width[:, None]", k.width, "WIDTH"), KEY)
         self._block("value", "value", ("col[:, None]", k.cols, "COLS"), ("values[None, :]", k.values, "VALUES"), VALUE)
         self._weights_again()
+        if tells_mask:
+            rows, cols = ("row[:, None]", k.rows, "ROWS"), ("col[None, :]", k.cols, "COLS")
+            self._store("grad_mask", "grad_scores", rows, cols, GRAD_MASK)
         self.add(f"grad_query = tl.dot(grad_scores, tl.trans(key), grad_query{self.precise})", GRAD_QUERY)
         self.text.indent = 1
         rows, width = ("row[:, None]", k.rows, "ROWS"), ("width[None, :]", k.width, "WIDTH")
@@ -342,7 +348,7 @@ def _bytes(k: AttentionKernel) -> int:
 
     def count(t: Lying) -> int:
         heads = k.key_heads if t.role in ("key", "value", "grad_key", "grad_value") else k.heads
-        if t.role == "mask":
+        if t.role in ("mask", "grad_mask"):
             sizes: Sequence[int] = [n for n, s in zip((k.batch, k.heads, k.rows, k.cols), t.stride, strict=True) if s]
             return math.prod(sizes)
         length = lengths["col" if heads == k.key_heads and t.role.endswith(("key", "value")) else "row"]

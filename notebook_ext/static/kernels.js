@@ -242,6 +242,7 @@ class KernelsView {
     const found = gathered(this.part.decisions.filter((/** @type {any} */ d) => d.compilation === r.compilation && d.kernels.includes(r.kernel)));
     return h(
       "section", { tabindex: "0" },
+      r.choices?.length ? [h("h4", {}, `Ways to compute ${r.kernel}`), r.choices.map((/** @type {any} */ c) => h("p", {}, h("b", {}, "Taken: "), h("code", {}, c.taken), `. ${c.reason}`, c.ways.length > 1 ? h("details", {}, h("summary", {}, `${plural(c.ways.length, "way")}, the fastest first`), h("ul", {}, c.ways.map((/** @type {string} */ w) => h("li", {}, w)))) : null))] : null,
       h("h4", {}, `Fusion decisions about ${r.kernel}`),
       found.length ? found.map((d) => h("p", {}, h("b", { class: d.fused ? "ok" : "" }, d.fused ? "✓ Fused: " : "– Not fused: "), h("code", {}, d.first), d.second ? [" with ", h("code", {}, d.second)] : null, `. ${d.reason}`, d.saved ? h("span", { class: "mut" }, ` Saves ${d.saved}.`) : null)) : h("p", { class: "mut" }, this.part.is_observed ? r.origins || "Inductor's trace tells no reasons." : r.nodes.length > 1 ? "Its nodes became one kernel without a choice to be made." : "It holds one node, and no neighbour was considered."),
       this.#externs(this.part.externs.filter((/** @type {any} */ e) => e.compilation === r.compilation)),

@@ -10,7 +10,7 @@ from engine.records.lowering import FusionDecision, LoweringRecord
 from engine.records.session import CompilationRecord, Session
 from notebook_ext.views import places, roofline
 from notebook_ext.views.linked import default_target, targets_of
-from notebook_ext.views.text import clean, one_line, size
+from notebook_ext.views.text import clean, one_line, seconds, size
 
 FURTHER_TARGETS = ("cuda:80", "cuda:89", "cuda:90", "cuda:100", "hip:gfx942")
 """What kernels of a live session can be compiled for besides."""
@@ -87,6 +87,7 @@ def _row(
             t: roofline.estimate(t, kernel.bytes_moved, kernel.flops) for t in _targets(session, compilation)
         },
         "measured": _measured(kernel),
+        "choices": choices(compilation, kernel),
         "check": one_line(verify.outcome, 40) if verify else "not checked",
         "check_note": one_line(
             verify.note or (f"largest difference {verify.max_error:.2g}" if verify.max_error is not None else ""), 200
@@ -94,6 +95,24 @@ def _row(
         if verify
         else "",
     }
+
+
+def choices(compilation: CompilationRecord, kernel: KernelRecord) -> list[dict[str, Any]]:
+    """Where there were several ways to compute what a kernel does: the one taken, why, and what each took, the fastest first."""
+    nodes = set(kernel.fused_nodes)
+    return [
+        {
+            "taken": one_line(c.taken, 120),
+            "reason": clean(c.reason),
+            "ways": [
+                f"{one_line(way, 120)}: {seconds(took) if took is not None else 'not measured'}"
+                for way, took in sorted(c.ways, key=lambda w: (w[1] is None, w[1] or 0.0))
+            ],
+        }
+        for lowering in _lowerings(compilation)
+        for c in lowering.choices
+        if nodes and nodes.issuperset(c.nodes)
+    ]
 
 
 def _measured(kernel: KernelRecord) -> dict[str, Any] | None:

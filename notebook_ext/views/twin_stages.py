@@ -8,7 +8,7 @@ from typing import Any
 from engine.records.session import CompilationRecord, Session
 from notebook_ext.views import places
 from notebook_ext.views.backward import backward
-from notebook_ext.views.kernels import kernels
+from notebook_ext.views.kernels import choices, kernels
 from notebook_ext.views.onion import onion
 from notebook_ext.views.snapshots import passes_of
 from notebook_ext.views.text import one_line, plural
@@ -28,6 +28,7 @@ def detail_tables(session: Session, compilation: CompilationRecord) -> list[Tabl
         _graphs(compilation),
         _partition(session, compilation),
         _fusion(session, compilation),
+        _choices(compilation),
         _steps(compilation),
     ]
     return _titled(compilation, tables)
@@ -101,6 +102,15 @@ def _fusion(session: Session, compilation: CompilationRecord) -> Table:
         if d["compilation"] == compilation.id
     ]
     return "Fusion decisions", ["", "What", "Why", "Saves"], rows
+
+
+def _choices(compilation: CompilationRecord) -> Table:
+    rows = [
+        [one_line(kernel.id, 20), c["taken"], c["reason"], "; ".join(c["ways"])]
+        for kernel in {k.id: k for k in compilation.kernels}.values()
+        for c in choices(compilation, kernel)
+    ]
+    return "Ways that were measured", ["Kernel", "Taken", "Why", "What each took"], rows
 
 
 def _steps(compilation: CompilationRecord) -> Table:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from collections.abc import Iterator
 
 import pytest
@@ -23,6 +25,44 @@ def fresh() -> Iterator[None]:
     torch.cuda.empty_cache()
 
 
+def limit_to(count: int) -> None:
+    """Let this process have so many bytes of the card besides those that it has."""
+    whole = torch.cuda.get_device_properties(0).total_memory
+    torch.cuda.set_per_process_memory_fraction((torch.cuda.memory_reserved() + count) / whole)
+
+
+HOLDER = """
+import sys, torch
+free, _ = torch.cuda.mem_get_info()
+held = torch.empty(free - (6 << 30), dtype=torch.uint8, device="cuda")
+print("held", flush=True)
+sys.stdin.readline()
+"""
+
+
+def test_a_second_process_on_the_card() -> None:
+    """What fits beside it is computed; what does not raises torch's error, and the sentence says that others hold the memory."""
+    with subprocess.Popen(
+        [sys.executable, "-c", HOLDER], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as other:
+        assert other.stdout is not None
+        assert other.stdin is not None
+        assert other.stdout.readline() == "held\n"
+        x = torch.randn(4096, 4096, device="cuda")
+        with engine.record() as session:
+            for mode in ("default", "reduce-overhead"):
+                fast = engine.compile(lambda x: torch.softmax(x, -1) * 2, options={"mode": mode})
+                for _ in range(3):
+                    torch.testing.assert_close(fast(x), torch.softmax(x, -1) * 2)
+            large = engine.compile(lambda x: torch.cat([x.sin()] * 200) + 1)
+            with pytest.raises(torch.OutOfMemoryError):
+                large(x)
+        other.stdin.write("\n")
+        other.stdin.close()
+        assert other.wait(60) == 0
+    assert any("and others hold " in f.sentence for f in session.failures)
+
+
 def test_a_card_that_fills_up() -> None:
     """Torch's own error where nothing has room, and a sentence on whose memory it is; with room again the call works."""
     fast = engine.compile(lambda x: torch.cat([x.sin()] * 8) + 1)
@@ -30,13 +70,61 @@ def test_a_card_that_fills_up() -> None:
     torch.testing.assert_close(fast(small), torch.cat([small.sin()] * 8) + 1)
     large = torch.randn(1 << 26, device="cuda")
     torch.cuda.empty_cache()
-    whole = torch.cuda.get_device_properties(0).total_memory
-    torch.cuda.set_per_process_memory_fraction((torch.cuda.memory_reserved() + (1 << 28)) / whole)
+    limit_to(1 << 28)
     with engine.record() as session, pytest.raises(torch.OutOfMemoryError):
         fast(large)
     assert [f.sentence for f in session.failures if f.sentence.startswith("The card has no room left: of ")]
     torch.cuda.set_per_process_memory_fraction(1.0)
     torch.testing.assert_close(fast(large)[:10], large.sin()[:10] + 1)
+
+
+@pytest.mark.parametrize("mode", ["reduce-overhead", "max-autotune"])
+def test_a_card_with_room_for_eager_only(mode: str) -> None:
+    """Where recording, or measuring other ways, finds no room, the results are there all the same, call after call."""
+
+    def layer(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+        return torch.relu(x @ w)
+
+    x, w = (torch.randn(4096, 4096, device="cuda") for _ in range(2))
+    wanted = layer(x, w)[:64].clone()
+    torch.cuda.empty_cache()
+    limit_to(5 << 26)  # five such matrices
+    with engine.record() as session:
+        fast = engine.compile(layer, options={"mode": mode})
+        for _ in range(6):
+            torch.testing.assert_close(fast(x, w)[:64], wanted, rtol=1e-2, atol=1e-1)
+    told = [f.sentence for f in session.failures]
+    told += [
+        w
+        for c in session.compilations
+        if c.lowering
+        for w in (c.lowering.launching, *(x.reason for x in c.lowering.choices))
+    ]
+    assert all(text.endswith(".") for text in told if text)
+
+
+@pytest.mark.parametrize("mode", ["default", "reduce-overhead"])
+def test_what_kernels_have_no_room_for_is_computed_by_aten(monkeypatch: pytest.MonkeyPatch, mode: str) -> None:
+    """A program that asks for more than there is, where ATen needs less: the result is ATen's, a sentence says why, and the next call tries again."""
+    fast = engine.compile(lambda x: torch.softmax(x * 2, -1) + x, options={"mode": mode})
+    x = torch.randn(4096, 4096, device="cuda")
+    wanted = torch.softmax(x * 2, -1) + x
+    torch.testing.assert_close(fast(x), wanted)
+    torch.cuda.empty_cache()
+    original = torch.empty_strided
+
+    def greedy(*args: object, **options: object) -> torch.Tensor:
+        torch.empty(1 << 30, dtype=torch.uint8, device="cuda")
+        return original(*args, **options)  # type: ignore[call-overload, no-any-return]
+
+    limit_to(1 << 29)
+    monkeypatch.setattr(torch, "empty_strided", greedy)
+    engine.reset()
+    with engine.record() as session:
+        again = engine.compile(lambda x: torch.softmax(x * 2, -1) + x, options={"mode": mode})
+        for _ in range(3):
+            torch.testing.assert_close(again(x), wanted)
+    assert [f for f in session.failures if f.sentence.startswith("The card has no room left: of ")]
 
 
 @pytest.mark.parametrize("mode", ["default", "reduce-overhead"])

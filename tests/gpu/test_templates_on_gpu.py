@@ -70,6 +70,51 @@ def test_attention_trains(backend: str, is_causal: bool) -> None:
     ]  # fmt: skip
 
 
+def test_a_mask_learns() -> None:
+    """The gradient of a bias that is added to scores, the same for the whole batch, comes from the template's kernels."""
+    torch.manual_seed(0)
+    given = [torch.randn(2, 4, 130, 64, device="cuda", dtype=torch.bfloat16, requires_grad=True) for _ in range(3)]
+    bias = torch.randn(1, 4, 130, 130, device="cuda", dtype=torch.bfloat16, requires_grad=True)
+
+    def attend(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, bias: torch.Tensor) -> torch.Tensor:
+        return nn.functional.scaled_dot_product_attention(q, k, v, bias)
+
+    found = []
+    with engine.record() as session, sdpa_kernel(SDPBackend.EFFICIENT_ATTENTION):
+        for call in (attend, engine.compile(attend, options={"templates": "always"})):
+            out = call(*given, bias)
+            found.append((out, *torch.autograd.grad(out.float().square().sum(), [*given, bias])))
+    for one, other in zip(found[1], found[0], strict=True):
+        torch.testing.assert_close(one, other, rtol=4e-2, atol=2e-2 * float(other.abs().max()))
+    (compiled,) = session.compilations
+    assert not compiled.failures
+    assert any("grad_mask_ptr" in k.text for k in compiled.kernels)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+def test_templates_for_any_number_of_rows(dtype: torch.dtype) -> None:
+    """A product of symbolic sizes: measured for those at hand, right for others."""
+    torch.manual_seed(0)
+    up, bias = (torch.randn(*n, device="cuda", dtype=dtype) for n in ((256, 512), (512,)))
+
+    def layer(x: torch.Tensor) -> torch.Tensor:
+        return nn.functional.gelu(torch.addmm(bias, x, up))
+
+    for options in ({"templates": "always"}, {"mode": "max-autotune-no-cudagraphs"}):
+        engine.reset()
+        with engine.record() as session:
+            fast = engine.compile(layer, dynamic=True, options=options)
+            for rows in (64, 130, 1000, 17):
+                x = torch.randn(rows, 256, device="cuda", dtype=dtype) * 0.1
+                torch.testing.assert_close(fast(x), layer(x), rtol=LIMITS[dtype], atol=LIMITS[dtype])
+        (compiled,) = session.compilations
+        assert not compiled.failures
+        assert compiled.lowering is not None
+        (choice,) = compiled.lowering.choices[:1]
+        assert "always" not in options.values() or choice.taken.startswith("template")
+        assert "max-autotune-no-cudagraphs" not in options.values() or " = 64:" in choice.reason
+
+
 @pytest.mark.parametrize("templates", ["always", "measured"])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
 def test_training(templates: str, dtype: torch.dtype) -> None:

@@ -10,6 +10,7 @@ import pytest
 from engine.records.bytecode import Span
 from engine.records.graph import GraphRecord, NodeRecord
 from engine.records.guards import CallExplanation, Fix
+from engine.records.lowering import Choice
 from engine.records.runtime import CallRecord, Timing
 from engine.records.session import Session
 from engine.records.trace import Assumption, SymbolRecord, TraceRecord
@@ -158,6 +159,27 @@ def test_decisions_name_the_kernels_that_they_are_about() -> None:
     assert fused["kernels"] == ["k0"]
     assert set(told["peaks"]) == {"cuda:90"}
     assert "cuda:90" not in told["further"]
+
+
+def test_a_kernel_says_which_way_was_taken_and_what_each_took() -> None:
+    """The fastest first, what could not be run last; a choice about other nodes is not the kernel's."""
+    session = head_session()
+    compiled = session.compilations[0]
+    assert compiled.lowering is not None
+    ways = (("blocks of 2048, 4 warps", 2e-5), ("blocks of <b>", None), ("blocks of 4096, 8 warps", 1.5e-5))
+    mine = Choice(compiled.kernels[0].fused_nodes[:2], "blocks of 4096, 8 warps", "Measured on a card: it is so.", ways)
+    other = Choice(("aten:9/9:mm",), "vendor", "Measured, too.")
+    session.put(replace(compiled, lowering=replace(compiled.lowering, choices=(mine, other))))
+    (told,) = kernels(session)["rows"][0]["choices"]
+    assert told["ways"] == [
+        "blocks of 4096, 8 warps: 15 µs",
+        "blocks of 2048, 4 warps: 20 µs",
+        "blocks of <b>: not measured",
+    ]
+    assert (told["taken"], told["reason"]) == (mine.taken, mine.reason)
+    text = static_html(session)
+    assert "Ways that were measured" in text
+    assert "<b>: not" not in text
 
 
 def test_a_layout_puts_every_node_below_its_inputs_and_none_on_another() -> None:

@@ -79,7 +79,7 @@ FORWARDS = (
 )
 BACKWARDS = ("attention_backward", *(f"{name}_backward" for name in FORWARDS[2:]))
 RESULTS = dict.fromkeys(FORWARDS, ("out", "logsumexp")) | dict.fromkeys(
-    BACKWARDS, ("grad_query", "grad_key", "grad_value")
+    BACKWARDS, ("grad_query", "grad_key", "grad_value", "grad_mask")
 )
 """By operator: the roles of its results, in order."""
 ROLES = {"attn_mask": "mask", "attn_bias": "mask", "grad_out": "grad", "grad_out_": "grad"}
@@ -102,14 +102,23 @@ def attending(extern: ExternNode) -> Attending | None:
     if not all(isinstance(t, Tensor) and not t.is_complex and _is_near(t) for t in given.values()):
         return None
     results = {r: d for r, d in zip(made, extern.results, strict=False) if d is not None and d.shape}
-    rest = tuple(r for r in extern.results[len(made) :] if r is not None)
+    rest = [r for r in extern.results[len(made) :] if r is not None]
+    if "grad_mask" in results and not _is_of_scores(results["grad_mask"], given):
+        rest.append(results.pop("grad_mask"))
     width, scale = given["query"].shape[-1], named.get("scale")
     if scale is None and isinstance(width, int) and width:
         scale = width**-0.5
     if not isinstance(scale, float):
         return None
-    found = Attending(extern, given, results, bool(named.get("is_causal")), scale, rest)
+    found = Attending(extern, given, results, bool(named.get("is_causal")), scale, tuple(rest))
     return found if _has_sizes(found, bool(named.get("enable_gqa"))) and _has_types(found) else None
+
+
+def _is_of_scores(made: Def, given: Mapping[str, Tensor]) -> bool:
+    """Whether a gradient of a mask has an element for each score."""
+    query, key, mask = given["query"], given["key"], given.get("mask")
+    scores = (*query.shape[:3], key.shape[2]) if len(query.shape) == 4 else ()
+    return mask is not None and made.shape == scores and made.dtype == mask.dtype
 
 
 def _is_near(value: Tensor) -> bool:
@@ -157,7 +166,7 @@ def _has_types(call: Attending) -> bool:
         return False
     if mask is not None and (mask.dtype not in (torch.bool, *TYPES) or len(mask.shape) > 4):
         return False
-    return not call.is_backward or len(call.results) == 3
+    return not call.is_backward or {"grad_query", "grad_key", "grad_value"} <= call.results.keys()
 
 
 def kernel_of(step: Attended, kind: str) -> tuple[AttentionKernel, dict[str, str]]:
@@ -171,9 +180,12 @@ def kernel_of(step: Attended, kind: str) -> tuple[AttentionKernel, dict[str, str
         KEYS: ("query", "key", "value", "mask", "grad", "logsumexp"),
         QUERIES: ("query", "key", "value", "mask", "grad", "logsumexp"),
     }[kind]
-    written = {FORWARD: ("out", "logsumexp"), SUMS: (), KEYS: ("grad_key", "grad_value"), QUERIES: ("grad_query",)}[
-        kind
-    ]
+    written = {
+        FORWARD: ("out", "logsumexp"),
+        SUMS: (),
+        KEYS: ("grad_key", "grad_value"),
+        QUERIES: ("grad_query", "grad_mask"),
+    }[kind]
     tensors, buffers = [], {}
     for role in wanted:
         if role in call.given:

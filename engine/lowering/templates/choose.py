@@ -107,10 +107,11 @@ class _Work:
 
     def attend(self, call: Attending) -> None:
         """Ask whether kernels of the template compute this attention."""
-        seen = tuple(d for d in call.rest if d in self.kept or self._readers(d))
+        seen = tuple(d for d in call.rest if self._is_seen(d))
         if any(d.dtype.is_floating_point for d in seen):
-            return  # a mask's gradient
-        call = replace(call, rest=seen)
+            return  # a gradient of another kind
+        results = {r: d for r, d in call.results.items() if r != "grad_mask" or self._is_seen(d)}
+        call = replace(call, rest=seen, results=results)
         extern, candidates = call.extern, ways(call)
         named = [Way("vendor", functools.partial(self.alone, (extern,)))]
         named += [Way(f"template {c.blocks}", functools.partial(self.alone, (c,))) for c in candidates]
@@ -121,6 +122,10 @@ class _Work:
             self._stay(extern, answer)
         else:
             self.steps[self.steps.index(extern)] = candidates[answer.taken - 1]
+
+    def _is_seen(self, made: Def) -> bool:
+        """Whether anybody looks at a result."""
+        return made in self.kept or bool(self._readers(made))
 
     def _stay(self, extern: ExternNode, answer: Answer) -> None:
         if answer.reason:

@@ -104,6 +104,17 @@ def test_kernels_of_attention_know_their_node() -> None:
         assert kernel.bytes_moved
 
 
+@pytest.mark.parametrize("name", ["gradients_of_the_mask", "gradients_of_the_mask_causal"])
+def test_the_gradient_of_a_mask_is_written_where_scores_are_made_again(name: str) -> None:
+    """The kernel of the queries' gradient stores it, for every score; where nobody looks at it, it is not stored."""
+    case = ATTENTIONS[name]
+    *_, queries = (k for k in program(case.function, *case.args()).kernels if k.name.startswith("attention"))
+    assert "grad_mask_ptr" in queries.text
+    unseen = program(lambda *args: case.function(*args)[:3], *case.args())
+    assert not any("grad_mask_ptr" in k.text for k in unseen.kernels)
+    assert len([k for k in unseen.kernels if k.name.startswith("attention")]) == 3
+
+
 def test_equal_layers_share_their_kernels() -> None:
     """Two calls of the same sizes launch one kernel on buffers of their own."""
 
@@ -118,7 +129,7 @@ def test_equal_layers_share_their_kernels() -> None:
 
 
 def test_what_no_template_computes_stays() -> None:
-    """Dropped weights, a mask's gradient, and heads too wide for any block."""
+    """Dropped weights, and heads too wide for any block."""
     q = torch.randn(1, 2, 8, 300)
     wide = program(ATTENTIONS["causal"].function, q, q, q)
     assert [type(s) for s in wide.steps] == [Extern]
