@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import types
 import weakref
 from collections.abc import Callable, Mapping, MutableMapping
@@ -68,8 +69,19 @@ def is_disabled(fn: object) -> bool:
 
 
 def is_in_graph(fn: object) -> bool:
-    """Whether ``allow_in_graph`` marked this function."""
-    return IN_GRAPH in getattr(fn, "__dict__", {})
+    """Whether ``allow_in_graph`` (ours, or torch.compiler's) marked this function."""
+    return IN_GRAPH in getattr(fn, "__dict__", {}) or _is_noted("_allowed_callable_ids", fn)
+
+
+def is_opaque(fn: object) -> bool:
+    """Whether ``torch._dynamo.nonstrict_trace`` made this function: a node that calls it on whatever it is given."""
+    return _is_noted("_nonstrict_trace_callable_ids", fn)
+
+
+def _is_noted(table: str, fn: object) -> bool:
+    """Whether ``torch._dynamo``, if it was loaded, notes a function in one of its tables."""
+    rules = sys.modules.get("torch._dynamo.trace_rules")
+    return rules is not None and id(fn) in getattr(rules, table, ())
 
 
 ORIGINALS: MutableMapping[types.FunctionType, types.FunctionType] = weakref.WeakKeyDictionary()
@@ -79,12 +91,16 @@ ORIGINAL_MODULE = "_engine_original"
 
 
 _COMPILED_BY_TORCH = "_torchdynamo_orig_callable"
+_UNDER_CONTEXT = "wrap_dunder_call_ctx_manager.<locals>.inner"
+"""What torch makes of a function that one of its settings decorates, such as ``torch._dynamo.dont_skip_tracing``."""
 
 
 def behind_torch_compile(obj: Any) -> Any:
     """What ``torch.compile`` made a function or a module from; None for all else, also for what ``torch.compiler.disable`` wrapped."""
     if type(obj) is types.FunctionType:
         found = obj.__dict__
+        if obj.__qualname__ == _UNDER_CONTEXT and obj.__closure__ is not None:
+            return obj.__closure__[obj.__code__.co_freevars.index("func")].cell_contents
         region = found.get("__marked_compile_region_fn__")
         return None if found.get("_torchdynamo_disable") else region or found.get(_COMPILED_BY_TORCH)
     if type(obj).__module__ == "torch._dynamo.eval_frame":

@@ -61,6 +61,7 @@ for _family in (
     "values.builtin_functions",
     "values.caches",
     "values.collectives",
+    "values.compiler_api",
     "values.distributed_tensors",
     "values.constants",
     "values.container_objects",

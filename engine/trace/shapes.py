@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import sympy
+from torch.fx.experimental.symbolic_shapes import is_nested_int
 from torch.utils._sympy.functions import FloorDiv, Mod
 
 from engine.ir.guard import NO_CAUSE, Cause, Guard, spoken
@@ -47,6 +48,8 @@ def shape_guards(tx: Tracer) -> None:
     _composed(tx, first)
     why = "a size is a symbol, and tracing took this relation for granted"
     for guard in env.guards:
+        if guard.expr.free_symbols and all(_is_ragged(env, s) for s in guard.expr.free_symbols):
+            continue
         _relation(tx, guard.expr, first, env.assumed.get(guard.expr) or tx.cause(why))
     for symbol in list(first):
         low, high = bounds_of(env, symbol)
@@ -78,6 +81,12 @@ def assumed_since(tx: Tracer, count: int) -> tuple[Guard, ...]:
     """
     shape_guards(tx)
     return tuple(tx.guards.since(count))
+
+
+def _is_ragged(env: NotingShapeEnv, symbol: sympy.Symbol) -> bool:
+    """Whether it stands for the ragged size of a nested tensor made while tracing, which differs from every number."""
+    sources = env.var_to_sources.get(symbol, [])
+    return bool(sources) and all(getattr(s, "desc", "") == "intermediate_offsets_or_lengths" for s in sources)
 
 
 def bounds_of(env: NotingShapeEnv, symbol: sympy.Symbol) -> tuple[int | None, int | None]:
@@ -128,7 +137,7 @@ def _composed(tx: Tracer, first: dict[sympy.Symbol, _Reading]) -> None:
         (value.origin, dim, size.node.expr)
         for value, _ in tx.input_tensors
         for dim, size in enumerate(value.fake.shape)
-        if not isinstance(size, int) and not isinstance(size.node.expr, sympy.Symbol) and not size.node.expr.is_number
+        if _is_symbolic(size) and not isinstance(size.node.expr, sympy.Symbol) and not size.node.expr.is_number
     ]
     for n, (origin, dim, expression) in enumerate(composed):
         own = sympy.Symbol(f"size_{n}_{dim}", integer=True)
@@ -144,11 +153,16 @@ def _composed(tx: Tracer, first: dict[sympy.Symbol, _Reading]) -> None:
         tx.guard(ShapeRelation(origin, sympy.Eq(own, relation), (place, *symbols), cause=cause))
 
 
+def _is_symbolic(size: Any) -> bool:
+    """Whether a size is an expression over symbols; the ragged size of a nested tensor is a number of its own kind."""
+    return not isinstance(size, int) and not is_nested_int(size)
+
+
 def _places(tx: Tracer) -> dict[sympy.Symbol, list[Place]]:
     found: dict[sympy.Symbol, list[Place]] = {}
     for value, _ in tx.input_tensors:
         for dim, size in enumerate(value.fake.shape):
-            if not isinstance(size, int):
+            if _is_symbolic(size):
                 expression = size.node.expr
                 if isinstance(expression, sympy.Symbol):
                     found.setdefault(expression, []).append((value.origin, dim))
@@ -176,7 +190,7 @@ def _strides(tx: Tracer, first: dict[sympy.Symbol, _Reading]) -> None:
     why = "memory layout was taken to follow from the sizes"
     for value, _ in tx.input_tensors:
         for dim, stride in enumerate(value.fake.stride()):
-            if isinstance(stride, int):
+            if not _is_symbolic(stride):
                 continue
             own = sympy.Symbol(f"stride_{dim}", integer=True)
             expression, symbols = _read(stride.node.expr, first)

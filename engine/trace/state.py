@@ -39,6 +39,7 @@ _STATES = (
     "inference_mode",
     "autocast",
     "torch_function_modes",
+    "torch_function_enabled",
     "dispatch_modes",
     "functorch",
     "default_dtype",

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import sympy
 import torch
 import torch.fx
+from torch.fx.experimental.symbolic_shapes import is_nested_int
 from torch.fx.proxy import GraphAppendingTracer
 from torch.utils._sympy.interp import sympy_interp
 from torch.utils._sympy.reference import PythonReferenceAnalysis
@@ -117,7 +118,7 @@ def _dim_of(fake: torch.Tensor, symbol: sympy.Symbol) -> int | None:
 
 
 def _is_symbol(value: Any, symbol: sympy.Symbol) -> bool:
-    return isinstance(value, _SYMBOLIC) and symbol in (value.node._expr, value.node.expr)
+    return isinstance(value, _SYMBOLIC) and not is_nested_int(value) and symbol in (value.node._expr, value.node.expr)
 
 
 def _size(tx: Tracer, node: torch.fx.Node, fake: torch.Tensor, dim: int) -> torch.fx.Node:

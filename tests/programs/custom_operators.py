@@ -4,6 +4,10 @@ import sys
 import types
 
 import torch
+import torch._dynamo
+from torch._higher_order_ops.hints_wrap import hints_wrapper
+from torch._higher_order_ops.wrap import wrap
+from torch.fx._symbolic_trace import is_fx_tracing
 
 from tests.programs import program
 
@@ -222,3 +226,60 @@ def region(x, y):
 def regions(x, y):
     """A region that is to be compiled once."""
     return region(x, y) + region(y, x)
+
+
+@program(lambda: (torch.randn(3), torch.randn(3)))
+def bodies_of_operators(x, y):
+    """Operators around a body, whose body is traced like a call."""
+    seen = []
+
+    def body(a, *, b=None):
+        seen.append(1)
+        return {"sum": a + y, "other": b}
+
+    first = wrap(body, x, b=3)
+    second = hints_wrapper(lambda a: a.sin(), (first["sum"],), {}, hints={"fast": True})
+    third = torch.func.functionalize(lambda a: a.clone().add_(1))(second)
+    return first["other"], second, third, seen
+
+
+WEIGHTS = {"a": torch.nn.LayerNorm(3), "b": torch.nn.LayerNorm(3)}
+
+
+@torch._dynamo.nonstrict_trace
+def not_looked_into(x, options):
+    torch._dynamo.graph_break()
+    return x * options["scale"] + options["by"]["a"](x), x.dim()
+
+
+def looked_into_elsewhere(x):
+    torch._dynamo.graph_break()
+    return x + 42
+
+
+@program(lambda: (torch.randn(2, 3, requires_grad=True),))
+def opaque_functions(x):
+    """Functions that become one node, whatever they are given."""
+    y, n = not_looked_into(x, {"scale": x + 1, "by": WEIGHTS})
+    return torch._dynamo.nonstrict_trace(looked_into_elsewhere)(y) * n
+
+
+@torch._dynamo.assume_constant_result
+def first_is_one(y):
+    return y[0].item() == 1
+
+
+@torch._dynamo.dont_skip_tracing
+def traced_anyway(x):
+    return x + 1
+
+
+@program(lambda: (torch.randn(3), torch.tensor([1])))
+def words_to_the_compiler(x, y):
+    """Settings, assumed constants and compiled functions made in traced code."""
+    with torch._dynamo.patch_dynamo_config(capture_scalar_outputs=True):
+        x = x + 1
+    if first_is_one(y):
+        x = x * 2
+    doubled = torch.compile(lambda t: t * 2, backend="eager")
+    return doubled(traced_anyway(x)), is_fx_tracing()

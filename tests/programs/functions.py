@@ -1,7 +1,10 @@
 """Calling: defaults, keywords, stars, closures, lambdas, recursion, decorators, generators."""
 
+import enum
 import functools
 import operator
+import sys
+from collections import deque
 
 import torch
 
@@ -224,3 +227,49 @@ def getattr_by_name(x):
 def tensor_called_self(self, y):
     """A plain function whose first parameter is called self."""
     return self * 2 + y
+
+
+@program(lambda: (torch.randn(3),))
+def wrapped_by_name(x):
+    """functools.wraps around a function from outside; names of local variables; super() where there is none."""
+    y = x.cos()
+
+    @functools.wraps(plain_helper)
+    def helper():
+        return plain_helper(y)
+
+    known = "y" in vars() and "nothing" not in locals()
+    return helper(), helper.__name__, helper.__wrapped__ is plain_helper, known
+
+
+def plain_helper(x):
+    return x.sin()
+
+
+class Places(enum.IntEnum):
+    """Positions, with what is computed of them."""
+
+    FIRST = 0
+    SECOND = 1
+
+    @classmethod
+    def both(cls):
+        return slice(cls.FIRST, cls.SECOND + 1)
+
+
+@program(lambda: (torch.randn(2, 5),))
+def positions_of(x):
+    """Where an item is in sequences, from a place on; slices from an enum; the running Python's version."""
+    y = x.clone()
+    y[..., Places.both()] = 0
+    places = [
+        [1, 2, 1].index(1, 1),
+        (3, 4, 3).index(3, -1),
+        deque([5, 6, 5]).index(5, 1, 3),
+        torch.Size([1, 2]).index(2),
+    ]
+    try:
+        [1, 2].index(1, 1)
+    except ValueError:
+        places.append(-1)
+    return y, places, sys.version_info >= (3, 9)

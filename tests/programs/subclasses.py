@@ -156,3 +156,97 @@ def subclass_with_attribute(x):
 def parameter_argument(p):
     """A parameter as an argument."""
     return p * 2, isinstance(p, torch.nn.Parameter), type(p * 1).__name__
+
+
+@program(lambda: (TwoTensor(torch.ones(3), torch.full((3,), 3.0)),))
+def insides_of_two_tensors(x):
+    """The tensors inside a wrapper, and what its class says of it."""
+    y = x.sin() * 2
+    names, _ = x.__tensor_flatten__()
+    return y, y.a + x.b, x.shape, type(x) is TwoTensor, hasattr(x, "c"), [getattr(x, n) * 2 for n in names]
+
+
+@program(lambda: (torch.ones(3),))
+def two_tensors_made(x):
+    """A wrapper made in traced code."""
+    both = TwoTensor(x.sin(), x.cos())
+    return both * 2, both.a + both.b
+
+
+@program(lambda: (TwoTensor(torch.ones(3), torch.ones(3)),))
+def inside_written(x):
+    """A tensor inside a wrapper is written to."""
+    x.a.add_(1)
+    return x * 2
+
+
+class Scaled(torch.Tensor):
+    """Numbers beside their scale."""
+
+    @staticmethod
+    def __new__(cls, data, scale, name):
+        return torch.Tensor._make_wrapper_subclass(cls, data.shape, dtype=data.dtype, device=data.device)
+
+    def __init__(self, data, scale, name):
+        self.data_inside = data
+        self.scale = scale
+        self.name_of_it = name
+
+    def __tensor_flatten__(self):
+        return ["data_inside", "scale"], self.name_of_it
+
+    @staticmethod
+    def __tensor_unflatten__(inner, name, size, stride):
+        return Scaled(inner["data_inside"], inner["scale"], name)
+
+    @classmethod
+    def __torch_dispatch__(cls, func, types, args, kwargs=None):
+        of = args[0]
+        return Scaled(func(of.data_inside, *args[1:], **(kwargs or {})), of.scale, of.name_of_it)
+
+    def plain(self):
+        return self.data_inside * self.scale.sum()
+
+
+@program(*[lambda n=n: (Scaled(torch.ones(2), torch.ones(3), n),) for n in ("a", "a", "b")])
+def methods_of_a_wrapper(x):
+    """Its own methods and attributes, also of what operations make of it."""
+    y = x.sin() + 1
+    return y.plain(), len(y.name_of_it) * 2 if x.name_of_it == "a" else 0
+
+
+class Wide(torch.Tensor):
+    """Overrides what tensors have, and calls it."""
+
+    def sum(self, dim=None):
+        return super().sum(dim=dim).as_subclass(Wide)
+
+    @property
+    def shape(self):
+        return (*super().shape, 7)
+
+
+@program(lambda: (torch.ones(2, 3),))
+def overridden_and_called(x):
+    """super() in methods and properties of a subclass; instances made by calling it."""
+    y = Wide(x + 1)
+    y.note = 3
+    return y.sum(dim=1), y.shape, y.note, torch.Tensor._make_subclass(Wide, x) * 2
+
+
+@program(lambda: (torch.ones(2).as_subclass(Tagged),))
+def protocol_looked_at(x):
+    """Whether the protocol is on, asked while it is switched off."""
+    with torch._C.DisableTorchFunctionSubclass():
+        inside = torch._C._is_torch_function_enabled()
+    return inside, torch._C._is_torch_function_enabled(), x + 1
+
+
+@program(
+    lambda: (torch.randn(5, 2, requires_grad=True), torch.tensor([0, 2, 5])),
+    lambda: (torch.randn(6, 2, requires_grad=True), torch.tensor([0, 1, 6])),
+)
+def jagged(values, offsets):
+    """A nested tensor over values and offsets."""
+    x = torch.nested.nested_tensor_from_jagged(values, offsets)
+    return (x.sin() * 2).values() + x.values(), x.size(0), x.dim()

@@ -517,7 +517,7 @@ def _super(tx: Tracer, args: Args, kwargs: Words) -> Value:
         return SuperValue(force(tx, args[0]).python(tx), force(tx, args[1]))
     frame = tx.frames[-1]
     cell = frame.cells.get("__class__")
-    if not isinstance(cell, CellValue) or cell.content is None:
+    if not isinstance(cell, CellValue) or cell.content is None or not frame.code.co_argcount:
         return tx.raise_error(RuntimeError, "super(): no arguments")  # type: ignore[no-any-return]
     first = frame.code.co_varnames[0]
     of = frame.locals[first] if first in frame.locals else frame.cells[first].content
@@ -539,7 +539,7 @@ def _hash(tx: Tracer, args: Args, kwargs: Words) -> Value:
 @special(vars)
 def _vars(tx: Tracer, args: Args, kwargs: Words) -> Value:
     if not args:
-        raise Unsupported("unknown-call", "vars() of the frame")
+        return _locals(tx, args, kwargs)
     return force(tx, args[0]).get_attr(tx, "__dict__")
 
 

@@ -96,6 +96,8 @@ def bind_attribute(
     if isinstance(found, staticmethod):
         return tx.wrap(found.__func__, origin)
     if isinstance(found, classmethod):
+        if isinstance(found.__func__, property) and sys.version_info < (3, 13):
+            return _property_of_class(tx, cls, found.__func__, Item(Attr(class_origin(base), "__dict__"), name))
         inner = tx.wrap(found.__func__, Attr(origin, "__func__"))
         return BoundMethod(tx.wrap(cls, class_origin(cls)), inner, name=name)
     if isinstance(found, property) and instance is not None:
@@ -111,6 +113,12 @@ def bind_attribute(
     if hasattr(type(found), "__get__") and not isinstance(found, (types.BuiltinFunctionType, type)):
         return _descriptor(tx, cls, found, instance, name, origin)
     return tx.wrap(found, origin)
+
+
+def _property_of_class(tx: Tracer, cls: builtins.type, found: property, entry: Origin) -> Value:
+    """``@classmethod @property``: until Python 3.12 a class method's function is bound by its own ``__get__``."""
+    getter = tx.wrap(found.fget, Attr(Attr(entry, "__func__"), "fget"))
+    return force(tx, getter).call(tx, [tx.wrap(cls, class_origin(cls))], {})
 
 
 def _bind_written(tx: Tracer, name: str, value: Value, instance: Value | None) -> Value:
@@ -329,6 +337,12 @@ def construct(
         if meta is None or not isinstance(meta[1], types.FunctionType):
             raise Unsupported("unknown-call", f"{cls.__name__} is created")
         return tx.wrap(meta[1], Attr(class_origin(meta[0]), "__call__")).call(tx, [of, *args], kwargs)
+    if issubclass(cls, torch.Tensor):
+        from engine.trace.values.tensor_subclasses import constructed
+
+        tensor = constructed(tx, cls, args, kwargs)
+        if tensor is not None:
+            return tensor
     return _plain_object(tx, of, args, kwargs)
 
 
@@ -445,6 +459,12 @@ class SuperValue(Value):
             base = self._base(cls, name)
             if base is object or found is None:
                 return _object_method(tx, name, instance)
+        if instance is not None and issubclass(cls, torch.Tensor):
+            from engine.trace.values.tensor_subclasses import inherited
+
+            base = self._base(cls, name)
+            if base in (torch.Tensor, torch._C.TensorBase):
+                return inherited(tx, instance, name)
         value = class_attribute(tx, cls, name, instance, self.start)
         if value is None:
             return tx.raise_error(AttributeError, f"'super' object has no attribute '{name}'")  # type: ignore[no-any-return]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime as dt
 import enum
 import importlib.util
+import sys
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -40,6 +41,9 @@ LITERALS = frozenset(
         torch.memory_format,
         torch.finfo,
         torch.iinfo,
+        type(sys.version_info),
+        type(sys.flags),
+        type(sys.float_info),
     )
 )
 
@@ -83,7 +87,15 @@ def _number(tx: Tracer, real: float, origin: Origin) -> Value:
     return symbolic_number(tx, real, origin) or _literal(tx, real, origin)
 
 
-@wraps(type(None), type(Ellipsis), type(NotImplemented), type(torch.__version__))
+@wraps(
+    type(None),
+    type(Ellipsis),
+    type(NotImplemented),
+    type(torch.__version__),
+    type(sys.version_info),
+    type(sys.flags),
+    type(sys.float_info),
+)
 def _singleton(tx: Tracer, real: Any, origin: Origin) -> Value:
     tx.guard_object(real, origin, f"that it is {real!r} decided what was traced")
     return Const(real, origin)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch._compile
 
-from engine.ir.marks import is_disabled, is_in_graph, original
+from engine.ir.marks import is_disabled, is_in_graph, is_opaque, original
 from engine.ir.origin import MISSING, Attr, CellOf, Closure, Fixed, Item, MaybeCellOf, MaybeClosure, Namespace, Origin
 from engine.ir.value_guard import CodeIs, Equals, IsObject
 from engine.trace.graph_builder import emit
@@ -261,6 +261,10 @@ class RealFunction(FunctionValue):
             raise Unsupported("disabled", f"{self.describe()} is called")
         if self.held.__dict__.get("_dynamo_marked_constant", False):
             return self._constant_result(tx, args, kwargs)
+        if is_opaque(self.held):
+            from engine.trace.values.compiler_api import opaque_call
+
+            return opaque_call(tx, self.held, args, kwargs)
         if is_in_graph(self.held):
             return emit(tx, "call_function", self.held, args, kwargs)
         if is_leaf(self.held):
@@ -277,11 +281,14 @@ class RealFunction(FunctionValue):
 
     def _constant_result(self, tx: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
         """``assume_constant_result``: the call is made while tracing, and its result embedded."""
-        try:
-            constants, words = tx.constants(args), tx.constants(kwargs.values())
-        except NotConstant:
-            raise Unsupported("unknown-call", f"{self.describe()} is called with what is not constant") from None
-        return tx.fold(self.held, *constants, **dict(zip(kwargs, words, strict=True)))
+        given = [
+            tx.real_of(force(tx, a)) if not tx.is_constant(a) else force(tx, a).python(tx)
+            for a in (*args, *kwargs.values())
+        ]
+        if any(g is NotImplemented for g in given) or tx.mutated:
+            raise Unsupported("unknown-call", f"{self.describe()} is called with what is not constant")
+        words = dict(zip(kwargs, given[len(args) :], strict=True))
+        return tx.fold(self.held, *given[: len(args)], **words)
 
     def get_attr(self, tx: Tracer, name: str) -> Value:
         if name == "__call__":
@@ -290,11 +297,21 @@ class RealFunction(FunctionValue):
             return tx.from_python(getattr(self.held, name))
         if name == "__code__":
             return Const(self.code)
+        if name == "__dict__" and not self.held.__dict__:
+            return self._no_attributes(tx)
         if name in ("__globals__", "__closure__", "__dict__") or not hasattr(self.held, name):
             if not hasattr(self.held, name):
                 tx.raise_error(AttributeError, f"'function' object has no attribute '{name}'")
             raise self.refuse(f"reading the attribute {name!r}")
         return tx.wrap(getattr(self.held, name), Attr(self._base, name))
+
+    def _no_attributes(self, tx: Tracer) -> Value:
+        """``f.__dict__`` of a function without attributes: whoever reads it does so to copy them."""
+        from engine.trace.values.mappings import DictValue
+
+        if not self.is_trusted and self.origin is not None:
+            tx.guard(Equals(Attr(self.origin, "__dict__"), {}, cause=tx.cause("the function's attributes were copied")))
+        return DictValue({})
 
 
 class MadeFunction(Attributed, FunctionValue):

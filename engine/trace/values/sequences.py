@@ -110,9 +110,9 @@ class SequenceValue(Value):
 
         args = [force(tx, a) for a in args]
         match name:
-            case "index" if len(args) == 1:
-                for n, item in enumerate(self.items):
-                    if same_or_equal(tx, force(tx, item), args[0]):
+            case "index" if 1 <= len(args) <= 3 and not kwargs:
+                for n in range(len(self.items))[slice(*(index_of(tx, a) for a in args[1:]), *_TO_THE_END[len(args)])]:
+                    if same_or_equal(tx, force(tx, self.items[n]), args[0]):
                         return Const(n)
                 kind = self.type().__name__
                 where = (
@@ -135,6 +135,10 @@ class SequenceValue(Value):
         from engine.trace.operations import operator_method
 
         return operator_method(tx, self, name, args, kwargs)
+
+
+_TO_THE_END: dict[int, tuple[None, ...]] = {1: (None,), 2: (None,), 3: ()}
+"""What a slice from the bounds of ``index`` lacks, by the number of its arguments."""
 
 
 def index_of(tx: Tracer, key: Value) -> Any:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 import torch.fx
 from torch._subclasses.fake_tensor import FakeTensor
+from torch.nested._internal.nested_tensor import NestedTensor
 from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
 from engine.ir.origin import Attr, Origin
@@ -21,7 +22,7 @@ from engine.trace.graph_builder import emit, evaluate
 from engine.trace.signals import Skip, Unsupported
 from engine.trace.unbacked import needs_number
 from engine.trace.values.base import NONE, Const, Value, force
-from engine.trace.values.wrap import wraps_if
+from engine.trace.values.wrap import is_literal, wraps_if
 
 if TYPE_CHECKING:
     from engine.trace.codegen import Codegen
@@ -92,15 +93,42 @@ class TensorValue(Value):
             return type(self.held)
         return type(self.fake) if is_subclass(self.fake) else torch.Tensor
 
-    def _own(self, name: str) -> OwnRule | None:
-        """The rule for what a wrapper subclass adds to a tensor, or does otherwise; what has none is left to Python."""
+    def _ruled(self, name: str) -> OwnRule | None:
+        """The rule for what a wrapper subclass adds to a tensor, or does otherwise; of torch's distributed ones, what has none is left to Python."""
         if not is_subclass(self.fake):
             return None
         owner = next((c for c in type(self.fake).__mro__ if name in vars(c)), None)
         rule = None if owner is None else OWN.get((owner.__module__, owner.__qualname__, name))
-        if rule is None and (owner is None or (owner is not torch.Tensor and issubclass(owner, torch.Tensor))):
+        is_own = owner is None or (owner is not torch.Tensor and issubclass(owner, torch.Tensor))
+        if rule is None and is_own and type(self.fake).__module__.startswith("torch.distributed."):
             raise Unsupported("unsupported-operation", f"{self.type().__name__}.{name}, of a tensor subclass")
         return rule
+
+    def _own(self, tx: Tracer, name: str) -> Value | None:
+        """What a wrapper subclass adds to a tensor, or does otherwise: a tensor inside it, other attributes, its class's methods."""
+        if not is_subclass(self.fake) or _is_jagged(self.fake):
+            return None
+        from engine.trace.values.classes import bind_attribute, find_in_class
+
+        fake: Any = self.fake
+        if name in fake.__dict__:
+            found = fake.__dict__[name]
+            if isinstance(found, torch.Tensor):
+                return emit(tx, "call_function", getattr, [self, Const(name)])
+            if self.held is not None and self.origin is not None and name in self.held.__dict__:
+                return tx.wrap(self.held.__dict__[name], Attr(self.origin, name))
+            if not is_literal(found):
+                raise Unsupported("unsupported-operation", f"{self.type().__name__}.{name}, of a tensor subclass")
+            return Const(found)
+        cls = self.type()
+        entry = find_in_class(cls, name)
+        if entry is None or entry[0] is torch.Tensor or not issubclass(entry[0], torch.Tensor):
+            return None
+        return bind_attribute(tx, cls, entry[0], name, entry[1], self)
+
+    def _operations(self) -> type:
+        """The class whose methods are operations."""
+        return NestedTensor if _is_jagged(self.fake) else torch.Tensor
 
     def describe(self) -> str:
         sizes = ", ".join(str(s) for s in self.fake.shape)
@@ -188,9 +216,12 @@ class TensorValue(Value):
             return self.shape(tx)
         if name in self.written:
             return self.written[name]
-        own = self._own(name)
+        ruled = self._ruled(name)
+        if ruled is not None:
+            return TensorMethod(self, name) if ruled.is_method else ruled.run(tx, self, [], {})
+        own = self._own(tx, name)
         if own is not None:
-            return TensorMethod(self, name) if own.is_method else own.run(tx, self, [], {})
+            return own
         if name in _AS_NODE:
             return emit(tx, "call_function", getattr, [self, Const(name)])
         if name == "grad":
@@ -199,7 +230,7 @@ class TensorValue(Value):
             return tx.fixed(self.type())
         if self.held is not None and self.origin is not None and name in getattr(self.held, "__dict__", {}):
             return tx.wrap(self.held.__dict__[name], Attr(self.origin, name))
-        found = getattr(torch.Tensor, name, None)
+        found = getattr(self._operations(), name, None)
         if found is None:
             if self.held is not None and self.origin is not None:
                 tx.guard(HasAttribute(self.origin, name, False, cause=tx.cause(f"it has no attribute {name!r}")))
@@ -247,9 +278,12 @@ class TensorValue(Value):
     def call_method(self, tx: Tracer, name: str, args: list[Value], kwargs: dict[str, Value]) -> Value:
         if name in self.written or (self.held is not None and name in getattr(self.held, "__dict__", {})):
             return super().call_method(tx, name, args, kwargs)
-        own = self._own(name)
-        if own is not None and own.is_method:
-            return own.run(tx, self, args, kwargs)
+        ruled = self._ruled(name)
+        if ruled is not None and ruled.is_method:
+            return ruled.run(tx, self, args, kwargs)
+        own = self._own(tx, name)
+        if own is not None:
+            return force(tx, own).call(tx, args, kwargs)
         if name == "requires_grad_" and self._has_requires_grad(tx, args, kwargs):
             return self
         if name == "numpy" and not args and not kwargs:
@@ -272,7 +306,7 @@ class TensorValue(Value):
             raise Unsupported(
                 "data-dependent" if name in ("numpy", "tolist") else "unknown-call", f"Tensor.{name} is called"
             )
-        if getattr(torch.Tensor, name, None) is None:
+        if getattr(self._operations(), name, None) is None:
             tx.raise_error(AttributeError, f"'{self.type().__name__}' object has no attribute '{name}'")
         if name in ("size", "dim", "numel", "ndimension", "__len__") and not kwargs:
             known = self._measure(tx, name, [force(tx, a) for a in args])
@@ -435,7 +469,9 @@ def _tensor(tx: Tracer, real: torch.Tensor, origin: Origin) -> Value:
         raise Skip("fake-tensor", f"{origin.expr} is a fake tensor")
     if not is_wrapper and type(real).__torch_dispatch__ is not torch._C._disabled_torch_dispatch_impl:
         raise Unsupported("unsupported-operation", f"a tensor of the subclass {type(real).__name__}")
-    if real.layout is not torch.strided or real.is_quantized or real.is_nested or torch._is_functional_tensor(real):
+    if _is_jagged(real):
+        tx.guard_type(real, origin, "it is jagged")
+    elif real.layout is not torch.strided or real.is_quantized or real.is_nested or torch._is_functional_tensor(real):
         raise Unsupported("unsupported-operation", f"a tensor of layout {real.layout}")
     if torch._C._functorch.is_functorch_wrapped_tensor(real):
         raise Unsupported("unsupported-operation", "a tensor inside a functorch transformation")
@@ -460,10 +496,17 @@ def is_subclass(value: Any) -> bool:
     return type(value) is not FakeTensor and bool(is_traceable_wrapper_subclass(value))
 
 
+def _is_jagged(real: Any) -> bool:
+    """Whether it is a nested tensor of torch's over one dense tensor and offsets: its methods are operations like those of plain tensors."""
+    return type(real) is NestedTensor
+
+
 def _is_wrapper(real: Any) -> bool:
     """Whether it computes through the tensors inside it and does nothing else of its own."""
     if not is_subclass(real):
         return False
+    if _is_jagged(real):
+        return True
     own = type(real).__torch_function__
     plain: Any = torch.Tensor.__torch_function__
     return own is torch._C._disabled_torch_function_impl or getattr(own, "__func__", None) is plain.__func__

@@ -27,6 +27,7 @@ from engine.trace.values.objects import ObjectValue
 from engine.trace.values.sequences import ListValue, TupleValue, sequence_items
 from engine.trace.values.symbolic import SymValue
 from engine.trace.values.tensor import TensorValue
+from engine.trace.values.torch_functions import guard_state
 
 if TYPE_CHECKING:
     from engine.trace.codegen import Codegen
@@ -102,6 +103,34 @@ class SubclassValue(TensorValue):
         if self.written:
             cg.remember(self)
             cg.fill_later(self)
+
+
+class _Inherited(Value):
+    """``super().name`` of a tensor: a method of ``torch.Tensor`` that its own class overrides."""
+
+    def __init__(self, of: SubclassValue, name: str) -> None:
+        self.of = of
+        self.name = name
+
+    def type(self) -> type:
+        return types.MethodType
+
+    def children(self) -> list[Value]:
+        return [self.of]
+
+    def call(self, tx: Tracer, args: Args, kwargs: Words) -> Value:
+        asked = dispatched(tx, "call_method", self.name, [self.of, *args], kwargs)
+        return TensorValue.call_method(self.of, tx, self.name, args, kwargs) if asked is None else asked
+
+
+def inherited(tx: Tracer, of: Value, name: str) -> Value:
+    """What ``torch.Tensor`` has under a name, for a tensor whose class may override it."""
+    if not isinstance(of, SubclassValue):
+        return of.get_attr(tx, name)
+    if callable(getattr(torch.Tensor, name)):
+        return _Inherited(of, name)
+    asked = dispatched(tx, "get_attr", name, [of], {})
+    return TensorValue.get_attr(of, tx, name) if asked is None else asked
 
 
 def _plain(tensor: torch.Tensor) -> Any:
@@ -190,7 +219,9 @@ def ask(tx: Tracer, function: Any, special_args: list[Value], args: Args, kwargs
         if not _is_not_implemented(found):
             return found
     for kind in kinds:
-        method = class_attribute(tx, kind.type(), "__torch_function__", None)
+        entry = find_in_class(kind.type(), "__torch_function__")
+        bound_to = kind if entry is not None and isinstance(entry[1], types.FunctionType) else None
+        method = class_attribute(tx, kind.type(), "__torch_function__", bound_to)
         assert method is not None
         found = force(tx, force(tx, method).call(tx, [function_value, classes, TupleValue(args), words], {}))
         if not _is_not_implemented(found):
@@ -291,12 +322,35 @@ def _default(tx: Tracer, args: Args, kwargs: Words) -> Value:
     return _converted(tx, result, cls)
 
 
+@special(torch._C._disabled_torch_function_impl)
+def _without_protocol(tx: Tracer, args: Args, kwargs: Words) -> Value:
+    """What a parameter's class has for the protocol: the operation without it, its results as they are."""
+    given = (
+        dict(zip(("func", "types", "args", "kwargs"), args[-4:] if len(args) != 5 else args[1:], strict=False)) | kwargs
+    )
+    positional = list(sequence_items(tx, given["args"])) if "args" in given else []
+    words = force(tx, given.get("kwargs", NONE))
+    with _switched_off(tx):
+        return call_function(
+            tx, force(tx, given["func"]), positional, tx.entries(words) if isinstance(words, DictValue) else {}
+        )
+
+
 def call_function(tx: Tracer, function: Value, args: Args, kwargs: Words) -> Value:
     """Call what the protocol was given: a function, a method of ``torch.Tensor``, or the getter of an attribute."""
     real = function.real()
     if isinstance(real, types.MethodWrapperType) and real.__name__ == "__get__":
         descriptor: Any = real.__self__
-        return force(tx, args[0]).get_attr(tx, descriptor.__name__)
+        of = force(tx, args[0])
+        return (
+            TensorValue.get_attr(of, tx, descriptor.__name__)
+            if isinstance(of, SubclassValue)
+            else of.get_attr(tx, descriptor.__name__)
+        )
+    if getattr(real, "__objclass__", None) in (torch.Tensor, torch._C.TensorBase) and args:
+        of = force(tx, args[0])
+        if isinstance(of, SubclassValue):  # the method of the base, which the class may override
+            return TensorValue.call_method(of, tx, real.__name__, args[1:], kwargs)
     return function.call(tx, args, kwargs)
 
 
@@ -321,6 +375,57 @@ def in_subclass(tx: Tracer, value: TensorValue, cls: type) -> Value:
     if cls is torch.Tensor:
         return TensorValue(value.node(tx), value.fake)
     return SubclassValue(cls, value.node(tx), value.fake)
+
+
+def _is_made_of_one(cls: type) -> bool:
+    """Whether a class makes its instances of another tensor, over the same memory, as ``torch.Tensor`` does."""
+    own = find_in_class(cls, "__new__")
+    return issubclass(cls, torch.Tensor) and own is not None and own[0] in (torch.Tensor, torch._C.TensorBase)
+
+
+def constructed(tx: Tracer, cls: type, args: Args, kwargs: Words) -> Value | None:
+    """``cls(tensor)`` for a subclass with ``torch.Tensor``'s own ``__new__``, or one in Python; None for all others."""
+    if cls is torch.Tensor:
+        return None
+    if hasattr(cls, "__tensor_flatten__") and hasattr(cls, "__tensor_unflatten__"):
+        from engine.trace.values.compiler_api import made_wrapper
+
+        return made_wrapper(tx, cls, args, kwargs)
+    new = find_in_class(cls, "__new__")
+    made: Value
+    if _is_made_of_one(cls) and args and isinstance(of := force(tx, args[0]), TensorValue):
+        with _switched_off(tx):
+            made = in_subclass(tx, force(tx, emit(tx, "call_function", torch.ops.aten.alias.default, [of])), cls)  # type: ignore[arg-type]
+    elif new is not None and isinstance(raw := getattr(new[1], "__func__", new[1]), types.FunctionType):
+        origin = Attr(class_origin(new[0]), "__new__")
+        made = force(tx, tx.wrap(raw, origin).call(tx, [tx.wrap(cls, class_origin(cls)), *args], kwargs))
+    else:
+        return None
+    init = find_in_class(cls, "__init__")
+    if init is not None and isinstance(init[1], types.FunctionType) and issubclass(made.type(), cls):
+        tx.wrap(init[1], Attr(class_origin(init[0]), "__init__")).call(tx, [made, *args], kwargs)
+    return made
+
+
+@special(torch.Tensor._make_subclass)
+def _make_subclass(tx: Tracer, args: Args, kwargs: Words) -> Value:
+    """A detached alias in another class."""
+    given = dict(zip(("cls", "data", "require_grad"), args, strict=False)) | kwargs
+    cls, data = force(tx, given["cls"]), force(tx, given["data"])
+    wanted = force(tx, given.get("require_grad", Const(value=False)))
+    if (
+        not isinstance(cls, ClassValue)
+        or not isinstance(data, TensorValue)
+        or set(given) - {"cls", "data", "require_grad"}
+    ):
+        raise Unsupported("unknown-call", "TensorBase._make_subclass is called")
+    with _switched_off(tx):
+        plain = force(tx, emit(tx, "call_method", "detach", [data]))
+    assert isinstance(plain, TensorValue)
+    if wanted.truth(tx):
+        plain = force(tx, TensorValue(plain.node(tx), plain.fake).call_method(tx, "requires_grad_", [], {}))
+        assert isinstance(plain, TensorValue)
+    return in_subclass(tx, TensorValue(plain.node(tx), plain.fake), cls.held)
 
 
 @special(torch.Tensor.as_subclass)
@@ -389,6 +494,18 @@ class ProtocolOff(Value):
         tx.changes += 1
         tx.protocol_off += 1 if name == "__enter__" else -1
         return NONE
+
+
+@special(torch._C._is_torch_function_enabled)
+def _is_enabled(tx: Tracer, args: Args, kwargs: Words) -> Value:
+    guard_state(tx, "torch_function_enabled", tx.entry_state["torch_function_enabled"])
+    return Const(bool(tx.entry_state["torch_function_enabled"]) and not tx.protocol_off)
+
+
+@special(torch._C._len_torch_function_stack)
+def _number_of_modes(tx: Tracer, args: Args, kwargs: Words) -> Value:
+    guard_state(tx, "torch_function_modes", tx.entry_state["torch_function_modes"])
+    return Const(len(tx.entry_state["torch_function_modes"]) + len(tx.function_modes))
 
 
 @special(_OFF)

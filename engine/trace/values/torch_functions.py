@@ -11,6 +11,7 @@ import types
 from typing import TYPE_CHECKING, Any
 
 import torch
+import torch.nested
 import torch.nn.functional
 import torch.utils.checkpoint
 
@@ -61,7 +62,7 @@ def _collect() -> dict[int, Any]:
             and name not in _NOT_LEAVES
         ):
             leaves[id(found)] = found
-    for found in (torch.tensor, torch.as_tensor):
+    for found in (torch.tensor, torch.as_tensor, torch.nested.nested_tensor_from_jagged, torch.nested.narrow):
         leaves[id(found)] = found
     return leaves
 
@@ -120,6 +121,7 @@ _LEFT_DOTTED = tuple(f"{name}." for name in _LEFT_IN_TORCH)
 _INLINE_ANYWAY = (
     "torch.autograd.grad_mode",
     "torch._higher_order_ops",
+    "torch._dynamo.comptime",
     "torch._dynamo.mutation_guard",
     "torch.optim",
     "torch.distributed._functional_collectives",
