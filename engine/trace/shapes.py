@@ -83,7 +83,7 @@ def assumed_since(tx: Tracer, count: int) -> tuple[Guard, ...]:
     return tuple(tx.guards.since(count))
 
 
-def _is_ragged(env: NotingShapeEnv, symbol: sympy.Symbol) -> bool:
+def _is_ragged(env: NotingShapeEnv, symbol: Any) -> bool:
     """Whether it stands for the ragged size of a nested tensor made while tracing, which differs from every number."""
     sources = env.var_to_sources.get(symbol, [])
     return bool(sources) and all(getattr(s, "desc", "") == "intermediate_offsets_or_lengths" for s in sources)

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any
 import sympy
 import torch
 import torch.fx
-from torch.fx.experimental.symbolic_shapes import is_nested_int
 from torch.fx.proxy import GraphAppendingTracer
 from torch.utils._sympy.interp import sympy_interp
 from torch.utils._sympy.reference import PythonReferenceAnalysis
@@ -118,7 +117,11 @@ def _dim_of(fake: torch.Tensor, symbol: sympy.Symbol) -> int | None:
 
 
 def _is_symbol(value: Any, symbol: sympy.Symbol) -> bool:
-    return isinstance(value, _SYMBOLIC) and not is_nested_int(value) and symbol in (value.node._expr, value.node.expr)
+    return (
+        isinstance(value, _SYMBOLIC)
+        and not value.node.is_nested_int()
+        and symbol in (value.node._expr, value.node.expr)
+    )
 
 
 def _size(tx: Tracer, node: torch.fx.Node, fake: torch.Tensor, dim: int) -> torch.fx.Node:

@@ -96,8 +96,9 @@ def bind_attribute(
     if isinstance(found, staticmethod):
         return tx.wrap(found.__func__, origin)
     if isinstance(found, classmethod):
-        if isinstance(found.__func__, property) and sys.version_info < (3, 13):
-            return _property_of_class(tx, cls, found.__func__, Item(Attr(class_origin(base), "__dict__"), name))
+        behind: Any = found.__func__
+        if isinstance(behind, property) and sys.version_info < (3, 13):
+            return _property_of_class(tx, cls, behind, Item(Attr(class_origin(base), "__dict__"), name))
         inner = tx.wrap(found.__func__, Attr(origin, "__func__"))
         return BoundMethod(tx.wrap(cls, class_origin(cls)), inner, name=name)
     if isinstance(found, property) and instance is not None:

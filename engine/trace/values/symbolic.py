@@ -14,7 +14,6 @@ from torch.fx.experimental.symbolic_shapes import (
     StatelessSymbolicContext,
     StrictMinMaxConstraint,
 )
-from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 from torch.utils._sympy.numbers import int_oo
 from torch.utils._sympy.value_ranges import ValueRanges
 
@@ -125,7 +124,7 @@ def _why_number(tx: Tracer, real: float, origin: Origin) -> str:
 
 def symbolic_context(tx: Tracer, tensor: torch.Tensor, origin: Origin) -> StatelessSymbolicContext[Any, Any] | None:
     """Which dimensions of an input become symbols; None when none does."""
-    if is_traceable_wrapper_subclass(tensor):
+    if hasattr(tensor, "__tensor_flatten__"):
         return None  # the sizes of what is inside it follow no rule that is known here
     why = {d: reason for d in range(tensor.dim()) if (reason := _why_symbol(tx, tensor, origin, d))}
     if not why:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import builtins
 import operator
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -126,7 +127,7 @@ class TensorValue(Value):
             return None
         return bind_attribute(tx, cls, entry[0], name, entry[1], self)
 
-    def _operations(self) -> type:
+    def _operations(self) -> builtins.type:
         """The class whose methods are operations."""
         return NestedTensor if _is_jagged(self.fake) else torch.Tensor
 
