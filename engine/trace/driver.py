@@ -60,6 +60,7 @@ for _family in (
     "values.autograd_functions",
     "values.builtin_functions",
     "values.caches",
+    "values.checkpoints",
     "values.collectives",
     "values.compiler_api",
     "values.distributed_tensors",

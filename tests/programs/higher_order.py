@@ -170,6 +170,25 @@ def checkpointed(x):
     return checkpoint(lambda a: torch.sin(a) * 2, x, use_reentrant=False)
 
 
+@program(lambda: (leaf(), []), breaks=1)
+def checkpointed_with_effects(x, seen):
+    """What a checkpointed function changes, the backward changes again: Python runs it."""
+
+    def body(a):
+        seen.append(len(seen))
+        return torch.sin(a) * 2
+
+    return checkpoint(body, x, use_reentrant=False)
+
+
+@program(lambda: (torch.randn(3, 4),))
+def annotated_for_scripts(x):
+    """Annotations for TorchScript are the values that they annotate."""
+    parts = torch.jit.annotate(list[torch.Tensor], [])
+    parts.append(x * 2)
+    return torch.jit.annotate(torch.Tensor, parts[0]), torch.jit.is_scripting()
+
+
 @program(lambda: (torch.randn(3, 4), torch.tensor([0, 3, 1])))
 def modules_made(x, labels):
     """Losses and activations made where they are used; each call has its own."""

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import cmath
-import contextlib
-import functools
 import math
 import operator
 import types
@@ -13,7 +11,6 @@ from typing import TYPE_CHECKING, Any
 import torch
 import torch.nested
 import torch.nn.functional
-import torch.utils.checkpoint
 
 from engine.ir.marks import TraceView, graph_break, while_tracing
 from engine.ir.origin import Fixed
@@ -187,6 +184,11 @@ def _is_scripting(tx: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Va
     return Const(False)
 
 
+@special(torch.jit.annotate)
+def _annotated(tx: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    return args[1] if len(args) > 1 else kwargs["the_value"]
+
+
 @special(torch._C._log_api_usage_once)
 def _log_usage(tx: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
     return NONE
@@ -297,51 +299,6 @@ def _size(tx: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
     from engine.trace.values.sequences import TupleValue, sequence_items
 
     return TupleValue(list(sequence_items(tx, args[0])) if args else [], torch.Size)
-
-
-@special(torch.utils.checkpoint.checkpoint)
-def _checkpoint(tx: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
-    # Values are the same with and without recomputation; the partition sees to it that what is marked is computed again.
-    own = ("use_reentrant", "context_fn", "determinism_check", "debug", "preserve_rng_state", "early_stop")
-    given = {k: v for k, v in kwargs.items() if k not in own}
-    policy = _policy(tx, kwargs["context_fn"]) if "context_fn" in kwargs else None
-    chooses = "context_fn" in kwargs and policy is None
-    with contextlib.nullcontext() if chooses else tx.graph.checkpointed(policy):
-        return force(tx, args[0]).call(tx, args[1:], given)
-
-
-def _policy(tx: Tracer, value: Value) -> Any:
-    """The policy of a selective checkpoint, which says of each operator whether its result is saved; None for contexts of other kinds."""
-    make = _object(tx, value)
-    if make is NotImplemented:
-        return None
-    try:
-        forward, _ = make()
-    except Exception:  # the forward's values are the same without contexts of the user's own
-        return None
-    return getattr(forward, "policy_fn", None)
-
-
-def _object(tx: Tracer, value: Value) -> Any:
-    """The Python object that a value is, also of a partial function made in traced code."""
-    from engine.trace.values.functions import PartialValue
-    from engine.trace.values.sequences import sequence_items
-
-    value = force(tx, value)
-    found = tx.real_of(value)
-    if found is NotImplemented and value.type() in (list, tuple):
-        items = [_object(tx, v) for v in sequence_items(tx, value)]
-        if any(i is NotImplemented for i in items):
-            return NotImplemented
-        return items if value.type() is list else tuple(items)
-    if found is not NotImplemented or not isinstance(value, PartialValue):
-        return found
-    parts = [_object(tx, v) for v in (value.function, *value.args, *value.kwargs.values())]
-    if any(p is NotImplemented for p in parts):
-        return NotImplemented
-    count = 1 + len(value.args)
-    words = dict(zip(value.kwargs, parts[count:], strict=True))
-    return functools.partial(parts[0], *parts[1:count], **words)
 
 
 def guard_state(tx: Tracer, state: str, value: Any) -> None:

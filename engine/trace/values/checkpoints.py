@@ -1,0 +1,108 @@
+"""``torch.utils.checkpoint``: values are those of a plain call, its nodes are marked as what the backward computes again."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+import torch
+import torch.utils.checkpoint
+
+from engine.graph.tokens import takes_token
+from engine.trace.signals import Unsupported
+from engine.trace.values.base import Value, force
+from engine.trace.values.functions import special
+from engine.trace.values.tensor import TensorValue
+
+if TYPE_CHECKING:
+    from engine.trace.state import Tracer
+
+_OWN = ("use_reentrant", "context_fn", "determinism_check", "debug", "preserve_rng_state", "early_stop")
+"""Arguments that are not the function's."""
+
+
+@special(torch.utils.checkpoint.checkpoint)
+def _checkpoint(tx: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    given = {k: v for k, v in kwargs.items() if k not in _OWN}
+    policy = _policy(tx, kwargs["context_fn"]) if "context_fn" in kwargs else None
+    chooses = "context_fn" in kwargs and policy is None
+    with _without_effects(tx), contextlib.nullcontext() if chooses else tx.graph.checkpointed(policy):
+        return force(tx, args[0]).call(tx, args[1:], given)
+
+
+@contextlib.contextmanager
+def _without_effects(tx: Tracer) -> Iterator[None]:
+    """Eager runs the function twice where gradients are needed: what it changes outside of itself, it changes twice.
+
+    Raises:
+        Unsupported: it changed something.
+    """
+    changes, known = tx.outside_changes, set(tx.graph.graph.nodes)
+    given = {id(value) for value, _ in tx.input_tensors}
+    versions = {node: _version(node) for node in known}
+    yield
+    added = [node for node in tx.graph.graph.nodes if node not in known]
+    if not torch.is_grad_enabled() or not any(_requires_grad(node) for node in added):
+        return
+    written = [node.name for node, version in versions.items() if _version(node) != version]
+    written += [
+        _name(value) for value, version in tx.input_tensors if id(value) not in given and _is_written(value, version)
+    ]
+    written += [node.name for node in added if takes_token(node)]
+    if tx.outside_changes != changes or written:
+        what = f"writes to {written[0]}" if written else "changes Python objects outside of itself"
+        raise Unsupported("side-effect", f"a checkpointed function {what}, and the backward runs it again")
+
+
+def _version(node: torch.fx.Node) -> int:
+    fake = node.meta.get("example_value")
+    return fake._version if isinstance(fake, torch.Tensor) and not fake.is_inference() else 0
+
+
+def _is_written(value: TensorValue, version: int) -> bool:
+    return not value.fake.is_inference() and value.fake._version != version
+
+
+def _name(value: TensorValue) -> str:
+    return value.describe() if value.origin is None else value.origin.expr
+
+
+def _requires_grad(node: torch.fx.Node) -> bool:
+    fake = node.meta.get("example_value")
+    return isinstance(fake, torch.Tensor) and fake.requires_grad
+
+
+def _policy(tx: Tracer, value: Value) -> Any:
+    """The policy of a selective checkpoint, which says of each operator whether its result is saved; None for contexts of other kinds."""
+    make = _object(tx, value)
+    if make is NotImplemented:
+        return None
+    try:
+        forward, _ = make()
+    except Exception:  # the forward's values are the same without contexts of the user's own
+        return None
+    return getattr(forward, "policy_fn", None)
+
+
+def _object(tx: Tracer, value: Value) -> Any:
+    """The Python object that a value is, also of a partial function made in traced code."""
+    from engine.trace.values.functions import PartialValue
+    from engine.trace.values.sequences import sequence_items
+
+    value = force(tx, value)
+    found = tx.real_of(value)
+    if found is NotImplemented and value.type() in (list, tuple):
+        items = [_object(tx, v) for v in sequence_items(tx, value)]
+        if any(i is NotImplemented for i in items):
+            return NotImplemented
+        return items if value.type() is list else tuple(items)
+    if found is not NotImplemented or not isinstance(value, PartialValue):
+        return found
+    parts = [_object(tx, v) for v in (value.function, *value.args, *value.kwargs.values())]
+    if any(p is NotImplemented for p in parts):
+        return NotImplemented
+    count = 1 + len(value.args)
+    words = dict(zip(value.kwargs, parts[count:], strict=True))
+    return functools.partial(parts[0], *parts[1:count], **words)
