@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import difflib
 import pathlib
 import re
 import shlex
@@ -100,8 +101,14 @@ def read(magic: Any, line: str, name: str) -> argparse.Namespace:
         tokens = split(line)
     except ValueError:
         raise UsageError(f"A quote is not closed in the line of {name}: {line.strip()}") from None
-    found: argparse.Namespace = magic.parser.parse_intermixed_args(tokens)
-    return found
+    found, unknown = magic.parser.parse_known_intermixed_args(tokens)
+    if unknown:
+        known = [flag for action in magic.parser._actions for flag in action.option_strings]
+        near = difflib.get_close_matches(unknown[0].partition("=")[0], known, n=1)
+        hint = f"did you mean {near[0]}?" if near else f"{name}? lists all."
+        raise UsageError(f"{name} has no option {unknown[0]!r}: {hint}")
+    arguments: argparse.Namespace = found
+    return arguments
 
 
 def split(line: str) -> list[str]:
