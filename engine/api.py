@@ -125,8 +125,8 @@ def compile(
         options: further settings by name. ``{"fused_random": True}``: on a GPU, kernels draw random numbers themselves (dropout costs no memory
             traffic); a seed then gives the same numbers at each run, but not those of eager. ``{"mode": "reduce-overhead"}``: on a GPU, the
             kernels of each graph are recorded once for each shape and launched as one (CUDA graphs). ``{"mode": "max-autotune"}``: so they are, and
-            products of matrices and attention are kernels of a template where that was measured to be faster than a library (``-no-cudagraphs``:
-            launched one by one); ``{"templates": "always"}``: wherever one fits, without a GPU too. ``{"draw_again": True}``: a backward may draw
+            products of matrices and attention are kernels of a template, and loops are cut in other blocks, where that was measured to be faster
+            (``-no-cudagraphs``: launched one by one); ``{"templates": "always"}``: wherever one fits, without a GPU too. ``{"draw_again": True}``: a backward may draw
             the forward's random numbers again, from the generator's state, instead of keeping a byte for each element of a mask.
         compiled_autograd: capture the backwards that run while the function does (a training step), and those that go back through what it
             returned (a model), as in ``engine.compiled_autograd``; a context of that kind that is open when a backward runs comes first.

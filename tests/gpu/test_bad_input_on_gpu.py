@@ -114,7 +114,8 @@ def test_what_kernels_have_no_room_for_is_computed_by_aten(monkeypatch: pytest.M
     original = torch.empty_strided
 
     def greedy(*args: object, **options: object) -> torch.Tensor:
-        torch.empty(1 << 30, dtype=torch.uint8, device="cuda")
+        if sys._getframe(1).f_code.co_filename == "<engine program>":
+            torch.empty(1 << 30, dtype=torch.uint8, device="cuda")
         return original(*args, **options)  # type: ignore[call-overload, no-any-return]
 
     limit_to(1 << 29)

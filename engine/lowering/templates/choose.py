@@ -15,7 +15,15 @@ from engine.ir.tuning import Answer, Chooser, Question, Usual, Way
 from engine.lowering.fuse import Group, Schedule, bases, bytes_saved
 from engine.lowering.table import ExternNode, Tensor
 from engine.lowering.templates.attention import Attended, Attending, attending, ways
-from engine.lowering.templates.products import Fused, Multiplied, is_epilogue, is_prologue, multiplied
+from engine.lowering.templates.products import (
+    EXACT,
+    Fused,
+    Multiplied,
+    is_epilogue,
+    is_prologue,
+    multiplied,
+    precision_of,
+)
 from engine.lowering.templates.tilings import tilings
 from engine.records.lowering import Choice, FusionDecision
 
@@ -85,7 +93,8 @@ class _Work:
         candidates: list[Tiled] = []
         for fused in forms:
             rest = [s for s in self._replaced_by(whole) if s is not call.extern and s not in _parts(fused)]
-            found = tilings(*self._numbers(call), call.left.dtype.itemsize)
+            dtype = call.left.dtype
+            found = tilings(*self._numbers(call), dtype.itemsize, is_slow=precision_of(dtype) == EXACT)
             for tiling in found[: MOST_ON_THE_WAY if fused.before else None]:
                 tiled = Tiled(fused, tiling)
                 candidates.append(tiled)

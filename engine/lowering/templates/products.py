@@ -18,6 +18,8 @@ aten = torch.ops.aten
 
 TYPES = (torch.float16, torch.bfloat16, torch.float32)
 WIDE = 1 << 31
+EXACT = "ieee"
+"""How Triton calls products of 32-bit numbers in full precision, which tensor cores do not make."""
 HIGHEST_GRID = 65_535
 """Programs that a device's grid has in its second dimension."""
 
@@ -75,7 +77,7 @@ def precision_of(dtype: torch.dtype) -> str:
     """How exactly tensor cores take numbers of 32 bits: as torch was told to. Empty for types that leave no choice."""
     if dtype != torch.float32:
         return ""
-    return "tf32" if torch.get_float32_matmul_precision() != "highest" else "ieee"
+    return "tf32" if torch.get_float32_matmul_precision() != "highest" else EXACT
 
 
 def coordinates(
