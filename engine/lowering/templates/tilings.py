@@ -38,7 +38,7 @@ def tilings(
 ) -> tuple[Tiling, ...]:
     """At most ``MOST`` ways, the one that should be fastest first. ``width``: bytes of an operand's element; ``is_slow``: no tensor core takes it."""
     smallest = min(rows, cols)
-    known = _SKINNY + _SQUARE if smallest < 128 else _SQUARE
+    known: tuple[Tiling, ...] = _SKINNY + _SQUARE if smallest < 128 else _SQUARE
     if is_slow:
         known = tuple(t for t in known if t.rows * t.cols <= SLOW)
     found = {_fitted(t, rows, cols, inner, width): None for t in known}
