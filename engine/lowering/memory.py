@@ -66,10 +66,16 @@ def layout(walk: Walk, schedule: Schedule, target: str, emit: Emit, cutter: Cutt
         told,
         walk.module,
         told={symbol: (made.name, dim) for symbol, (made, dim) in walk.told.items()},
+        parts=_parts(walk),
     )
     _check_known(program)
     record = replace(program.record, wrapper_text=wrapper_text(program), reuses=reuses)
     return replace(program, record=record)
+
+
+def _parts(walk: Walk) -> dict[str, tuple[str, int]]:
+    several = (e for e in walk.low.externs if isinstance(e.node.meta.get("val"), (tuple, list)))
+    return {made.name: (e.node.name, k) for e in several for k, made in enumerate(e.results) if made is not None}
 
 
 def alone(walk: Walk, target: str, emit: Emit, steps: tuple[Group | ExternNode | Tiled | Attended, ...]) -> Program:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Iterable, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any
 
 import torch
@@ -19,14 +20,19 @@ class NotExact(Exception):
 
 
 def exact_values(
-    module: torch.fx.GraphModule, given: Mapping[str, Any], wanted: Sequence[str]
+    module: torch.fx.GraphModule,
+    given: Mapping[str, Any],
+    wanted: Sequence[str],
+    parts: Mapping[str, tuple[str, int]] = MappingProxyType({}),
 ) -> dict[str, torch.Tensor]:
     """Values of the ``wanted`` nodes in float64 (other dtypes as they are), computed from the ``given`` ones.
+
+    ``parts`` are names for results of calls that have several: the call's name, and which.
 
     Raises:
         NotExact: a node in between draws random numbers, writes to its input, or does not run in double precision.
     """
-    nodes = _by_name(module)
+    nodes = _by_name(module, parts)
     targets = [nodes[name] for name in wanted if name in nodes]
     values: dict[torch.fx.Node, Any] = {nodes[n]: _given(nodes[n], v) for n, v in given.items() if n in nodes}
     # A node that is both given and wanted (read and written by the kernel) is not computed from anything.
@@ -51,12 +57,13 @@ def _given(node: torch.fx.Node, value: Any) -> Any:
     return _double(value)
 
 
-def _by_name(module: torch.fx.GraphModule) -> dict[str, torch.fx.Node]:
-    """Nodes by name; one of several results of a call also goes by the call's name and its place."""
+def _by_name(module: torch.fx.GraphModule, parts: Mapping[str, tuple[str, int]]) -> dict[str, torch.fx.Node]:
+    """Nodes by name; one of several results of a call by its own name."""
     nodes = {node.name: node for node in module.graph.nodes}
+    names = {place: name for name, place in parts.items()}
     for node in module.graph.nodes:
-        if node.target is operator.getitem:
-            nodes.setdefault(f"{node.args[0].name}_{node.args[1]}", node)
+        if node.target is operator.getitem and (node.args[0].name, node.args[1]) in names:
+            nodes[names[node.args[0].name, node.args[1]]] = node
     return nodes
 
 

@@ -53,7 +53,7 @@ def verify(program: Program, graph: Graph | None, inputs: Iterable[Any]) -> dict
         return _all_unverifiable(kernels, "there is no ATen graph to compare with")
     inputs = tuple(_on_cpu(x) for x in inputs)
     try:
-        values = _reference(module, inputs, _needed(program))
+        values = _reference(module, inputs, _needed(program), program.parts)
         sizes = _Sizes(program, inputs, values)
     except Exception as error:
         return _all_unverifiable(kernels, f"the ATen graph could not be run on the CPU: {_one_line(error)}")
@@ -105,9 +105,12 @@ def _needed(program: Program) -> frozenset[str]:
 class _Recorder(torch.fx.Interpreter):
     """Runs the ATen graph and keeps the values of nodes that kernels read or write."""
 
-    def __init__(self, module: torch.fx.GraphModule, needed: frozenset[str]) -> None:
+    def __init__(
+        self, module: torch.fx.GraphModule, needed: frozenset[str], parts: Mapping[str, tuple[str, int]]
+    ) -> None:
         super().__init__(module)
         self._needed = needed
+        self._parts = {place: name for name, place in parts.items()}
         self.kept: dict[str, Any] = {}
 
     def fetch_args_kwargs_from_env(self, n: torch.fx.Node) -> tuple[tuple[Any, ...], dict[str, Any]]:
@@ -124,10 +127,8 @@ class _Recorder(torch.fx.Interpreter):
     def run_node(self, n: torch.fx.Node) -> Any:
         """Run one node; what is kept is a copy, in case a later node writes to it."""
         value = super().run_node(n)
-        # One of several results of an ATen call goes by the node's name and its place.
-        results = (
-            {f"{n.name}_{i}": v for i, v in enumerate(value)} if isinstance(value, (tuple, list)) else {n.name: value}
-        )
+        several = enumerate(value) if isinstance(value, (tuple, list)) else ()
+        results = {self._parts[n.name, i]: v for i, v in several if (n.name, i) in self._parts} or {n.name: value}
         for name, result in results.items():
             if name in self._needed:
                 is_tensor = isinstance(result, torch.Tensor)
@@ -140,8 +141,13 @@ def _parts(value: torch.Tensor) -> torch.Tensor:
     return torch.view_as_real(value.resolve_conj()) if value.dtype in COMPLEX else value
 
 
-def _reference(module: torch.fx.GraphModule, inputs: tuple[Any, ...], needed: frozenset[str]) -> dict[str, Any]:
-    recorder = _Recorder(module, needed)
+def _reference(
+    module: torch.fx.GraphModule,
+    inputs: tuple[Any, ...],
+    needed: frozenset[str],
+    parts: Mapping[str, tuple[str, int]],
+) -> dict[str, Any]:
+    recorder = _Recorder(module, needed, parts)
     with torch.no_grad(), torch.random.fork_rng(devices=[]):
         recorder.run(*inputs)
     return recorder.kept
@@ -259,7 +265,7 @@ class _Verification:
             **{p.buffer: p.value for p in pointers if p.value is not None and p.buffer not in wanted},
         }
         try:
-            exact = exact_values(self.module, given, wanted) if wanted else {}
+            exact = exact_values(self.module, given, wanted, self.program.parts) if wanted else {}
         except NotExact:
             return arguments
         return tuple(

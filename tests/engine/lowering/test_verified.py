@@ -39,3 +39,16 @@ def test_bfloat16_rounds_to_nearest_in_the_interpreter() -> None:
     program = lower(graph, "cuda:90", emit)
     (found,) = verify(program, graph, (values,)).values()
     assert found.outcome == "equal"
+
+
+def test_results_of_calls_with_numbered_names_are_told_apart() -> None:
+    """``topk`` has a result 1, and ``topk_1`` is another call: kernels are given the values of the one that they read."""
+
+    def function(a: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        (first, places), (second, others) = a.topk(3), (-a).topk(3)
+        return first * 2, places + 1, second * 3, others - 1
+
+    x = torch.randn(4, 9)
+    graph = trace(function, (x,))
+    program = lower(graph, "cuda:90", emit)
+    assert {r.outcome for r in verify(program, graph, (x,)).values()} <= {"equal", "close"}

@@ -265,7 +265,13 @@ def test_one_of_several_results_of_a_call_is_known_by_its_place() -> None:
         Launch(written.gelu(400, x="sort_0")),
     )
     program = Program(
-        "cuda:90", ("x",), {b.name: b for b in made}, steps, (Ref("out"),), reference=torch.fx.GraphModule({}, graph)
+        "cuda:90",
+        ("x",),
+        {b.name: b for b in made},
+        steps,
+        (Ref("out"),),
+        reference=torch.fx.GraphModule({}, graph),
+        parts={"sort_0": ("sort", 0)},
     )
     assert verify(program, None, (X.flip(1),))["k0"].outcome in {"equal", "close"}
     wrong = (steps[0], Launch(changed(written.gelu(400, x="sort_0"), "0.5 * value", "0.50001 * value")))
