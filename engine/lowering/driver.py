@@ -30,7 +30,7 @@ from engine.lowering.memory import alone, layout
 from engine.lowering.ops import complex_lowering_of, lowering_of
 from engine.lowering.share import Emit
 from engine.lowering.strides import strided
-from engine.lowering.table import REAL, ExternNode, Lowering, NotLowered, Tensor, dense_stride, parts_like, sizes_of
+from engine.lowering.table import REAL, ExternNode, Lowering, NotLowered, Tensor, apart_stride, parts_like, sizes_of
 from engine.lowering.templates.choose import with_templates
 from engine.lowering.whole import whole
 from engine.records.bytecode import Span
@@ -421,7 +421,7 @@ class Walk:
             value.dtype,
             value.at,
             name=f"{source.name}_copy",
-            stride=dense_stride(wanted),
+            stride=apart_stride(wanted),
         )
         self.low.node = None
         return replace(copied, is_complex=value.is_complex)

@@ -213,12 +213,13 @@ class Scheduler:
         if not is_kept and len(readers) > 1:
             readers = self._spared(made, readers)
         if not is_kept and len(readers) > 1 and is_cheap(made, len(readers) - 1):
-            refused = [g for g in readers if (reason := self._refusal(made, g, stored=False)) is not None]
+            refused = [g for g in readers if self._refusal(made, g, stored=False) is not None]
             if not refused:
                 for group in readers:
                     self._inline(made, group)
                     self.note(made, group, True, "It is so cheap that each kernel that reads it computes it again.")
                 return
+        noted: set[int] = set()
         for group in readers:
             others: list[Group | ExternNode] = [g for g in readers if g is not group]
             others += [g for g in self.groups if g is not group and made in g.starts]
@@ -231,16 +232,20 @@ class Scheduler:
                 self._inline(made, group, stored=is_stored)
                 self.note(made, group, True, _joined_because(made, is_stored))
                 for other in readers:
-                    if other is not group:
-                        self.note(
-                            made,
-                            other,
-                            False,
-                            "Another kernel stores it: this one walks it in another order and reads it.",
-                        )
+                    if other is not group and id(other) not in noted:
+                        self.note(made, other, False, self._apart_because(group, other))
                 return
             self.note(made, group, False, reason)
+            noted.add(id(group))
         self._start(made)
+
+    def _apart_because(self, group: Group, other: Group) -> str:
+        """Why a kernel reads what another one stores, and is no part of it."""
+        if self.has_path(group, other):
+            return "Another kernel stores it, and a step that stands between needs that first: this one reads it."
+        if mapping_between(group, other) is None and mapping_between(other, group) is None:
+            return "Another kernel stores it: this one walks other loops and reads it."
+        return "Another kernel stores it: this one walks it in another order and reads it."
 
     def _spared(self, made: Def, readers: list[Group]) -> list[Group]:
         """The readers that need a whole Def; those that pick a few of its elements compute these themselves."""

@@ -13,7 +13,7 @@ import torch
 import torch.fx
 from torch._prims_common import ELEMENTWISE_TYPE_PROMOTION_KIND, elementwise_dtypes
 
-from engine.ir.index import ZERO, Size, contiguous_strides, is_same, plain
+from engine.ir.index import ZERO, Size, contiguous_strides, is_same, plain, symbols_of
 from engine.ir.loops import Body, Builder, Coordinates, Def, Op, ReductionBody
 from engine.lowering.padding import padded
 
@@ -273,7 +273,25 @@ def dense_stride(value: torch.Tensor) -> tuple[Size, ...]:
             return contiguous_strides(shape)
         wanted = plain(wanted * shape[fitting])
         remaining.remove(fitting)
-    return stride
+    told = symbols_of(shape)
+    # A stride over one element may be a symbol that nothing tells, and does not matter.
+    return tuple(s if n != 1 or symbols_of((s,)) <= told else wanted for n, s in zip(shape, stride, strict=True))
+
+
+def apart_stride(value: torch.Tensor) -> tuple[Size, ...]:
+    """The strides of a value if no two of its elements share a place, gaps or not, else those of ``dense_stride``."""
+    stride = tuple(plain(s) for s in value.stride())
+    return stride if is_apart(sizes_of(value), stride) else dense_stride(value)
+
+
+def is_apart(shape: tuple[Size, ...], stride: tuple[Size, ...]) -> bool:
+    """Whether no two elements of a walk over memory are known to fall on one place."""
+    reach = 1
+    for step, size in sorted(zip(stride, shape, strict=True), key=lambda pair: str(pair[0]).zfill(20)):
+        if not isinstance(step, int) or not isinstance(size, int) or (size > 1 and step < reach):
+            return False
+        reach += (size - 1) * step
+    return True
 
 
 def sizes_of(value: torch.Tensor) -> tuple[Size, ...]:

@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from engine.ir.index import ZERO, Size, contiguous_strides, exact_quotient, flatten, plain, product
+from engine.ir.index import ZERO, Size, contiguous_strides, exact_quotient, flatten, plain, product, unflatten
 from engine.ir.loops import Builder, Coordinates, Op, compute_dtype
 from engine.lowering.ops.views import reshape
 from engine.lowering.table import (
@@ -57,6 +57,24 @@ def _parts(outputs: Size, count: Size, *, is_columns: bool) -> int:
     return parts
 
 
+def _parts_of(a: Tensor, dims: tuple[int, ...]) -> int:
+    """In how many parts a reduction of a tensor is cut."""
+    last = max((d for d, n in enumerate(a.shape) if n != 1), default=0)
+    outputs, count = product(n for d, n in enumerate(a.shape) if d not in dims), product(a.shape[d] for d in dims)
+    return _parts(outputs, count, is_columns=last not in dims)
+
+
+def _placed(a: Tensor, dims: tuple[int, ...]) -> Callable[[Coordinates, Coordinates], Coordinates]:
+    """From an index of the reduced tensor and one of what is reduced to one of the tensor."""
+    kept = tuple(d for d in range(len(a.shape)) if d not in dims)
+
+    def place(index: Coordinates, inner: Coordinates) -> Coordinates:
+        found = {**dict(zip(kept, index, strict=True)), **dict(zip(dims, inner, strict=True))}
+        return tuple(found[d] for d in range(len(a.shape)))
+
+    return place
+
+
 def _dims(a: Tensor, dim: Any) -> tuple[int, ...]:
     if not a.shape or dim is None or (isinstance(dim, (list, tuple)) and not dim):
         return tuple(range(len(a.shape)))
@@ -84,13 +102,7 @@ def reduce(
     shape = _reduced_shape(a, dims, False)
     ranges = tuple(a.shape[d] for d in dims)
     kept = tuple(d for d in range(len(a.shape)) if d not in dims)
-
-    def place(index: Coordinates, inner: Coordinates) -> Coordinates:
-        found = {**dict(zip(kept, index, strict=True)), **dict(zip(dims, inner, strict=True))}
-        return tuple(found[d] for d in range(len(a.shape)))
-
-    last = max((d for d, n in enumerate(a.shape) if n != 1), default=0)
-    parts = _parts(product(shape), product(ranges), is_columns=last not in dims)
+    place, parts = _placed(a, dims), _parts_of(a, dims)
     if parts > 1:
         made = _in_two_steps(low, kind, shape, ranges, parts, dtype, lambda b, i, r: value(b, place(i, r)), name)
     else:
@@ -205,16 +217,20 @@ def _variance(
     if any(a.shape[d] == 0 for d in dims):
         none = low.pointwise(_reduced_shape(a, dims, keepdim), result, lambda b, i: b.constant(math.nan, result))
         return none, none
-    average = _mean(low, a, dims, True, held, name=f"{name}_mean")
     kept = tuple(d for d in range(len(a.shape)) if d not in dims)
-
-    def squared(b: Builder, i: Coordinates) -> Op:
-        row = tuple(i[d] if d in kept else ZERO for d in range(len(a.shape)))
-        distance = b.call("sub", b.cast(a.at(b, i), held), average.at(b, row))
-        return b.call("mul", distance, distance)
-
-    total = reduce(low, "sum", a, dims, keepdim, held, squared, name=f"{name}_squares")
     count = product(a.shape[d] for d in dims)
+    parts = _parts_of(a, dims)
+    if isinstance(count, int) and parts > 1 and count % parts == 0:
+        total, average = _squares_of_parts(low, a, dims, keepdim, parts, held, name)
+    else:
+        average = _mean(low, a, dims, True, held, name=f"{name}_mean")
+
+        def squared(b: Builder, i: Coordinates) -> Op:
+            row = tuple(i[d] if d in kept else ZERO for d in range(len(a.shape)))
+            distance = b.call("sub", b.cast(a.at(b, i), held), average.at(b, row))
+            return b.call("mul", distance, distance)
+
+        total = reduce(low, "sum", a, dims, keepdim, held, squared, name=f"{name}_squares")
 
     def divided(b: Builder, i: Coordinates) -> Op:
         if isinstance(count, int):
@@ -230,6 +246,53 @@ def _variance(
     shown = average if keepdim else average.view(mean_shape, lambda i: _spread(i, kept, len(a.shape)))
     rounded = shown if shown.dtype == result else low.pointwise(mean_shape, result, shown.at)
     return variance, rounded
+
+
+def _squares_of_parts(
+    low: Lowering, a: Tensor, dims: tuple[int, ...], keepdim: bool, parts: int, held: torch.dtype, name: str
+) -> tuple[Tensor, Tensor]:
+    """``(squared distances from the mean, the mean)``, both from the same of each part, so that what is reduced is read once.
+
+    Each part's squares are those around its own mean, and what its mean is away from that of all (Chan, Golub and LeVeque, 1979).
+    """
+    shape, ranges = _reduced_shape(a, dims, False), tuple(a.shape[d] for d in dims)
+    count = product(ranges)
+    assert isinstance(count, int)
+    length = count // parts
+    place = _placed(a, dims)
+
+    def value(b: Builder, i: Coordinates, r: Coordinates) -> Op:
+        flat = i[0] * length + r[0]
+        return b.cast(a.at(b, place(i[1:], unflatten(flat, ranges))), held)
+
+    sums = low.reduction("sum", (parts, *shape), (length,), held, value, name=f"{name}_sums")
+
+    def mean_of_part(b: Builder, i: Coordinates) -> Op:
+        return b.call("div", sums.at(b, i), b.constant(length, held))
+
+    def squared(b: Builder, i: Coordinates, r: Coordinates) -> Op:
+        distance = b.call("sub", value(b, i, r), mean_of_part(b, i))
+        return b.call("mul", distance, distance)
+
+    squares = low.reduction("sum", (parts, *shape), (length,), held, squared, name=f"{name}_parts")
+    sum_of_all = low.reduction("sum", shape, (parts,), held, lambda b, i, r: sums.at(b, (*r, *i)), name=f"{name}_sum")
+
+    def mean(b: Builder, i: Coordinates) -> Op:
+        return b.call("div", sum_of_all.at(b, i), b.constant(count, held))
+
+    def around(b: Builder, i: Coordinates, r: Coordinates) -> Op:
+        distance = b.call("sub", mean_of_part(b, (*r, *i)), mean(b, i))
+        moved = b.call("mul", b.call("mul", distance, distance), b.constant(length, held))
+        return b.call("add", squares.at(b, (*r, *i)), moved)
+
+    total = low.reduction("sum", shape, (parts,), held, around, name=f"{name}_squares")
+    average = low.pointwise(shape, held, mean, name=f"{name}_mean")
+    kept = tuple(d for d in range(len(a.shape)) if d not in dims)
+
+    def wide(made: Tensor) -> Tensor:
+        return made.view(_reduced_shape(a, dims, True), lambda index: tuple(index[d] for d in kept))
+
+    return wide(total) if keepdim else total, wide(average)
 
 
 def _spread(index: Coordinates, kept: tuple[int, ...], rank: int) -> Coordinates:

@@ -22,6 +22,7 @@ from engine.lowering.table import (
     broadcast_shape,
     check_loopable,
     element,
+    is_apart,
     lowers,
     positive_dim,
 )
@@ -185,19 +186,9 @@ def as_strided_scatter(
     """A walk over a tensor's memory, written along."""
     check_loopable(a, source)
     mapping = walk_over_memory(a, stride, offset)
-    if not _is_apart(source.shape, tuple(plain(s) for s in stride)):
+    if not is_apart(source.shape, tuple(plain(s) for s in stride)):
         raise NotLowered("a walk that comes by one place several times is written by ATen")
     return scattered(low, a, source.shape, lambda b, i: (mapping(i), b.cast(source.at(b, i), a.dtype)), is_added=False)
-
-
-def _is_apart(shape: tuple[Size, ...], stride: tuple[Size, ...]) -> bool:
-    """Whether no two elements of a walk are known to fall on one place."""
-    reach = 1
-    for step, size in sorted(zip(stride, shape, strict=True), key=lambda pair: str(pair[0]).zfill(20)):
-        if not isinstance(step, int) or not isinstance(size, int) or (size > 1 and step < reach):
-            return False
-        reach += (size - 1) * step
-    return True
 
 
 @lowers(aten.embedding_dense_backward.default)

@@ -1142,3 +1142,29 @@ def orthogonal_polynomials(x: Any, n: Any) -> Any:
     """Each element's own degree, and one for all."""
     functions = [getattr(torch.special, name) for name in POLYNOMIALS]
     return tuple(f(x, n) for f in functions), tuple(f(x, 3) for f in functions), tuple(f(x[0], n[9]) for f in functions)
+
+
+@case(lambda: torch.randn(16, 64, 64) + 100, lambda: torch.randn(4096, 24) * 3 - 7, dynamic=False)
+def variances_of_few_rows(x: Any, y: Any) -> Any:
+    """Cut in parts, each around its own mean, far from zero."""
+    return (
+        (x.var().float(), torch.var_mean(x), torch.var_mean(x, (0, 2), correction=0, keepdim=True)),
+        (torch.var_mean(y, 0), y.bfloat16().std(0), F.group_norm(x[None, :8], 2)),
+    )
+
+
+@case(lambda: torch.randn(6, 8)[::2, ::2], lambda: torch.randn(4)[::2], dynamic=False)
+def copies_that_keep_gaps(x: Any, y: Any) -> Any:
+    """What eager writes into a copy of a tensor with gaps has these gaps too."""
+    return (
+        torch.select_scatter(x, x[0] * 2, 0, 1),
+        torch.slice_scatter(x, x[:1] + 1, 0, 2),
+        y.slice_scatter(y[:1], 0, 1),
+    )
+
+
+@case(lambda: torch.randn(4, 2)[:, :1], lambda: torch.randn(2, 5)[:1])
+def strides_over_one_element(x: Any, y: Any) -> Any:
+    """They are symbols that nothing tells, and do not matter."""
+    z = y.transpose(0, 1)
+    return z * z, (x + 1).squeeze(), z.round(), x.mT @ x

@@ -102,6 +102,27 @@ def test_few_long_rows_are_split() -> None:
     assert second.grid == (1,)
 
 
+def test_a_split_variance_reads_its_input_once() -> None:
+    """Each part gives its sum and the squares around its own mean: what is left is reduced from these."""
+    x = torch.randn(1 << 18)
+    program = lowered(torch.var_mean, x)
+    assert sum(k.text.count("tl.load(arg0_ptr") for k in program.kernels) == 1
+    assert sum(k.bytes_moved or 0 for k in program.kernels) < 1.1 * x.nbytes
+
+
+def test_the_reason_of_a_refusal_is_told_once_for_each_kernel() -> None:
+    """A sum before a product and after it: that the product stands between is told, and nothing about the order of walking."""
+
+    def function(x: Any, y: Any, w: Any) -> Any:
+        total = x + y.exp().sin()
+        return total @ w + total
+
+    program = lowered(function, *(torch.randn(64, 64) for _ in range(3)))
+    refused = [d.reason for d in program.record.decisions if not d.fused]
+    assert len(refused) == len(set(refused))
+    assert all("order" not in reason for reason in refused)
+
+
 def test_a_full_normalisation_does_not_run_on_one_program() -> None:
     """Dividing by a total over everything must not drag the division into the one program that sums."""
     program = lowered(lambda x: x / x.sum(), torch.randn(1 << 18))
