@@ -198,7 +198,15 @@ class Rest:
                 gradients[position] = self._hook(call, hooks.tensor_hook, hook, gradients[position])
         for step in _of(call, "retain_grad"):
             self.values[step] = gradients[step.position] = target_of(step)(step.args[0], gradients[step.position])
+        self._keep(call, gradients)
         return gradients
+
+    def _keep(self, call: Call, gradients: Sequence[Any]) -> None:
+        """Gradients for tensors that were told only now to keep them."""
+        for node, position, ref in self.running.keeps:
+            tensor, gradient = ref(), gradients[position] if node is self._node(call) else None
+            if tensor is not None and gradient is not None:
+                tensor.grad = gradient.clone() if tensor.grad is None else tensor.grad + gradient
 
     def _hooks_of_tensor(self, call: Call, position: int) -> list[Any]:
         """The hooks on one of a node's gradients, as they are now."""

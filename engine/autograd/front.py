@@ -58,6 +58,7 @@ class _Thread(threading.local):
 
     def __init__(self) -> None:
         self.attempt: _Attempt | None = None
+        self.is_running = False
         self.callbacks: list[Callable[[], None]] | None = None
 
 
@@ -171,7 +172,7 @@ def run_captured(backward: CapturedBackward, inputs: Any, sizes: Any, scalars: A
     previous = adapter.set_compiler(None)
     _Process.is_off.set()
     outer, _thread.callbacks = _thread.callbacks, []
-    _thread.attempt = None
+    _thread.attempt, _thread.is_running = None, True
     try:
         run = _run_of(backward, attempt)
         if attempt is not None:
@@ -188,7 +189,7 @@ def run_captured(backward: CapturedBackward, inputs: Any, sizes: Any, scalars: A
             callback()
         return list(results)
     finally:
-        _thread.attempt, _thread.callbacks = attempt, outer
+        _thread.attempt, _thread.callbacks, _thread.is_running = attempt, outer, False
         if attempt is None:
             adapter.restore_compiler(previous)
 
@@ -302,7 +303,7 @@ class Front:
 
 def _why_not(roots: Sequence[Any], *, creates_graph: bool) -> str:
     """Why a backward is not captured that starts here; empty when it is."""
-    if _thread.callbacks is not None:
+    if _thread.is_running:
         return "it was started inside of a captured backward, by a hook or a Python function"
     if torch._C._are_functorch_transforms_active():
         return "it runs inside of a functional transform (torch.func)"

@@ -26,9 +26,26 @@ class Context:
         object.__setattr__(self, "_engine_saved", tuple(saved))
         object.__setattr__(self, "_engine_check", check)
 
+    @property  # type: ignore[misc]  # read-only for good
+    def __class__(self) -> Any:
+        """The real one's: what is asked of instances of torch's classes holds of this too."""
+        return type(self._engine_context)
+
+    def __eq__(self, other: object) -> bool:
+        return self._engine_context is (other._engine_context if type(other) is type(self) else other)
+
+    def __hash__(self) -> int:
+        return hash(self._engine_context)
+
+    def _engine_let_go(self) -> None:
+        """The backward has ended: what the forward saved is there as long as torch keeps it."""
+        object.__setattr__(self, "_engine_saved", None)
+
     @property
     def saved_tensors(self) -> tuple[Any, ...]:
         """What the forward saved."""
+        if self._engine_saved is None:
+            return cast("tuple[Any, ...]", self._engine_context.saved_tensors)
         self._engine_check()
         return self._engine_saved  # type: ignore[no-any-return]
 
@@ -71,6 +88,7 @@ def python_backward(
     shown = _class_of(type(context).__name__)(context, saved, check)
     with in_function(shown):
         found = BackwardCFunction.apply(shown, *grads)  # type: ignore[arg-type]
+    shown._engine_let_go()
     results = found if isinstance(found, tuple) else (found,)
     if len(results) == len(present) and all(
         r is None or (there and isinstance(r, torch.Tensor)) for r, there in zip(results, present, strict=True)

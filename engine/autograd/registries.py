@@ -8,6 +8,7 @@ import gc
 import itertools
 import sys
 import threading
+import weakref
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -51,6 +52,8 @@ class Running:
     removed: list[Removed] = field(default_factory=list)
     known: dict[tuple[Any, int], Registry] = field(default_factory=dict)
     """Of tensors that are no leaves: by their nodes, and which of the nodes' gradients are theirs."""
+    keeps: list[tuple[Any, int, weakref.ref[torch.Tensor]]] = field(default_factory=list)
+    """Tensors that keep their gradients since this backward began, with their nodes, as in ``known``."""
     is_changed: bool = False
     context: Any = None
     """Of the Python function that runs, as its backward sees it."""
@@ -74,6 +77,12 @@ class Running:
             if owner.grad_fn is not None:
                 self.known[owner.grad_fn, owner.output_nr] = registry
         self.is_changed = True
+
+    def retained(self, tensor: torch.Tensor) -> None:
+        """A tensor is to keep its gradient from now on."""
+        if self.nodes is not None and any(n.node is tensor.grad_fn for n in self.nodes):
+            self.keeps.append((tensor.grad_fn, tensor.output_nr, weakref.ref(tensor)))
+            self.is_changed = True
 
     def gone(self, registry: Registry, id: int) -> None:
         """A hook is about to be removed."""
@@ -183,12 +192,15 @@ def watched(running: Running) -> Iterator[None]:
     for name, tell in _TOLD.items():
         setattr(module, name, functools.partial(tell, told[name]))
     handle.__init__, handle.remove = _made, _gone
+    tensor: Any = torch.Tensor
+    tensor.retain_grad = _retain
     _thread.running = running
     try:
         yield
     finally:
         _thread.running = None
         handle.__init__, handle.remove = _make, _remove
+        del tensor.retain_grad
         for name, tell in told.items():
             setattr(module, name, tell)
 
@@ -209,6 +221,13 @@ _TOLD: Mapping[str, Callable[..., Any]] = {"_current_autograd_node": _node, "_cu
 """Functions of torch's that know only its own engine's backwards."""
 
 _make, _remove = RemovableHandle.__init__, RemovableHandle.remove
+
+
+def _retain(self: torch.Tensor) -> Any:
+    running, kept = _thread.running, self.requires_grad and self.retains_grad
+    super(torch.Tensor, self).retain_grad()
+    if running is not None and not kept and self.grad_fn is not None:
+        running.retained(self)
 
 
 def _made(self: RemovableHandle, hooks_dict: Any, **rest: Any) -> None:

@@ -11,6 +11,7 @@ from typing import Any, Literal
 
 import torch
 import torch.fx
+from torch._dispatch.python import enable_python_dispatcher
 from torch.fx.experimental.proxy_tensor import make_fx
 
 from engine.autograd.layouts import Key, Symbolic, are_alike, layout_of, symbolic
@@ -159,8 +160,15 @@ def _trace(
         return [v for v in found if isinstance(v, torch.Tensor)]
 
     how: Literal["fake", "real"] = "fake" if symbols is None else "real"
-    mode = contextlib.nullcontext() if symbols is None else symbols.mode
-    with torch.no_grad(), torch._C._DisableAutocast(), torch.fx.traceback.preserve_node_meta(), mode:
+    with contextlib.ExitStack() as stack:
+        if (
+            symbols is not None
+        ):  # what C++ composes of operators reads sizes as numbers; torch's Python forms of it do not
+            stack.enter_context(symbols.mode)
+            stack.enter_context(enable_python_dispatcher())
+        stack.enter_context(torch.no_grad())
+        stack.enter_context(torch._C._DisableAutocast())
+        stack.enter_context(torch.fx.traceback.preserve_node_meta())
         made = make_fx(run, tracing_mode=how, _error_on_data_dependent_ops=True)(*[given[p] for p in places])
     for node in made.graph.nodes:
         if "val" in node.meta:

@@ -323,3 +323,55 @@ def an_added_hook_makes_nan(log: Log) -> Any:
     with torch.autograd.detect_anomaly():
         b.sum().backward()
     return x.grad
+
+
+@program
+def a_hook_asks_for_gradients_to_be_kept(log: Log) -> Any:
+    x = leaf(3)
+    y = x.sin()
+    z = y.exp()
+
+    def hook(_: Any) -> None:
+        y.retain_grad()
+        z.retain_grad()
+
+    z.register_hook(hook)
+    y.register_hook(lambda g: g * 2)
+    z.sum().backward(retain_graph=True)
+    log.append((y.grad, z.grad))
+    z.sum().backward()
+    return x.grad, y.grad, z.grad
+
+
+@program
+def hooks_ask_what_will_run(log: Log) -> Any:
+    x, w = leaf(3), leaf(3)
+    y = x.sin()
+    z = y.exp() * w
+    other = x.cos()
+
+    def hook(_: Any) -> None:
+        for tensor in (y, z, other):
+            log.append(torch._C._will_engine_execute_node(tensor.grad_fn))  # type: ignore[attr-defined]
+
+    z.register_hook(hook)
+    (gradient,) = torch.autograd.grad(z.sum(), x, retain_graph=True)
+    z.sum().backward(inputs=[w])
+    return gradient, x.grad, w.grad
+
+
+@program
+def a_context_is_kept(log: Log) -> Any:
+    kept: list[Any] = []
+
+    def keep(ctx: Any) -> None:
+        kept.append(ctx)
+        log.append((isinstance(ctx, torch.autograd.function.BackwardCFunction), ctx == y.grad_fn, ctx.name()))
+        log.append(isinstance(ctx, torch.autograd.graph.Node))
+
+    x = leaf(3)
+    y: torch.Tensor = Acting.apply(x, keep)  # type: ignore[no-untyped-call]
+    y.sum().backward(retain_graph=True)
+    log.append(kept[0].saved_tensors[0].clone())
+    y.sum().backward()
+    return kept[0].saved_tensors
