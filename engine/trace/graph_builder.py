@@ -5,11 +5,12 @@ from __future__ import annotations
 import contextlib
 import keyword
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.fx
+from torch._dispatch.python import enable_python_dispatcher
 from torch._subclasses.fake_tensor import (
     DataDependentOutputException,
     DynamicOutputShapeException,
@@ -275,11 +276,9 @@ def evaluate(
     name = target if isinstance(target, str) else getattr(target, "__name__", str(target))
     try:
         with tx.fake_mode:
-            if run is not None:
-                return run(*args, **kwargs)
-            if op == "call_method":
-                return getattr(args[0], target)(*args[1:], **kwargs)
-            return target(*args, **kwargs)
+            if run is None:
+                run, args = (getattr(args[0], target), args[1:]) if op == "call_method" else (target, args)
+            return over_fakes(run, args, kwargs)
     except _DATA_DEPENDENT as error:
         condition = getattr(error, "cond", None)
         raise needs_number(tx, condition, "data-dependent", f"{name} needs the value of a tensor") from error
@@ -304,6 +303,17 @@ def evaluate(
         if is_unbacked((args, kwargs)):
             raise Unsupported("data-dependent", f"{name} needs to know a size: {_first_line(error)}") from error
         raise Skip("raises", f"{name} raises {type(error).__name__}: {_first_line(error)}") from error
+
+
+def over_fakes(run: Callable[..., Any], args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
+    """What ``run`` gives; where torch's C++ cannot read a size that is a symbol, by torch's Python forms of its operators."""
+    try:
+        return run(*args, **kwargs)
+    except RuntimeError as error:
+        if "with symbolic sizes/strides" not in str(error):
+            raise
+    with enable_python_dispatcher():
+        return run(*args, **kwargs)
 
 
 def _first_line(error: BaseException) -> str:

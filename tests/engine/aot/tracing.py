@@ -23,6 +23,7 @@ from engine.ir.origin import Local
 from engine.records.bytecode import Span
 from engine.records.session import Session
 from engine.runtime.reference import reference
+from engine.trace.graph_builder import over_fakes
 
 
 class NotTraced(Exception):
@@ -39,7 +40,7 @@ class _Recorder(TorchFunctionMode):
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
-        result = func(*args, **kwargs)
+        result = over_fakes(func, args, kwargs)
         if getattr(func, "__name__", "") == "__get__" and not isinstance(result, torch.Tensor):
             return result
         given = pytree.tree_map(self.argument, (tuple(args), dict(kwargs)))

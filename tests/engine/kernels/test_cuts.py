@@ -14,6 +14,7 @@ from engine.ir.kernel import Program
 from engine.ir.tuning import Answer, Question
 from engine.kernels.cuts import MOST, cuts, seconds
 from engine.kernels.indexing import SHARED, shared_bytes
+from engine.kernels.resources import FACTS
 from engine.kernels.targets import compile_kernel
 from engine.kernels.triton import emit
 from engine.lowering.driver import lower
@@ -113,7 +114,7 @@ def test_what_made_up_numbers_do_not_tell_is_not_measured() -> None:
 
 @needs_triton
 def test_long_columns_are_read_ahead() -> None:
-    """Sums over many rows have several blocks on the way at once: the machine code copies them through shared memory."""
+    """Sums over many rows have several blocks on the way at once, through shared memory, in smaller blocks where a target has less of it."""
     with torch.device("meta"):
         given = torch.empty(16384, 8192, dtype=BF16)
     (kernel,) = lower(trace(lambda x: x.sum(0), (given,)), "cuda:90", emit).kernels
@@ -121,3 +122,8 @@ def test_long_columns_are_read_ahead() -> None:
     record = compile_kernel(kernel, "cuda:90")
     assert not record.error
     assert "cp.async" in next(x.text for x in record.listings if x.stage == "ptx")
+    for target in ("cuda:80", "cuda:89", "hip:gfx942"):
+        record = compile_kernel(kernel, target)
+        assert not record.error
+        assert record.resources is not None
+        assert (record.resources.shared_bytes or 0) <= FACTS[target].block_shared

@@ -6,6 +6,7 @@ from typing import Any
 
 import torch
 
+import engine
 from engine.ir.frame import FrameRequest, TracedFrame
 from engine.ir.relation_guard import ShapeRelation
 from engine.ir.tensor_guard import TensorMatch
@@ -32,6 +33,22 @@ def test_sizes_become_symbols_on_request() -> None:
     assert match.sizes == (None, None)
     relations = [str(g.relation) for g in traced.guards if isinstance(g, ShapeRelation)]
     assert any("> 3" in r or ">= 4" in r for r in relations)
+
+
+def test_what_only_pythons_forms_can_evaluate_is_traced() -> None:
+    """Where torch's C++ refuses sizes that are symbols, its Python forms of the operators are asked."""
+    asked: list[bool] = []
+
+    def particular(x: torch.Tensor) -> torch.Tensor:
+        asked.append(torch._C._dispatch_tls_is_dispatch_key_included(torch._C.DispatchKey.PythonDispatcher))
+        if not asked[-1]:
+            raise RuntimeError("Cannot call numel() on tensor with symbolic sizes/strides")
+        return x * 2
+
+    engine.allow_in_graph(particular)
+    traced = trace(lambda x: particular(x) + 1, {}, Options(dynamic=True), x=torch.randn(4, 6))
+    assert asked == [False, True]
+    assert traced.graph is not None
 
 
 def test_only_the_dimension_seen_to_change_becomes_a_symbol() -> None:
