@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
+import keyword
 import warnings
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
@@ -195,13 +196,22 @@ class Attr(Origin):
 
     @property
     def expr(self) -> str:
+        if not is_name(self.attribute):
+            return f"getattr({self.base.expr}, {self.attribute!r})"
         return f"{self.base.expr}.{self.attribute}"
 
     def code(self, base: str, const: ConstName) -> str:
+        if not is_name(self.attribute):
+            return f"{const(getattr, 'getattr')}({base}, {self.attribute!r})"
         return f"{base}.{self.attribute}"
 
     def read(self, base: Any) -> Any:
         return getattr(base, self.attribute)
+
+
+def is_name(text: str) -> bool:
+    """Whether an attribute can be written after a dot; ``setattr`` and ``__dict__`` take any text."""
+    return text.isidentifier() and not keyword.iskeyword(text)
 
 
 @dataclass(frozen=True)

@@ -28,7 +28,7 @@ from engine.observe.registry import (
     GraphKind,
     is_text,
 )  # fmt: skip
-from engine.observe.sources import Sources
+from engine.observe.sources import Sources, below_shell
 from engine.observe.stored import StoredGraph, StoredGuards, StoredText
 from engine.observe.symbols import Symbols
 from engine.observe.times import timings_of
@@ -292,6 +292,7 @@ class Fold:
     def _break(self, event: Event) -> None:
         text = event.text
         told = read_break(text)
+        told = replace(told, stack=below_shell(told.stack))
         for span in told.stack:
             self.sources.keep(span.file)
         user, _, _ = text.partition("\nTraceback (most recent call last):")

@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
-from engine.records.bytecode import SourceFile
+from engine.records.bytecode import SourceFile, Span
 
 _TOLD = re.compile(
     r"^ *# File: (?P<file>[^\n]{1,1000}?):(?P<line>\d{1,7}) in (?P<function>[^\n]{0,300}?), code: ?(?P<code>.*)$",
@@ -15,6 +15,15 @@ _TOLD = re.compile(
 MOST_LINES = 200_000
 """A line number above this is taken for damage."""
 MOST_BYTES = 4_000_000
+
+
+_SHELL = re.compile(r"[\\/](?:ipykernel|IPython|notebook_ext)[\\/]|[\\/]ipykernel_launcher\.py$")
+
+
+def below_shell(stack: tuple[Span, ...]) -> tuple[Span, ...]:
+    """A stack without what a notebook's kernel did to come to the user's code."""
+    last = max((n for n, span in enumerate(stack) if _SHELL.search(span.file)), default=-1)
+    return stack[last + 1 :]
 
 
 class Sources:

@@ -25,6 +25,9 @@ const TABS = [
   ["timings", "Timeline"], ["tracer", "Tracer"], ["onion", "AOT onion"], ["compare", "Compare"], ["contents", "Contents"], ["backward", "Backward"],
 ];
 
+/** Names that are shorter where there is little room: what is left out before, what stays, what is left out after. @type {Record<string, string[]>} */
+const TWO_LENGTHS = { linked: ["", "Linked", " view"], onion: ["", "AOT", " onion"] };
+
 /** Stands in for a view whose code is on its way. */
 class Coming {
   /** @param {string} id */
@@ -79,13 +82,13 @@ export class Frame {
     this.summary = h("div", { class: "sum", role: "group", "aria-label": "Summary" });
     this.sentence = h("div", { class: "say", role: "status", "aria-live": "polite" });
     this.panel = h("div", { role: "tabpanel", id: this.id + "-panel", class: "panel" });
-    this.tabs = h("div", { class: "tabs", role: "tablist", "aria-label": "Views" }, TABS.map(([id, name]) => h("button", { type: "button", role: "tab", id: `${this.id}-${id}`, "aria-controls": this.panel.id, "data-view": id, onclick: () => this.open(id) }, name)));
+    this.tabs = h("div", { class: "tabs", role: "tablist", "aria-label": "Views" }, TABS.map(([id, name]) => h("button", { type: "button", role: "tab", id: `${this.id}-${id}`, "aria-controls": this.panel.id, "data-view": id, onclick: () => this.open(id) }, TWO_LENGTHS[id] ? [h("span", { class: "more" }, TWO_LENGTHS[id][0]), TWO_LENGTHS[id][1], h("span", { class: "more" }, TWO_LENGTHS[id][2])] : name)));
     this.help = h("div", { class: "keys", role: "dialog", "aria-label": "Keys", hidden: true });
     this.finder = new Finder(this);
     const tools = h("div", { class: "tools" },
       button("‹", ",", () => this.walk(-1), { "aria-label": "Back", title: "Back to what was selected before. Key: ," }), button("›", ".", () => this.walk(1), { "aria-label": "Forth", title: "Forth again. Key: ." }),
-      button("Find", ":", () => this.finder.toggle(), { title: "Find anything in this session. Key: : or Ctrl K" }), button("Copy", "y", () => this.copy(), { title: "Copy this view as text. Key: y" }),
-      model.link ? button("Link", "Y", () => this.copyLink(), { title: "Copy a link to what is selected. Key: Y" }) : null, button("?", "?", () => this.toggleHelp(), { "aria-label": "Keys" }));
+      button("Find", ":", () => this.finder.toggle(), { class: "b long", "data-short": ":", "aria-label": "Find", title: "Find anything in this session. Key: : or Ctrl K" }), button("Copy", "y", () => this.copy(), { class: "b long", "data-short": "y", "aria-label": "Copy", title: "Copy this view as text. Key: y" }),
+      model.link ? button("Link", "Y", () => this.copyLink(), { class: "b long", "data-short": "Y", "aria-label": "Link", title: "Copy a link to what is selected. Key: Y" }) : null, button("?", "?", () => this.toggleHelp(), { "aria-label": "Keys" }));
     const widget = h("div", { class: "wid" }, h("div", { class: "top" }, this.tabs, tools), this.help, this.finder.el, this.panel, this.sentence);
     this.root = h("div", { class: "lm", tabindex: "0", role: "region", "aria-label": "Compilation explorer", "data-lm-suppress-shortcuts": "true", onkeydown: (/** @type {KeyboardEvent} */ e) => this.key(e), onpointerdown: () => { this.isWalking = false; } }, this.summary, widget);
     el.append(this.root);
@@ -280,9 +283,9 @@ export class Frame {
     /** @type {any[]} */
     const line = [];
     for (const i of summary.items) {
-      const comma = /^[,.]/.exec(i.text), last = line[line.length - 1];
+      const comma = /^[),.]+/.exec(i.text), last = line[line.length - 1];
       // A comma stays with the button before it.
-      if (comma && !i.target && last?.tagName === "BUTTON") line.splice(-1, 1, h("span", { class: "nw" }, last, comma[0]), item({ ...i, text: i.text.slice(1) }));
+      if (comma && !i.target && last?.tagName === "BUTTON") line.splice(-1, 1, h("span", { class: "nw" }, last, comma[0]), item({ ...i, text: i.text.slice(comma[0].length) }));
       else line.push(item(i));
     }
     put(

@@ -111,6 +111,7 @@ class OnionView {
   /** Have the call made again, with its contents noted. */
   note() {
     if (!this.part) return;
+    if (!this.part.can_note) return this.frame.say("There are no layers around this graph, so nothing passes through any.");
     this.noted = this.part.passages.length;
     this.frame.say("Making the call again on copies, through ATen …");
     this.frame.send({ type: "contents", entry: this.entry });
@@ -174,7 +175,7 @@ class OnionView {
 
   /** @param {any[]} into @param {any[]} out */
   #ports(into, out) {
-    return h("div", { class: "way" }, into.length ? [h("b", { class: "mut" }, "in"), into] : null, h("span", { class: "sp" }), out.length ? [out, h("b", { class: "mut" }, "out")] : null);
+    return [into.length ? h("div", { class: "way" }, h("b", { class: "mut" }, "in"), into) : null, out.length ? h("div", { class: "way back" }, out, h("b", { class: "mut" }, "out")) : null];
   }
 
   /** The first values, and how many more there are. @param {any[]} values @param {(v: any) => any} chip */
@@ -212,20 +213,24 @@ class OnionView {
   /** What the values hold at this step, beside what they held before. */
   #contents() {
     const { part } = this, { passages } = part;
-    const again = button("Make the call again", "c", () => { this.note(); this.frame.focus(); });
+    const again = part.can_note ? button("Make the call again", "c", () => { this.note(); this.frame.focus(); }) : null;
+    if (!passages.length && !again) return null;
     if (!passages.length) return [h("h4", {}, "Contents"), h("p", { class: "mut" }, "What the tensors held on the way was not kept. ", again, " notes it, on copies and without your code; %%compile --steps notes it for the first calls.")];
     this.passage = Math.min(this.passage || 0, passages.length - 1);
     const { moments, how } = passages[this.passage], at = Math.max(0, this.#moment(moments)), now = moments[at];
     /** @type {Map<string, string>} */
     const before = new Map();
     for (const m of moments.slice(0, at)) for (const [name, text] of m.values) before.set(name, text);
+    const isNew = (/** @type {string[]} */ [name, text]) => before.has(name) && before.get(name) !== text;
+    // As long as nothing has become another, what was before needs no room.
+    const hasChanged = now.values.some(isNew);
     const where = now.ring === "Call" ? (now.direction === "in" ? "as the call was given it" : "as the call leaves it") : now.ring === "Graph" ? "as the graph returns it" : now.ring === "Backward" ? (now.direction === "in" ? "as the backward is given it" : "as the backward returns it") : `after ${now.ring.toLowerCase()}, on the way ${now.direction === "in" ? "in" : "out"}`;
     return [
       h("h4", {}, "Contents", h("span", { class: "mut" }, ` ${where} `), passages.length > 1 ? choice("Noted call", passages.map((/** @type {any} */ p, /** @type {number} */ i) => [String(i), p.how ? `made again, ${i + 1}` : `call ${i + 1} of this entry`]), String(this.passage), (v) => { this.passage = +v; this.frame.focus(); this.update(); }) : null),
       how ? h("p", { class: "mut" }, `Made again on ${how}${part.backward ? "; gradients flow from ones" : ""}.`) : null,
-      h("table", { class: "t held" }, h("thead", {}, h("tr", {}, ["Value", "Before", "Now"].map((t) => h("th", {}, t)))), h("tbody", {}, now.values.map((/** @type {string[]} */ [name, text]) => {
-        const was = before.get(name), isNew = was !== undefined && was !== text;
-        return h("tr", {}, h("td", {}, h("code", {}, name)), h("td", { class: "mut" }, h("code", {}, was === undefined ? "–" : was === text ? "=" : was)), h("td", { class: isNew ? "new" : "" }, h("code", {}, text)));
+      h("table", { class: "t held" + (hasChanged ? " three" : "") }, h("thead", {}, h("tr", {}, ["Value", ...(hasChanged ? ["Before"] : []), "Now"].map((t) => h("th", {}, t)))), h("tbody", {}, now.values.map((/** @type {string[]} */ [name, text]) => {
+        const was = before.get(name);
+        return h("tr", {}, h("td", {}, h("code", {}, name)), hasChanged ? h("td", { class: "mut" }, h("code", {}, was === undefined ? "–" : was === text ? "=" : was)) : null, h("td", { class: isNew([name, text]) ? "new" : "" }, h("code", {}, text)));
       }))),
       now.cut ? h("p", { class: "mut" }, `${plural(now.cut, "more value")} not kept.`) : null,
       h("p", {}, again),

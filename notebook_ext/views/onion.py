@@ -68,6 +68,7 @@ def _told(session: Session, record: CompilationRecord, aot: AotRecord) -> dict[s
         "steps": _steps(rings, has_backward=back is not None),
         "calls": _calls(session, record),
         "passages": [_passage(p) for p in record.passages],
+        "can_note": record.subject == "engine" and bool(aot.wrappers),
         "partition": None if aot.partition is None else _partition(aot.partition),
     }
 

@@ -11,7 +11,7 @@ from engine.records.kernels import KernelRecord
 from engine.records.session import CompilationRecord, FrameRecord, Session
 from engine.records.trace import BreakRecord
 from notebook_ext.views import places
-from notebook_ext.views.text import changed, clean, one_line, plural, seconds
+from notebook_ext.views.text import changed, clean, is_kept, one_line, plural, seconds
 
 MAX_GROUPS = 8
 """Functions that the line tells of one by one; the rest is counted."""
@@ -233,9 +233,11 @@ def _recompile_items(session: Session, group: Group) -> Iterator[Item]:
         return
     yield Item(", ")
     yield Item(plural(len(recompiles), "recompile"), f"recompiles|{recompiles[0].frame}", "link")
-    rejection = last_rejection(session, recompiles[0].id)
-    if rejection is None:
+    found = [r for c in recompiles if (r := last_rejection(session, c.id)) is not None]
+    if not found:
         return
+    # What a person can do something about: their own values before what a break left on the stack.
+    rejection = min(found, key=lambda r: is_kept(r.origin))
     where = f"line {rejection.span.line}: " if rejection.span else ""
     more = ", …" if len(recompiles) > 1 else ""
     yield Item(" (")

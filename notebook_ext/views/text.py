@@ -74,8 +74,15 @@ def tensor_type(dtype: str, shape: Sequence[str] | None) -> str:
 
 
 def origin_name(origin: str) -> str:
-    """What a person calls a value: ``L['x'].weight`` is ``x.weight``."""
-    return re.sub(r"\b[LGC]\['([^']*)'\]", r"\1", origin)
+    """What a person calls a value: ``L['x'].weight`` is ``x.weight``; what a break left on Python's stack is ``stack[0]``."""
+    named = re.sub(r"\b[LGC]\['([^']*)'\]", r"\1", origin)
+    counted = re.sub(r"\b__stack_(\d+)\.__reduce__\(\)\[2\]", r"position of the iterator stack[\1]", named)
+    return re.sub(r"\b__stack_(\d+)\b", r"stack[\1]", counted)
+
+
+def is_kept(origin: str) -> bool:
+    """Whether a value is one that a break left on Python's stack, for the code after it."""
+    return "__stack_" in origin
 
 
 def changed(origin: str, kind: str, expected: str, actual: str) -> str:

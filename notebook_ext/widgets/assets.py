@@ -28,10 +28,10 @@ FIRST = (
     "linked.js",
     "guards.js",
     "recompiles.js",
-    "breaks.js",
 )
 """What every widget has. In an order in which every module comes after those that it imports."""
 LATER = {
+    "breaks": ("breaks.js",),
     "graph": ("layered.js", "picture.js", "graph.js"),
     "kernels": ("ladder.js", "kernels.js"),
     "timings": ("timings.js",),

@@ -938,3 +938,17 @@ def results_written(found, x):
     print("written")
     found.third = found["second"] + found.first
     return found, list(found), found.third
+
+
+class Labelled:
+    """An object with attributes whose names no code can write after a dot."""
+
+    def __init__(self):
+        setattr(self, "learning rate", 0.5)
+        self.__dict__["class"] = 3
+
+
+@program(lambda: (Labelled(), torch.randn(2)), lambda: (Labelled(), torch.randn(3)))
+def attributes_with_any_name(given, x):
+    """Attributes may have any text as a name; they are guarded by it."""
+    return x * getattr(given, "learning rate") + getattr(given, "class")

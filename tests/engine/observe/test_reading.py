@@ -10,6 +10,8 @@ from engine.observe.graph_text import read_graph, read_nodes, read_type
 from engine.observe.messages import read_break, read_guards, read_recompile_reasons
 from engine.observe.output_code import read_kernels, read_lowering
 from engine.observe.payloads import Held
+from engine.observe.sources import below_shell
+from engine.records.bytecode import Span
 
 GRAPH = """\
 class <lambda>(torch.nn.Module):
@@ -236,3 +238,12 @@ import triton
 """
     (kernel,) = read_kernels(text, prefix="post:0/0:")
     assert kernel.fused_nodes == ("post:0/0:add",)
+
+
+def test_what_the_notebooks_kernel_did_is_no_part_of_a_stack() -> None:
+    """Only what lies below the shell led from the user's code to the break; a stack without a shell stays as it is."""
+    shell = (Span("/env/ipykernel_launcher.py", 18), Span("/env/IPython/core/interactiveshell.py", 9))
+    own = (Span("/tmp/ipykernel_1/12.py", 4), Span("/home/me/model.py", 2))
+    assert below_shell((*shell, Span("/env/notebook_ext/cell.py", 2), *own)) == own
+    assert below_shell(own) == own
+    assert below_shell(()) == ()
