@@ -318,6 +318,17 @@ def type_name(cls: type) -> str:
     return str(name) if module in ("builtins", "__main__") or not isinstance(module, str) else f"{module}.{name}"
 
 
+MOST_ITEMS = 8
+"""Items of a dict that are told one by one."""
+
+
 def described(arguments: Mapping[str, Any]) -> dict[str, str]:
     """The arguments of a frame in words. What a resume function is handed from the stack has a name that nobody gave: it is left out."""
-    return {name: describe(value) for name, value in arguments.items() if not name.startswith(STACK)}
+    return {name: _told(value) for name, value in arguments.items() if not name.startswith(STACK)}
+
+
+def _told(value: Any) -> str:
+    """A value in words; a small dict, as ``**kwargs`` is, with what it holds."""
+    if type(value) is not dict or not 0 < len(value) <= MOST_ITEMS or any(type(k) is not str for k in value):
+        return describe(value)
+    return f"{{{', '.join(f'{k}: {describe(v, 1)}' for k, v in value.items())}}}"

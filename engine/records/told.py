@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
 from engine.records.base import to_plain
 from engine.records.bytecode import Instruction, Span
 from engine.records.graph import GraphRecord
+from engine.records.trace import InlinedCall
 
 if TYPE_CHECKING:
     from engine.records.session import CompilationRecord, Session
@@ -115,9 +117,6 @@ def _trace(session: Session, compilation: CompilationRecord) -> Lines:
     yield f"compiled because: {compilation.cause}"
     if trace is None:
         return
-    for call in trace.inlined:
-        at = _place(session, call.caller)
-        yield f"inlined {call.name}" + (f", called at {at}" if at else "")
     for found in trace.breaks:
         at = _place(session, found.span)
         yield f"{'left to Python' if found.skipped else 'break'}{f' at {at}' if at else ''}: {found.title}: {found.what}"
@@ -125,10 +124,20 @@ def _trace(session: Session, compilation: CompilationRecord) -> Lines:
     yield from (f"given up before at {_place(session, a.span) or 'an unknown line'}: {a.what}" for a in trace.attempts)
     yield from (f"after the graph: {effect}" for effect in trace.effects)
     yield from (symbol.constraint for symbol in trace.symbols)
+    yield from _inlined(session, trace.inlined)
     for step in trace.steps:
         made = ", ".join((*step.nodes, *step.effects, *([step.event] if step.event else [])))
         line = step.span.line if step.span else ""
         yield f"{step.index + 1:>6} {'  ' * step.depth}{line:>5} {step.opname} {step.argument}{f'  -> {made}' if made else ''}"
+
+
+def _inlined(session: Session, calls: tuple[InlinedCall, ...]) -> Lines:
+    """Each inlined function once, with the line that called it first."""
+    counts = Counter(call.name for call in calls)
+    firsts = {call.name: call.caller for call in reversed(calls)}
+    for name, count in counts.items():
+        at = _place(session, firsts[name])
+        yield f"inlined {name}{f', first called at {at}' if at else ''}{f', {count} times' if count > 1 else ''}"
 
 
 def _guards(session: Session, compilation: CompilationRecord) -> Lines:

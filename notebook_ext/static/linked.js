@@ -164,7 +164,10 @@ export class LinkedView {
     const found = line ? (source.numbers || []).indexOf(line) : -1;
     if (line && !source.numbers) return +line - 1;
     if (found >= 0) return found;
-    const used = Object.entries(this.part.ordinals).find(([, n]) => n === 1);
+    // Where the first operation was written; the first number may be a decorator's around it all.
+    const fx = this.pane("fx"), texts = fx && this.part.texts.fx, at = texts ? texts.findIndex((/** @type {string} */ t) => t.includes(" = ")) : -1;
+    const first = fx && at >= 0 ? /** @type {Links} */ (this.links).ordinal[fx.first + at] : 1;
+    const used = Object.entries(this.part.ordinals).find(([, n]) => n === (first > 0 ? first : 1));
     return used ? +used[0] : 0;
   }
 

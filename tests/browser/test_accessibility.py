@@ -11,7 +11,7 @@ import pytest
 
 from tests.browser.test_compare import changed_session
 from tests.browser.test_explorer import VIEWS, open_view, press
-from tests.notebook_ext.sessions import verified_session
+from tests.notebook_ext.sessions import empty_session, hostile_session, verified_session
 from tests.notebook_ext.test_views_backward import recorded
 from tests.notebook_ext.traces import onion_session, steps_session
 
@@ -86,3 +86,50 @@ def test_nor_has_a_trace_with_steps_or_a_graph_with_layers(explorer: Show, axe: 
     press(page, "] ] ]")
     found["compare"] = faults(page, axe)
     assert not any(found.values()), "\n".join(f"{view}: {line}" for view, lines in found.items() for line in lines)
+
+
+@pytest.mark.parametrize("theme", ["light", "dark"])
+def test_nor_have_dialogs_and_odd_sessions(explorer: Show, axe: str, theme: str) -> None:
+    """The list of keys and the finder over a view; every view of a session with nothing in it, and of one full of markup."""
+    found = {}
+    page = explorer(verified_session(), theme)
+    for name, keys in (("keys", "?"), ("finder", "Escape : s o f t")):
+        page.locator(".lm").focus()
+        press(page, keys)
+        found[name] = faults(page, axe)
+    for name, session in (("empty", empty_session()), ("hostile", hostile_session())):
+        page = explorer(session, theme)
+        for view in VIEWS:
+            open_view(page, view)
+            found[f"{name} {view}"] = faults(page, axe)
+    assert not any(found.values()), "\n".join(f"{view}: {line}" for view, lines in found.items() for line in lines)
+
+
+def test_tab_goes_through_a_view_from_top_to_bottom(explorer: Show) -> None:
+    """The order of the keyboard is that of the eye: summary, tabs, tools, then the view's own controls; a dialog takes the focus and gives it back."""
+    page = explorer(verified_session())
+    page.locator(".lm").focus()
+    seen = []
+    for _ in range(60):
+        page.keyboard.press("Tab")
+        box = page.evaluate(
+            "() => { const e = document.activeElement; return e.closest('.lm') ? [e.closest('.sum') ? 0 : e.closest('.top') ? 1 : e.closest('.ctx') ? 2 : e.closest('.rail') ? 3 : 4] : null; }"
+        )
+        if box is None:
+            break
+        seen += box
+    assert seen == sorted(seen)
+    assert {0, 1, 2, 3, 4} <= set(seen)
+    page.locator(".lm").focus()
+    press(page, ":")
+    assert page.evaluate("document.activeElement.getAttribute('role')") == "combobox"
+    press(page, "Escape")
+    assert page.evaluate("document.activeElement.classList.contains('lm')")
+
+
+def test_nothing_moves_by_itself(explorer: Show) -> None:
+    """There is no animation and no transition to reduce: what changes, changes at once."""
+    page = explorer(verified_session())
+    for view in VIEWS:
+        open_view(page, view)
+        assert page.evaluate("document.getAnimations().length") == 0

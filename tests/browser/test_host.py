@@ -36,8 +36,9 @@ window.model = {{
   }},
 }};
 window.show = async (id) => {{
-  const url = URL.createObjectURL(new Blob([code.first], {{ type: "text/javascript" }}));
-  const made = await import(url);
+  // One module for all views of a model, as anywidget has it.
+  host.made ||= await import(URL.createObjectURL(new Blob([code.first], {{ type: "text/javascript" }})));
+  const {{ made }} = host;
   host.exports = Object.keys(made);
   return made.default.render({{ model, el: document.getElementById(id), experimental: {{}} }});
 }};

@@ -33,7 +33,7 @@ Explorer(session, on_verify=check)
     """
 compiled = head_compilation(1, "s0", "x.size(0) changed from 64 to 96")
 threading.Thread(target=session.put, args=(compiled,)).start()
-time.sleep(20)
+time.sleep(45)
 """,
 ]
 

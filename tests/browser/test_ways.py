@@ -6,8 +6,9 @@ from typing import Any
 
 import pytest
 
-from tests.browser.test_explorer import Show, open_view, press, said
-from tests.notebook_ext.sessions import head_session, verified_session
+from tests.browser.test_explorer import VIEWS, Show, open_view, press, said
+from tests.notebook_ext.sessions import broken_session, head_session, hostile_session, verified_session
+from tests.notebook_ext.test_views_backward import recorded
 
 pytestmark = pytest.mark.browser
 
@@ -27,6 +28,8 @@ def find(page: Any, text: str) -> None:
         ("node softmax", "graph", "softmax"),
         ("line softmax", "linked", "softmax"),
         ("view timeline", "timings", ""),
+        ("ptx ex2.approx", "linked", "PTX"),
+        ("triton tl.exp", "linked", "Triton"),
     ],
 )
 def test_everything_with_a_name_is_found(explorer: Show, text: str, view: str, told: str) -> None:
@@ -102,3 +105,59 @@ def test_any_view_is_copied_as_text(explorer: Show) -> None:
         press(page, "y")
         page.locator(".lm .say", has_text="Copied").wait_for()
         assert held in page.evaluate("navigator.clipboard.readText()")
+
+
+def test_breaks_and_rows_of_backwards_are_places_too(explorer: Show) -> None:
+    """Back and forth stops at each break and each row of a captured backward, not only at their views."""
+    page = explorer(recorded("aot_eager"))
+    open_view(page, "backward")
+    told = [press(page, "Home"), press(page, "ArrowDown"), press(page, "ArrowDown")]
+    assert press(page, ",") == told[1]
+    assert press(page, ".") == told[2]
+    page = explorer(broken_session())
+    open_view(page, "breaks")
+    first = said(page)
+    if page.locator(".lm .card").count() > 1:
+        assert press(page, "ArrowDown") != first
+        assert press(page, ",") == first
+
+
+def test_a_pane_shows_any_stage_and_keeps_it(explorer: Show) -> None:
+    """Braces go through the stages of the pane at hand, its list names them; what another pane showed changes places; other entries keep it."""
+    page = explorer(verified_session())
+    page.locator(".lm").focus()
+    slots = "() => [...document.querySelectorAll('.lm .pane')].map((e) => e.dataset.pane)"
+    assert page.evaluate(slots) == ["source", "fx", "triton", "ptx"]
+    press(page, "] ] ] }")
+    assert page.evaluate(slots) == ["source", "fx", "triton", "sass"]
+    page.locator('.lm section.pane.C select[aria-label="Stage in this pane"]').select_option("sass")
+    assert page.evaluate(slots) == ["source", "fx", "sass", "triton"]
+    page.locator('.lm select[aria-label="Function and cache entry"]').select_option("0/1")
+    assert page.evaluate(slots) == ["source", "fx", "sass", "triton"]
+    page.locator('.lm .tabs [data-view="guards"]').click()
+    page.locator('.lm .tabs [data-view="linked"]').click()
+    assert page.evaluate(slots) == ["source", "fx", "sass", "triton"]
+
+
+@pytest.mark.parametrize("view", VIEWS)
+def test_zoomed_to_200_percent_everything_is_within_reach(explorer: Show, view: str) -> None:
+    """At twice the size on a screen of 1280 by 900: nothing lies beyond the window, and no control is cut off by its view."""
+    page = explorer(hostile_session(), width=640)
+    page.set_viewport_size({"width": 640, "height": 450})
+    page.locator(f'.lm .tabs [data-view="{view}"]').click()
+    assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
+    cut = page.evaluate(
+        """() => [...document.querySelectorAll('.lm button, .lm select, .lm input')].filter((e) => { const r = e.getBoundingClientRect();
+        return r.width && !e.closest('.scr, .side, .rows, .rail, .gbox, .clock') && (r.right > innerWidth + 1 || r.left < -1); }).map((e) => e.outerHTML.slice(0, 120))"""
+    )
+    assert cut == []
+
+
+def test_tabs_are_one_row_where_a_notebook_is_850_pixels_wide(explorer: Show) -> None:
+    """As in JupyterLab beside its file browser on a screen of 1280: shorter words, the same names for who cannot see."""
+    page = explorer(verified_session(), width=860)
+    assert page.evaluate("document.querySelector('.lm .tabs').clientHeight") < 40
+    assert page.locator(".lm .tools").get_by_role("button", name="Find").count() == 1
+    page = explorer(verified_session(), width=1240)
+    assert page.evaluate("document.querySelector('.lm .tabs').clientHeight") < 40
+    assert page.locator('.lm .tabs [data-view="linked"]').inner_text() == "Linked view"
