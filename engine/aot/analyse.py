@@ -111,7 +111,20 @@ def refusal(graph: torch.fx.GraphModule, inputs: Sequence[GraphInput]) -> str:
     for node in graph.graph.nodes:
         if reason := _unfit(node) or _overlapping(node) or _miscast(node):
             return f"{node.name} {reason}"
-    return _behind_autograd(graph, inputs) or _straying(graph, inputs)
+    return _behind_autograd(graph, inputs) or _straying(graph, inputs) or _numbers_in_truths(graph, inputs)
+
+
+def _numbers_in_truths(graph: torch.fx.GraphModule, inputs: Sequence[GraphInput]) -> str:
+    """Memory seen as truth values and as numbers: eager writes any number there, a functional graph gives back 0 or 1."""
+    tensors = [v for v in (*(i.fake for i in inputs), *_values(graph)) if isinstance(v, torch.Tensor)]
+    truths = {storage_of(v) for v in tensors if v.dtype is torch.bool}
+    both = truths & {storage_of(v) for v in tensors if v.dtype is not torch.bool}
+    for node in graph.graph.nodes if both else ():
+        if is_mutating(node) and any(
+            storage_of(v) in both for a in node.all_input_nodes if (v := _fake_of(a)) is not None
+        ):
+            return f"{node.name} writes to memory that is seen as truth values and as numbers"
+    return ""
 
 
 def _behind_autograd(graph: torch.fx.GraphModule, inputs: Sequence[GraphInput]) -> str:

@@ -155,10 +155,7 @@ def _found_or_made(call: Call, compilation: str, settings: Settings, *, trains: 
     found, note = find(place, call, compilation, tells=current_session() is not None)
     if found is not None:
         return found, note
-    known = relations_of(call.graph, call.inputs)
     made = _made(call, compilation, settings, trains=trains)
-    if relations_of(call.graph, call.inputs) != known:
-        return made, "not kept on disk: it holds only for some of the sizes that its symbols may have"
     kept = keep(place, made)
     return made, note or kept
 

@@ -12,6 +12,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+import sympy
 import torch
 import torch.fx
 import torch.fx.traceback
@@ -55,15 +56,15 @@ def functionalize(graph: torch.fx.GraphModule, inputs: Sequence[GraphInput], com
     """
     tracing = Tracing(labelled(graph, compilation), inputs)
     with torch.no_grad():
-        module, fakes = trace(tracing, graph, inputs)
+        module, fakes, plan = trace(tracing, graph, inputs)
     check(module, FUNCTIONAL, f"functional graph of {compilation}")
-    return Functional(module, fakes, as_computed(replace(tracing.plan(), symbols=symbols(fakes)), module))
+    return Functional(module, fakes, as_computed(plan, module))
 
 
 def trace(
     tracing: Tracing, graph: torch.fx.GraphModule, inputs: Sequence[GraphInput]
-) -> tuple[torch.fx.GraphModule, tuple[Any, ...]]:
-    """Run ``tracing`` under make_fx: its graph without dead nodes, and the fake inputs that it was traced with.
+) -> tuple[torch.fx.GraphModule, tuple[Any, ...], Plan]:
+    """Run ``tracing`` under make_fx: its graph without dead nodes, the fake inputs that it was traced with, and the plan to call it by.
 
     Raises:
         NotFunctional: an input was not followed.
@@ -74,6 +75,7 @@ def trace(
     _check_followed(fakes, inputs)
     is_symbolic = _is_symbolic(fakes) or has_unbacked(graph)
     symbolic = enable_python_dispatcher() if is_symbolic else contextlib.nullcontext()
+    known = len(_relations(mode))
     with mode, torch.fx.traceback.preserve_node_meta(), symbolic, _quiet(), _grad_mode_kept():
         module = make_fx(tracing.run, tracing_mode="real", record_module_stack=False)(*fakes)
     _name_inputs(module, inputs)
@@ -83,7 +85,8 @@ def trace(
     thread_tokens(module)
     module.meta[PASSES] = tuple(watch.records)
     module.recompile()
-    return module, fakes
+    relations = tuple(dict.fromkeys(_relations(mode)[known:]))
+    return module, fakes, replace(tracing.plan(), symbols=symbols(fakes), relations=relations)
 
 
 def as_computed(plan: Plan, module: torch.fx.GraphModule) -> Plan:
@@ -153,8 +156,11 @@ def _check_followed(fakes: Sequence[Any], inputs: Sequence[GraphInput]) -> None:
 
 def relations_of(graph: torch.fx.GraphModule, inputs: Sequence[GraphInput]) -> tuple[str, ...]:
     """What has been assumed of the graph's symbolic sizes so far, in order."""
-    env = fake_mode_of(graph, inputs).shape_env
-    return () if env is None else tuple(str(g.expr) for g in env.guards)
+    return tuple(map(str, _relations(fake_mode_of(graph, inputs))))
+
+
+def _relations(mode: FakeTensorMode) -> tuple[sympy.Basic, ...]:
+    return () if mode.shape_env is None else tuple(g.expr for g in mode.shape_env.guards)
 
 
 def _is_symbolic(fakes: Sequence[Any]) -> bool:
@@ -264,6 +270,7 @@ class Tracing:
         self._inputs = inputs
         self._written: dict[int, int] = {}
         self._outputs: OutputPlanner | None = None
+        self._in_grad_mode = torch.is_grad_enabled()
         self.hidden: frozenset[int] = frozenset()
         """Positions of inputs that need gradients, and are written without autograd noticing."""
 
@@ -295,7 +302,9 @@ class Tracing:
             raise NotFunctional("the graph does not return a tuple")
         for i, w in zip(self._inputs, given, strict=True):
             interpreter.by_fake[id(i.fake)] = w
-        outputs = OutputPlanner(self._inputs, args, interpreter.by_fake, self._graph.graph)
+        outputs = OutputPlanner(
+            self._inputs, args, interpreter.by_fake, self._graph.graph, in_grad_mode=self._in_grad_mode
+        )
         for node, value in zip(output_args(self._graph.graph), returned, strict=True):
             outputs.add(node, value)
         new = self._new_contents(args, kept, len(outputs.results))

@@ -18,7 +18,7 @@ from torch.fx.experimental.proxy_tensor import disable_proxy_modes_tracing, get_
 from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
 from engine.aot.analyse import is_mutating, is_reshaped, output_args
-from engine.aot.functionalize import Interpreter, Tracing, fake_mode_of, labelled, symbols, trace, unwrap
+from engine.aot.functionalize import Interpreter, Tracing, fake_mode_of, labelled, trace, unwrap
 from engine.aot.outputs import chain_of
 from engine.aot.views import NotFunctional, history_of, storage_of
 from engine.graph.passes.drop_aliases import drop_aliases
@@ -66,7 +66,7 @@ def trace_joint(graph: torch.fx.GraphModule, inputs: Sequence[GraphInput], compi
         raise NotFunctional("gradients are switched on inside of a call without them")
     tracing = _Differentiating(labelled(graph, compilation), inputs, fake_mode_of(graph, inputs))
     with torch.autograd.set_multithreading_enabled(False):
-        module, fakes = trace(tracing, graph, inputs)
+        module, fakes, plan = trace(tracing, graph, inputs)
     _tangents_first(module, len(inputs))
     watch = Watch(module)
     with watch.watching("drop_aliases"):
@@ -79,7 +79,6 @@ def trace_joint(graph: torch.fx.GraphModule, inputs: Sequence[GraphInput], compi
     if any(n.target is torch.ops.aten.mkldnn_rnn_layer.default for n in module.graph.nodes):
         # Over fake tensors it gives no workspace, which its backward reads.
         raise NotFunctional("a recurrent layer under autocast has no backward apart from eager's")
-    plan = replace(tracing.plan(), symbols=symbols(fakes))
     for i in (plan.inputs[n] for n in tracing.needing):
         if i.writes and not i.written:
             # Eager forbids this to leaves: with no data to copy back, nothing else would raise.
@@ -162,7 +161,13 @@ class _Differentiating(Tracing):
         self._check_outputs()
         if not self.differentiable:
             return results
-        return (*results, *self._gradients(results, sources, [originals[n] for n in self.needing]))
+        watched = [*zip((i.name for i in self._inputs), self._given, strict=True), *(("a result", s) for s in sources)]
+        before = [_state_of(value) for _, value in watched]
+        gradients = self._gradients(results, sources, [originals[n] for n in self.needing])
+        for (name, value), was in zip(watched, before, strict=True):
+            if not _is_as_it_was(value, was):
+                raise NotFunctional(f"{name} is changed in place by a backward of the user's own")
+        return (*results, *gradients)
 
     @property
     def whole(self) -> tuple[tuple[Any, int], ...]:
@@ -202,7 +207,12 @@ class _Differentiating(Tracing):
             with FunctionalTensorMode() as mode, torch._C._DisableAutocast(), torch.no_grad():
                 hand_tokens(mode)
                 functional = [FunctionalTensor.to_functional(t) for t in tangents]
+                given = [_state_of(t) for t in functional]
                 found = torch.autograd.grad(needed, leaves, functional, allow_unused=True)
+                if not all(map(_is_as_it_was, functional, given)):
+                    raise NotFunctional(
+                        "a gradient that the caller may hold is changed in place by a backward of the user's own"
+                    )
         finally:
             marks.mark(None)
             for hook in hooks:
@@ -229,6 +239,18 @@ class _Differentiating(Tracing):
         proxy = proxies.tracer.create_proxy("placeholder", f"tangent_{number}", (), {})
         track_tensor_tree(tangent, proxy, constant=None, tracer=proxies.tracer)
         return tangent
+
+
+def _state_of(value: Any) -> tuple[Any, list[str]] | None:
+    """What changes with a functional tensor when it is written to, or given another layout, in place."""
+    if not isinstance(value, FunctionalTensor):
+        return None
+    return unwrap(value), [str(n) for n in (*value.shape, *value.stride())]
+
+
+def _is_as_it_was(value: Any, was: tuple[Any, list[str]] | None) -> bool:
+    now = _state_of(value)
+    return was is None or now is None or (was[0] is now[0] and was[1] == now[1])
 
 
 class _Marks:

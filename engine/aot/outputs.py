@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import operator
 from collections import Counter
 from collections.abc import Callable, Container, Iterator, Mapping, Sequence
@@ -34,13 +35,22 @@ __all__ = ["NotFunctional", "OutputPlanner"]
 class OutputPlanner:
     """Takes outputs one by one; ``results`` are what the functional graph must return for them, ``roots`` what else must be made.
 
+    ``in_grad_mode``: the call is made where gradients are switched on.
+
     Eager's truth about aliasing is in the traced fake values (``meta["example_value"]``): their storages, ``_base`` and layouts.
     """
 
     def __init__(
-        self, inputs: Sequence[GraphInput], args: Sequence[Any], by_fake: Mapping[int, Any], graph: torch.fx.Graph
+        self,
+        inputs: Sequence[GraphInput],
+        args: Sequence[Any],
+        by_fake: Mapping[int, Any],
+        graph: torch.fx.Graph,
+        *,
+        in_grad_mode: bool,
     ) -> None:
         self._inputs = inputs
+        self._view_of = functools.partial(view_of, in_grad_mode=in_grad_mode)
         self._given = {storage_of(a) for a in args if isinstance(a, torch.Tensor)}
         self._by_fake = by_fake
         self._known: dict[int, OutputPlan] = {}
@@ -156,7 +166,7 @@ class OutputPlanner:
         given = self._inputs[n].fake
         if is_made_by_hand(given, fake):
             raise NotFunctional(f"{name} is a view of an input that an autograd function of the user's own made")
-        view = view_of(name, given, fake)
+        view = self._view_of(name, given, fake)
         if given.requires_grad and overlaps(given) and not view.is_plain:
             raise NotFunctional(
                 f"{name} is a view of an input that sees some of its memory twice, and gradients are needed"
@@ -178,17 +188,17 @@ class OutputPlanner:
         index = self._roots_by_id[id(root)]
         if root is fake:
             return OutputPlan(name, "root", index)
-        return OutputPlan(name, "alias of root", index, view_of(name, root, fake))
+        return OutputPlan(name, "alias of root", index, self._view_of(name, root, fake))
 
     def _new_root(
         self, name: str, root: torch.Tensor, given: torch.Tensor, make: Callable[[torch.Tensor, View], OutputPlan]
     ) -> OutputPlan:
-        view = view_of(name, given, root)
+        view = self._view_of(name, given, root)
         if view.detached != "data":
             return make(root, view)
         for n, other in enumerate(self._root_fakes):
             if counts_with(other, root):
-                return OutputPlan(name, "alias of root", n, view_of(name, other, root))
+                return OutputPlan(name, "alias of root", n, self._view_of(name, other, root))
         return replace(make(root, view), writes=writes_to(root))
 
     # Memory made inside.
@@ -220,11 +230,11 @@ class OutputPlanner:
             )
         whole = self._whole(name, fake, value)
         return replace(
-            self._alias(name, whole, fake, fake), view=replace(view_of(name, fake, fake), is_made_by_hand=True)
+            self._alias(name, whole, fake, fake), view=replace(self._view_of(name, fake, fake), is_made_by_hand=True)
         )
 
     def _alias(self, name: str, whole: OutputPlan, creator: torch.Tensor, fake: torch.Tensor) -> OutputPlan:
-        return OutputPlan(name, "alias of result", whole.index, view_of(name, creator, fake))
+        return OutputPlan(name, "alias of result", whole.index, self._view_of(name, creator, fake))
 
     def _whole(self, name: str, fake: torch.Tensor, value: FunctionalTensor) -> OutputPlan:
         """The result that holds this tensor, laid out as eager lays it out, once however often it is asked for."""

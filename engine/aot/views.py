@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from engine.ir.plan import Detachment, Size, View, is_same_size
+from engine.ir.plan import Detachment, MadeWhere, Size, View, is_same_size
 
 
 class NotFunctional(Exception):
@@ -50,18 +50,31 @@ def writes_to(fake: torch.Tensor) -> int:
     return 0 if fake.is_inference() else fake._version
 
 
-def view_of(name: str, base: torch.Tensor, fake: torch.Tensor) -> View:
-    """How ``fake`` sees what ``base`` sees.
+def view_of(name: str, base: torch.Tensor, fake: torch.Tensor, *, in_grad_mode: bool) -> View:
+    """How ``fake`` sees what ``base`` sees, made again by a call ``in_grad_mode`` or without gradients.
 
     Raises:
         NotFunctional: no view can be made from the outside that does so.
     """
     view = _view_of(name, base, fake)
-    if not fake._is_view() or not base.requires_grad or fake.is_inference():
+    if not fake._is_view() or fake.is_inference():
         return view
+    is_unseen = base.requires_grad and history_of(name, fake) is None
     return replace(
-        view, is_unseen=history_of(name, fake) is None, is_one_of_several=_becomes_one_of_several(base, fake)
+        view,
+        is_unseen=is_unseen,
+        is_one_of_several=_becomes_one_of_several(base, fake),
+        made_where="" if is_unseen else _made_where(base, fake, in_grad_mode=in_grad_mode),
     )
+
+
+def _made_where(base: torch.Tensor, fake: torch.Tensor, *, in_grad_mode: bool) -> MadeWhere:
+    """The grad mode that a view was made in, where that is not the mode of the call."""
+    meta: Any = torch._C._autograd.CreationMeta
+    made, whole = (torch._C._autograd._get_creation_meta(t) if t._is_view() else meta.DEFAULT for t in (fake, base))
+    if made == meta.NO_GRAD_MODE and in_grad_mode and whole != made:
+        return "no_grad"
+    return "enable_grad" if made == meta.DEFAULT and not in_grad_mode else ""
 
 
 def history_of(name: str, fake: torch.Tensor) -> Any:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Literal
 
+import sympy
 import torch
 
 Size = Any
@@ -14,6 +15,8 @@ OutputKind = Literal["result", "input", "alias of input", "alias of result", "ro
 
 Detachment = Literal["", "detach", "data"]
 """Whether a tensor over another's memory is a view ("") or has no ``_base``: then it counts its versions with the other, or by itself ("data")."""
+
+MadeWhere = Literal["", "no_grad", "enable_grad"]
 
 
 @dataclass(frozen=True)
@@ -38,6 +41,8 @@ class View:
     """Made by an operator that returns several views (``split``), which autograd forbids to write to."""
     is_made_by_hand: bool = False
     """Made by the user's own autograd function, which autograd forbids to write to as well."""
+    made_where: MadeWhere = ""
+    """Whether it is made in another grad mode than the call: autograd remembers that for writes to it, though no gradient is needed yet."""
 
 
 @dataclass(frozen=True)
@@ -96,6 +101,8 @@ class Plan:
     """Results that eager writes to in place: (result, by how much its version counter moves on)."""
     reviewed: frozenset[int] = frozenset()
     """Results that the graph computes as views, where eager's tensor is none."""
+    relations: tuple[sympy.Basic, ...] = ()
+    """What the functional graph takes for granted of sizes, beyond what the traced graph does: guards check it."""
     effects: tuple[str, ...] = ()
     """Names of operators that may do more than compute, in the order that they run in."""
 

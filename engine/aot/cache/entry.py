@@ -20,9 +20,11 @@ from engine.aot.cache.plain import (
     to_plain,
     to_shape,
 )
+from engine.aot.cache.symbols import Symbols
 from engine.aot.functionalize import Functional, fake_mode_of, pristine
 from engine.aot.joint import Joint
 from engine.aot.partition import Halves
+from engine.aot.views import NotFunctional
 from engine.aot.wrappers.again import Again
 from engine.aot.wrappers.wrapper import Call
 from engine.graph.passes.watch import PASSES
@@ -65,7 +67,11 @@ def place_of(call: Call, folder: Any, *, trains: bool, how: Sequence[Any]) -> Pl
 
 
 def find(place: Place, call: Call, compilation: str, *, tells: bool) -> tuple[Made | None, str]:
-    """What is kept there, None when it must be made; and a sentence for the record. The joint graph is read only to be told."""
+    """What is kept there, None when it must be made; and a sentence for the record. The joint graph is read only to be told.
+
+    Raises:
+        NotFunctional: reading it took more of sizes for granted than the guards check.
+    """
     if not place.key:
         return None, place.note
     try:
@@ -75,6 +81,8 @@ def find(place: Place, call: Call, compilation: str, *, tells: bool) -> tuple[Ma
         return _read(json.loads(text), call, compilation, tells=tells), "read from disk"
     except NotStored as error:
         return None, f"made anew: {error}"
+    except NotFunctional:
+        raise
     except Exception as error:  # written by us, and yet not understood: it is made anew and written over
         return None, f"made anew: the form on disk was not understood ({type(error).__name__})"
 
@@ -119,32 +127,34 @@ def _read(data: dict[str, Any], call: Call, compilation: str, *, tells: bool) ->
     with mode, torch.no_grad():
         fakes = tuple(pristine(i) if isinstance(i.fake, torch.Tensor) else i.fake for i in call.inputs)
     origin = _origins(call, compilation)
+    symbols = Symbols(mode.shape_env, fakes)
 
     def graph(name: str) -> torch.fx.GraphModule:
-        made = graph_from_plain(data[name], mode, origin)
+        made = graph_from_plain(data[name], mode, symbols, origin)
         _name_inputs(made, call)
         if name in ("graph", "joint"):
             made.meta[PASSES] = tuple(record_from_plain(PassRecord, p, "passes") for p in data["passes"])
         return made
 
-    plan = from_plain(data["plan"])
-    if "graph" in data:
-        return Functional(graph("graph"), fakes, plan)
-    module = graph("joint") if tells else torch.fx.GraphModule({}, torch.fx.Graph())
-    joint = Joint(module, fakes, plan, from_plain(data["differentiable"]), from_plain(data["needing"]))
-    parts = {name: from_plain(data["halves"][name]) for name in _HALVES}
-    parts["record"] = _told(parts["record"], compilation)
-    halves = Halves(
-        forward=graph("forward"),
-        backward=graph("backward"),
-        tangents=from_shape(data["tangents"], mode),
-        saved=from_shape(data["saved"], mode),
-        **parts,
-    )
-    again = Again(
-        call.graph, **{n: from_plain(data["again"][n]) for n in _AGAIN}, autocast=from_plain(data["autocast"])
-    )
-    return Cut(joint, halves, again)
+    plan = from_plain(data["plan"], symbols=symbols)
+    with symbols.taken_for_granted(plan.relations):
+        if "graph" in data:
+            return Functional(graph("graph"), fakes, plan)
+        module = graph("joint") if tells else torch.fx.GraphModule({}, torch.fx.Graph())
+        joint = Joint(module, fakes, plan, from_plain(data["differentiable"]), from_plain(data["needing"]))
+        parts = {name: from_plain(data["halves"][name]) for name in _HALVES}
+        parts["record"] = _told(parts["record"], compilation)
+        halves = Halves(
+            forward=graph("forward"),
+            backward=graph("backward"),
+            tangents=from_shape(data["tangents"], mode, symbols),
+            saved=from_shape(data["saved"], mode, symbols),
+            **parts,
+        )
+        again = Again(
+            call.graph, **{n: from_plain(data["again"][n]) for n in _AGAIN}, autocast=from_plain(data["autocast"])
+        )
+        return Cut(joint, halves, again)
 
 
 def _passes_written(module: torch.fx.GraphModule) -> list[Any]:

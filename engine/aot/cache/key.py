@@ -16,11 +16,13 @@ import torch
 import torch.fx
 
 from engine.aot.cache.plain import Data, NotPlain, target_name, to_plain
-from engine.aot.views import storage_of
+from engine.aot.cache.symbols import assumptions
+from engine.aot.views import counts_with, storage_of
 from engine.aot.wrappers.wrapper import Call
 from engine.ir.frame import GraphInput
 from engine.ir.global_state import GLOBAL_STATES
 from engine.ir.graph import checkpoint_of, policy_of
+from engine.ir.unbacked import is_unbacked
 
 _STATES = (
     "grad_mode inference_mode autocast default_device default_dtype float32_matmul_precision cuda_devices deterministic "
@@ -46,6 +48,7 @@ def key_of(call: Call, *, trains: bool, how: Sequence[Any]) -> str:
         "switches": _switches(),
         "how": [trains, *how],
         "inputs": _inputs(call.inputs),
+        "sizes": assumptions(call.inputs),
         "graph": [_node(n) for n in call.graph.graph.nodes],
     }
     return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()
@@ -74,10 +77,25 @@ def _switches() -> Data:
 
 
 def _inputs(inputs: Sequence[GraphInput]) -> Data:
-    tensors = [i for i in inputs if isinstance(i.fake, torch.Tensor)]
-    if len({storage_of(i.fake) for i in tensors}) < len(tensors):
-        raise NotPlain("inputs share memory")
-    return [[i.name, i.version, _fake(i.fake), _real(i.real)] for i in inputs]
+    return [[i.name, i.version, _fake(i.fake), _real(i.real), _shared(inputs, n)] for n, i in enumerate(inputs)]
+
+
+def _shared(inputs: Sequence[GraphInput], n: int) -> Data:
+    """Which inputs before this one see the same memory, and how: what one is a view of, and whether they count their writes together."""
+    fake = inputs[n].fake
+    if not isinstance(fake, torch.Tensor):
+        return []
+    before = [(m, i.fake) for m, i in enumerate(inputs[:n]) if isinstance(i.fake, torch.Tensor)]
+    return [
+        [m, _related(other, fake), _related(inputs[m].real, inputs[n].real)]
+        for m, other in before
+        if storage_of(other) == storage_of(fake)
+    ]
+
+
+def _related(a: torch.Tensor, b: torch.Tensor) -> Data:
+    bases = [a is b, a._base is b, b._base is a, a._base is not None and a._base is b._base]
+    return [*bases, storage_of(a) == storage_of(b), counts_with(a, b)]
 
 
 def _real(real: Any) -> Data:
@@ -91,13 +109,16 @@ def _fake(value: Any) -> Data:
     if isinstance(value, (tuple, list)):
         return [_fake(v) for v in value]
     if not isinstance(value, torch.Tensor):
+        if is_unbacked(value):
+            raise NotPlain("a number is known to the running graph only")
         return to_plain(value)
-    if value._has_symbolic_sizes_strides:
-        raise NotPlain("sizes vary")
-    look = [str(value.dtype), str(value.device), str(value.layout), list(value.shape), list(value.stride())]
+    if is_unbacked(value):
+        raise NotPlain("a size is known to the running graph only")
+    look = [str(value.dtype), str(value.device), str(value.layout)]
+    place = to_plain([list(value.shape), list(value.stride()), value.storage_offset()])
     flags = [value.is_conj(), value.is_neg(), value.is_inference(), value.requires_grad, value._is_view()]
     version = -1 if value.is_inference() else value._version
-    return [*look, value.storage_offset(), *flags, version, value.untyped_storage().nbytes()]
+    return [*look, *place, *flags, version, to_plain(value.untyped_storage().nbytes())]
 
 
 def _node(node: torch.fx.Node) -> Data:

@@ -3,22 +3,25 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 import operator
 from collections.abc import Callable, Mapping
 from typing import Any
 
+import sympy
 import torch
 import torch.fx
 from torch._higher_order_ops.effects import with_effects
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 
+from engine.aot.cache.symbols import NUMBERS, NotWritten, Symbols, expression_to_plain, number_to_plain
 from engine.aot.joint import BACKWARD, is_backward
 from engine.aot.randomness import form_named, form_of
 from engine.graph.composites import operator as operator_of_ours
 from engine.graph.composites import operators
 from engine.graph.tokens import first_token
 from engine.ir.graph import CHECKPOINT, NodeOrigin, checkpoint_of, origin_of
-from engine.ir.plan import InputPlan, OutputPlan, Plan, View
+from engine.ir.plan import InputPlan, OutputPlan, Plan, View, is_same_size
 from engine.records.aot import PartitionRecord, SavedValue
 
 Data = Any
@@ -70,6 +73,10 @@ def to_plain(value: Any, node: Callable[[torch.fx.Node], Data] | None = None) ->
             return {_KINDS[type(v)]: str(v)}
         if type(v) is torch.device:
             return {"device": str(v)}
+        if isinstance(v, NUMBERS):
+            return {"number": _written(number_to_plain, v)}
+        if isinstance(v, sympy.Basic):
+            return {"relation": _written(expression_to_plain, v)}
         if isinstance(v, torch.fx.Node) and node is not None:
             return {"node": node(v)}
         if type(v).__name__ in _CLASSES and type(v) is _CLASSES[type(v).__name__]:
@@ -82,7 +89,14 @@ def to_plain(value: Any, node: Callable[[torch.fx.Node], Data] | None = None) ->
     return go(value)
 
 
-def from_plain(data: Data, node: Callable[[str], torch.fx.Node] | None = None) -> Any:
+def _written(write: Callable[[Any], Data], value: Any) -> Data:
+    try:
+        return write(value)
+    except NotWritten as error:
+        raise NotPlain(str(error)) from error
+
+
+def from_plain(data: Data, node: Callable[[str], torch.fx.Node] | None = None, symbols: Symbols | None = None) -> Any:
     """What ``to_plain`` was given."""
 
     def go(d: Data) -> Any:
@@ -93,15 +107,21 @@ def from_plain(data: Data, node: Callable[[str], torch.fx.Node] | None = None) -
         if "class" in d:
             return _CLASSES[d["class"]](**{k: go(v) for k, v in d["fields"].items()})
         ((kind, v),) = d.items()
-        return _READ[kind](v, go) if kind in _READ else _known(kind, v, node)
+        return _READ[kind](v, go) if kind in _READ else _known(kind, v, node, symbols)
 
     return go(data)
 
 
-def _known(kind: str, value: Data, node: Callable[[str], torch.fx.Node] | None) -> Any:
+def _known(kind: str, value: Data, node: Callable[[str], torch.fx.Node] | None, symbols: Symbols | None) -> Any:
     if kind == "node":
         assert node is not None
         return node(value)
+    if kind == "number":
+        assert symbols is not None
+        return symbols.number(value)
+    if kind == "relation":
+        assert symbols is not None
+        return symbols.expression(value)
     return _NAMED[kind][value]
 
 
@@ -125,7 +145,7 @@ def to_shape(value: Any) -> Data:
     """A fake value as JSON: of a tensor what it looks like, not what it shares.
 
     Raises:
-        NotPlain: its sizes vary, or it is no plain tensor.
+        NotPlain: it is no plain tensor, or a size is of no listed form.
     """
     if isinstance(value, (tuple, list)):
         return {"several": [to_shape(v) for v in value]}
@@ -133,29 +153,40 @@ def to_shape(value: Any) -> Data:
         return {"value": to_plain(value)}
     if type(value) is not FakeTensor or value.layout != torch.strided or value.is_conj() or value.is_neg():
         raise NotPlain(f"a {type(value).__name__} of an unusual kind is computed")
-    if value._has_symbolic_sizes_strides:
-        raise NotPlain("sizes vary")
-    place = [list(value.shape), list(value.stride()), value.storage_offset()]
+    place = to_plain([list(value.shape), list(value.stride()), value.storage_offset()])
     return {"tensor": [str(value.dtype), str(value.device), *place]}
 
 
-def from_shape(data: Data, mode: FakeTensorMode) -> Any:
+def from_shape(data: Data, mode: FakeTensorMode, symbols: Symbols) -> Any:
     """A new fake value that looks like the one that ``to_shape`` was given."""
     if "several" in data:
-        return tuple(from_shape(d, mode) for d in data["several"])
+        return tuple(from_shape(d, mode, symbols) for d in data["several"])
     if "value" in data:
-        return from_plain(data["value"])
-    dtype, device, shape, stride, offset = data["tensor"]
+        return from_plain(data["value"], symbols=symbols)
+    dtype, device = data["tensor"][:2]
+    shape, stride, offset = from_plain(data["tensor"][2:], symbols=symbols)
     made = torch.empty_strided(shape, stride, dtype=_NAMED["dtype"][dtype], device="meta")
-    if offset:
+    if not is_same_size(offset, 0):
         reach = 1 + sum((n - 1) * s for n, s in zip(shape, stride, strict=True))
-        made = torch.empty(offset + max(reach, 0), dtype=made.dtype, device="meta").as_strided(shape, stride, offset)
+        made = torch.empty(
+            offset + (max(reach, 0) if isinstance(reach, int) else reach), dtype=made.dtype, device="meta"
+        ).as_strided(shape, stride, offset)
     return FakeTensor(mode, made, torch.device(device))
 
 
 # Graphs.
 
 _TOKENS: Mapping[Any, str] = {with_effects: "with effects", first_token(): "token"}
+_OF_NUMBERS: Mapping[Any, str] = {
+    getattr(place, name): f"{place.__name__}.{name}"
+    for place, names in (
+        (torch, "sym_max sym_min sym_not sym_float sym_int sym_ite sym_sum"),
+        (math, "ceil floor trunc"),
+    )
+    for name in names.split()
+    if hasattr(place, name)
+}
+"""What computes with sizes, apart from ``operator``."""
 
 
 def target_name(target: Any) -> str:
@@ -164,8 +195,8 @@ def target_name(target: Any) -> str:
     Raises:
         NotPlain: it is not torch's or ours.
     """
-    if target in _TOKENS:
-        return _TOKENS[target]
+    if found := _TOKENS.get(target) or _OF_NUMBERS.get(target):
+        return found
     if isinstance(target, torch._ops.OpOverload):
         if form := form_of(target):
             return form
@@ -180,7 +211,7 @@ def target_name(target: Any) -> str:
 
 def target_named(name: str) -> Any:
     """The operator of this name."""
-    for target, known in _TOKENS.items():
+    for target, known in (*_TOKENS.items(), *_OF_NUMBERS.items()):
         if name == known:
             return target
     if name.startswith("operator."):
@@ -218,13 +249,13 @@ def _node_to_plain(node: torch.fx.Node) -> Data:
 
 
 def graph_from_plain(
-    data: Data, mode: FakeTensorMode, origin: Callable[[list[str], str], NodeOrigin]
+    data: Data, mode: FakeTensorMode, symbols: Symbols, origin: Callable[[list[str], str], NodeOrigin]
 ) -> torch.fx.GraphModule:
     """The graph that ``graph_to_plain`` was given, its fake values anew; ``origin`` makes a node's from names and note."""
     graph = torch.fx.Graph()
     nodes: dict[str, torch.fx.Node] = {}
     for op, name, target, args, shape, sources, note, (late, checkpoint) in data:
-        given = ((), {}) if args is None else from_plain(args, nodes.__getitem__)
+        given = ((), {}) if args is None else from_plain(args, nodes.__getitem__, symbols)
         if op == "output":
             made = graph.output(given[0][0])
         elif op == "placeholder":
@@ -233,7 +264,7 @@ def graph_from_plain(
             made = graph.create_node(op, target_named(target), given[0], given[1], name=name)
         nodes[name] = made
         if shape is not None:
-            made.meta["val"] = from_shape(shape, mode)
+            made.meta["val"] = from_shape(shape, mode, symbols)
         custom: dict[str, Any] = {"engine_origin": origin(sources, note)}
         if late:
             custom[BACKWARD] = True

@@ -109,20 +109,27 @@ def seen(base: str, view: View, names: dict[str, Any]) -> str:
     if view.is_made_by_hand:
         names["made_by_hand"] = _made_by_hand
         text = f"made_by_hand({text})"
+    if view.made_where:
+        names[f"made_under_{view.made_where}"] = _MADE_UNDER[view.made_where]
+        text = f"made_under_{view.made_where}({text})"
     if not view.is_unseen:
         return text
     names["unseen"] = torch.no_grad()(_called)
     return f"unseen(lambda: {text})"
 
 
-def _one_of_several(view: torch.Tensor) -> torch.Tensor:
-    torch._C._autograd._set_creation_meta(view, torch._C._autograd.CreationMeta.MULTI_OUTPUT_NODE)
-    return view
+def _marking(meta: Any) -> Callable[[torch.Tensor], torch.Tensor]:
+    def mark(view: torch.Tensor) -> torch.Tensor:
+        torch._C._autograd._set_creation_meta(view, meta)
+        return view
+
+    return mark
 
 
-def _made_by_hand(view: torch.Tensor) -> torch.Tensor:
-    torch._C._autograd._set_creation_meta(view, torch._C._autograd.CreationMeta.IN_CUSTOM_FUNCTION)
-    return view
+_CreationMeta: Any = torch._C._autograd.CreationMeta
+_one_of_several = _marking(_CreationMeta.MULTI_OUTPUT_NODE)
+_made_by_hand = _marking(_CreationMeta.IN_CUSTOM_FUNCTION)
+_MADE_UNDER = {"no_grad": _marking(_CreationMeta.NO_GRAD_MODE), "enable_grad": _marking(_CreationMeta.DEFAULT)}
 
 
 def _called(make: Callable[[], torch.Tensor]) -> torch.Tensor:

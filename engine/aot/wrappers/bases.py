@@ -8,7 +8,7 @@ from __future__ import annotations
 import functools
 import math
 import types
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -129,7 +129,7 @@ def pre_compile(call: Call) -> Change | None:
     guards = tuple(_guard(call.inputs, b) for b in bases)
     counted = {n: None for n in members if _has_version(call.inputs[n])}
     as_traced = errors.once(types.MethodType(type(call.graph).forward, call.graph))
-    made = Bases(bases, passed, plan, _counts(call.inputs, counted), as_traced)
+    made = Bases(bases, passed, plan, counts_of(call.inputs, counted), as_traced)
     return Change(Call(graph, inputs), actions, made, guards)
 
 
@@ -162,6 +162,9 @@ def _base(inputs: Sequence[GraphInput], group: Sequence[int]) -> Base:
     if any(r.is_conj() or r.is_neg() for r in reals):
         raise NotFunctional(f"{names} share memory, one of them is written to, and one is lazily conjugated or negated")
     if torch.is_grad_enabled() and any(inputs[n].fake.requires_grad or inputs[n].real.requires_grad for n in group):
+        reshaped = next((inputs[n].name for n in group if is_reshaped(inputs[n].fake, inputs[n].real)), None)
+        if reshaped is not None:
+            raise NotFunctional(f"the shape or layout of {reshaped} is changed in place, and gradients are needed")
         return _base_of_autograd(tuple(group), reals, names)
     dtypes = {r.dtype for r in reals}
     dtype = dtypes.pop() if len(dtypes) == 1 else torch.uint8
@@ -193,7 +196,7 @@ def _guard(inputs: Sequence[GraphInput], base: Base) -> SharesMemory:
 
 def _plan(call: Call, members: dict[int, Any]) -> tuple[Plan, list[int]]:
     """The convention of the call as it was, and the outputs that are left to the graph inside."""
-    planner = OutputPlanner(call.inputs, (), {}, call.graph.graph)
+    planner = OutputPlanner(call.inputs, (), {}, call.graph.graph, in_grad_mode=torch.is_grad_enabled())
     outputs: list[OutputPlan] = []
     results: list[int] = []
     for n, node in enumerate(output_args(call.graph.graph)):
@@ -206,10 +209,13 @@ def _plan(call: Call, members: dict[int, Any]) -> tuple[Plan, list[int]]:
     return Plan(inputs, tuple(outputs), len(results), roots=tuple(planner.roots)), results
 
 
-def _counts(inputs: Sequence[GraphInput], members: dict[int, Any]) -> tuple[tuple[int, int], ...]:
+def counts_of(inputs: Sequence[GraphInput], members: Iterable[int]) -> tuple[tuple[int, int], ...]:
     """How often each version counter is moved on: (a member that has it, by how much).
 
     Counters that the traced code takes for two may be one in a later call: then it is moved on twice, as in eager.
+
+    Raises:
+        NotFunctional: what the traced code takes for one counter are two.
     """
     apart: list[list[int]] = []
     for m in members:

@@ -19,6 +19,7 @@ from engine.aot.analyse import is_reshaped, needs_gradients, output_args
 from engine.aot.views import NotFunctional, storage_of, writes_to
 from engine.aot.wrappers.again import Again, autocast_now, devices_of
 from engine.aot.wrappers.aliases import set_version
+from engine.aot.wrappers.bases import counts_of
 from engine.aot.wrappers.parts import Born, Gradient, Parts, taken_apart
 from engine.aot.wrappers.rewrite import rewritten
 from engine.aot.wrappers.wrapper import Call, Change, Run
@@ -39,14 +40,16 @@ class Output:
     parts: Parts | None = None
     given: int | None = None
     needs_gradient: bool = False
+    writes: int = 0
+    """How often what is put together was written to."""
 
 
 @dataclass(frozen=True)
 class Subclasses:
-    """Per input its parts, None for what is passed as it is; how often each is written to; and the outputs."""
+    """Per input its parts, None for what is passed as it is; version counters (an input that has it, by how much it is moved on); the outputs."""
 
     inputs: tuple[Parts | None, ...]
-    writes: tuple[int, ...]
+    counts: tuple[tuple[int, int], ...]
     outputs: tuple[Output, ...]
     gradients: tuple[Gradient | None, ...]
     """Per input how its gradient is put together, where it is a subclass that needs one."""
@@ -79,11 +82,13 @@ def pre_compile(call: Call) -> Change | None:
     if any(gradients):
         _check_apart(call, gradients, outputs)
     graph = _rewritten(call, given, gradients, planned)
-    writes = tuple(
-        0 if p is None or i.fake.is_inference() else writes_to(i.fake) - i.version
-        for i, p in zip(call.inputs, given, strict=True)
-    )
-    plan = Subclasses(given, writes, planned, gradients, _again(call, planned))
+    counted = [
+        n
+        for n, (i, p) in enumerate(zip(call.inputs, given, strict=True))
+        if p is not None and not i.fake.is_inference() and not i.real.is_inference()
+    ]
+    counts = tuple((n, w) for n, w in counts_of(call.inputs, counted) if w)
+    plan = Subclasses(given, counts, planned, gradients, _again(call, planned))
     return Change(Call(graph, inputs), _actions(call, given, gradients, planned), plan, _guards(inputs))
 
 
@@ -153,7 +158,8 @@ def _outputs(call: Call, outputs: Sequence[Any], *, trains: bool) -> tuple[Outpu
         needs_gradient = trains and parts is not None and fake.requires_grad
         if needs_gradient and fake.is_leaf:
             raise NotFunctional(f"{node} is a {type(fake).__name__} made inside that requires grad itself")
-        found.append(Output(first, parts, needs_gradient=needs_gradient))
+        writes = 0 if parts is None or fake.is_inference() else writes_to(fake)
+        found.append(Output(first, parts, needs_gradient=needs_gradient, writes=writes))
         first += 1 if parts is None else len(list(parts.paths()))
     return tuple(found)
 
@@ -288,9 +294,8 @@ def _written(call: Call) -> frozenset[int]:
 
 
 def post_compile(change: Change, run: Run) -> Run:
-    """Takes apart, runs, counts the writes to whole tensors, and puts together."""
+    """Takes apart, runs, counts the writes to whole tensors, not to what is inside of them, as autograd does, and puts together."""
     plan: Subclasses = change.plan
-    counted = [(n, w) for n, w in enumerate(plan.writes) if w]
     trains = any(o.needs_gradient for o in plan.outputs)
 
     def call(*inputs: Any) -> tuple[Any, ...]:
@@ -300,14 +305,26 @@ def post_compile(change: Change, run: Run) -> Run:
                 plain.append(value)
             else:
                 plain += parts.take(value) if gradient is None else gradient.take_apart(value)
-        versions = [(inputs[n], inputs[n]._version + w) for n, w in counted]
+        versions = [(inputs[n], inputs[n]._version) for n, _ in plan.counts]
+        for parts, whole in zip(plan.inputs, inputs, strict=True) if plan.counts else ():
+            if parts is not None:
+                versions += [(p, p._version) for p in _parts_alone(parts, whole, inputs)]
         born = Born.of(plan.again, inputs) if trains else None
         results = run(*plain)
         for whole, version in versions:
             set_version((whole,), (version,))
+        for n, writes in plan.counts:
+            set_version((inputs[n],), (inputs[n]._version + writes,))
         return tuple(_output(n, o, inputs, results, born) for n, o in enumerate(plan.outputs))
 
     return call
+
+
+def _parts_alone(parts: Parts, whole: Any, inputs: Sequence[Any]) -> Iterator[Any]:
+    """The tensors inside of ``whole`` that are no inputs by themselves."""
+    for plain in parts.take(whole):
+        if not plain.is_inference() and all(plain is not i for i in inputs):
+            yield plain
 
 
 def _output(number: int, output: Output, inputs: Sequence[Any], results: Sequence[Any], born: Born | None) -> Any:
@@ -317,6 +334,11 @@ def _output(number: int, output: Output, inputs: Sequence[Any], results: Sequenc
         return results[output.first]
     count = len(list(output.parts.paths()))
     plain = results[output.first : output.first + count]
-    if born is None or not output.needs_gradient:
-        return output.parts.build(*plain)
-    return born.put_together(number, output.parts, plain)
+    made = (
+        born.put_together(number, output.parts, plain)
+        if born is not None and output.needs_gradient
+        else output.parts.build(*plain)
+    )
+    if output.writes:
+        set_version((made,), (output.writes,))
+    return made

@@ -4,15 +4,26 @@ from __future__ import annotations
 
 import linecache
 import random
+import re
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal
 
 import torch
+from torch.testing._internal.two_tensor import TwoTensor
+
+Kind = Literal["plain", "sizes", "wrapped"]
+"""``sizes``: ``make(k)`` makes inputs whose sizes grow with ``k``; ``wrapped``: some inputs are tensor subclasses around two tensors."""
 
 MAX_ELEMENTS = 64
 NAMES = "abcdefgh"
+
+
+def two(t: torch.Tensor) -> torch.Tensor:
+    """A tensor subclass around ``t`` and the double of it, which needs a gradient where ``t`` does."""
+    made: torch.Tensor = TwoTensor(t.detach(), t.detach() * 2)
+    return made.requires_grad_() if t.requires_grad else made
 
 
 @dataclass(frozen=True)
@@ -23,17 +34,18 @@ class Case:
     inputs: str
     body: str
     after: str
+    kind: Kind = "plain"
 
     @property
     def text(self) -> str:
         """All of it, for a person."""
-        return f"# case {self.seed}\n{self.inputs}\n{self.body}\n{self.after}"
+        return f"# case {self.seed} {self.kind}\n{self.inputs}\n{self.body}\n{self.after}"
 
     def functions(self, copy: str) -> dict[str, Any]:
         """``make()``, ``program(*args)`` and ``after(args, kept, result)`` as functions of a namespace of their own."""
         file = f"<alias case {self.seed} {copy}>"
         linecache.cache[file] = (len(self.text), None, self.text.splitlines(keepends=True), file)
-        namespace: dict[str, Any] = {"torch": torch, "F": torch.nn.functional}
+        namespace: dict[str, Any] = {"torch": torch, "F": torch.nn.functional, "two": two}
         exec(compile(self.text, file, "exec"), namespace)
         return namespace
 
@@ -61,7 +73,7 @@ class _Scene:
     def attempt(self, line: str, indent: str = "") -> bool:
         """Run one statement; keep it when it can be run, and now and then when it raises."""
         scope = dict(self.values)
-        space = {"torch": torch, "F": torch.nn.functional}
+        space = {"torch": torch, "F": torch.nn.functional, "two": two}
         if _grows(line, scope):
             return False
         try:
@@ -92,7 +104,16 @@ SHAPES = ["(4,)", "(3, 4)", "(2, 3)", "(1, 4)", "(2, 2, 3)", "()", "(4, 4)", "(0
 SHAPE_WEIGHTS = [4, 6, 4, 2, 2, 1, 4, 1, 1, 3, 1]
 
 
-def _root(r: random.Random) -> str:
+def _root(r: random.Random, kind: Kind) -> str:
+    text = _plain_root(r)
+    if kind != "wrapped" or r.random() < 0.3:
+        return text
+    if text.endswith(" * 1.5"):
+        return f"two({text.removesuffix(' * 1.5')}) * 1.5"
+    return f"two({text})"
+
+
+def _plain_root(r: random.Random) -> str:
     shape = r.choices(SHAPES, SHAPE_WEIGHTS)[0]
     kind = r.choices(
         ["plain", "leaf", "made", "channels", "strided", "complex", "int", "bool", "double", "parameter", "expanded"],
@@ -124,7 +145,7 @@ def _root(r: random.Random) -> str:
             return r.choice(["torch.randn((1, 4), generator=g).expand(3, 4)", "torch.randn((), generator=g).expand(4)"])
 
 
-def _inputs(r: random.Random) -> _Scene:
+def _inputs(r: random.Random, kind: Kind) -> _Scene:
     """One to four arguments over one to three memories, in every pattern of sharing."""
     scene = _Scene(r)
     scene.values = {}
@@ -132,7 +153,9 @@ def _inputs(r: random.Random) -> _Scene:
     made = _Scene(r, {"g": space["g"]})  # type: ignore[dict-item]
     roots = r.choices([1, 2, 3], [5, 4, 2])[0]
     for n in range(roots):
-        _define(made, f"s{n} = {_root(r)}")
+        _define(made, f"s{n} = {_root(r, kind)}")
+    if not made.tensors():
+        _define(made, "s0 = torch.ones(4)")
     for n in range(r.choices([0, 1, 2, 3], [4, 4, 3, 1])[0]):
         for _ in range(4):
             if _define(made, f"w{n} = {_view(r, made, made.pick())}"):
@@ -140,7 +163,7 @@ def _inputs(r: random.Random) -> _Scene:
     pool = made.tensors()
     count = r.choices([1, 2, 3, 4], [4, 6, 4, 2])[0]
     chosen = [r.choice(pool) for _ in range(count)]
-    lines = ["def make():", "    g = torch.Generator().manual_seed(1)", *(f"    {line}" for line in made.lines)]
+    lines = ["def make(k=0):", "    g = torch.Generator().manual_seed(1)", *(f"    {line}" for line in made.lines)]
     lines.append(f"    return ({''.join(f'{c}, ' for c in chosen)}), ({''.join(f'{p}, ' for p in pool)})")
     scene.lines = lines
     return scene
@@ -149,7 +172,7 @@ def _inputs(r: random.Random) -> _Scene:
 def _define(scene: _Scene, line: str) -> bool:
     scope = dict(scene.values)
     try:
-        exec(line, {"torch": torch}, scope)
+        exec(line, {"torch": torch, "two": two}, scope)
     except Exception:
         return False
     new = line.split(" = ", 1)[0]
@@ -280,23 +303,32 @@ def _returned(r: random.Random, scene: _Scene) -> str:
 
 def _can_be(scene: _Scene, expression: str) -> bool:
     try:
-        value = eval(expression, {"torch": torch}, dict(scene.values))
+        value = eval(expression, {"torch": torch, "two": two}, dict(scene.values))
     except Exception:
         return False
     return not isinstance(value, torch.Tensor) or value.numel() <= MAX_ELEMENTS
 
 
-def generate(seed: int) -> Case:
-    """The case with this number, always the same."""
+def generate(seed: int, kind: Kind = "plain") -> Case:
+    """The case with this number and of this kind, always the same."""
     r = random.Random(seed)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        return _generate(seed, r)
+        return _generate(seed, kind, r)
 
 
-def _generate(seed: int, r: random.Random) -> Case:
-    inputs = _inputs(r)
-    space: dict[str, Any] = {"torch": torch}
+def _growing(line: str) -> str:
+    """A line of ``make`` with every size but 0 and 1 growing with ``k``."""
+
+    def grown(shape: re.Match[str]) -> str:
+        return re.sub(r"[2-9]", lambda n: f"{n[0]} + k", shape[0])
+
+    return re.sub(r"\([\d, ]*\), generator", grown, line)
+
+
+def _generate(seed: int, kind: Kind, r: random.Random) -> Case:
+    inputs = _inputs(r, kind)
+    space: dict[str, Any] = {"torch": torch, "two": two}
     exec("\n".join(inputs.lines), space)
     args, _ = space["make"]()
     scene = _Scene(r, {n: a for n, a in zip(NAMES, args, strict=False)})
@@ -311,7 +343,8 @@ def _generate(seed: int, r: random.Random) -> Case:
         *(f"    {line}" for line in scene.lines),
         f"    return {result}",
     ]
-    return Case(seed, "\n".join(inputs.lines), "\n".join(body), _after(r))
+    lines = map(_growing, inputs.lines) if kind == "sizes" else inputs.lines
+    return Case(seed, "\n".join(lines), "\n".join(body), _after(r), kind)
 
 
 _AFTER: tuple[tuple[str, int], ...] = (
@@ -330,4 +363,4 @@ def _after(r: random.Random) -> str:
     return f"def after(args, result, first, last):\n    {text}"
 
 
-Make = Callable[[], tuple[tuple[Any, ...], tuple[Any, ...]]]
+Make = Callable[..., tuple[tuple[Any, ...], tuple[Any, ...]]]

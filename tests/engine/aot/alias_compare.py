@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import re
 import warnings
 from collections.abc import Callable, Iterator, Sequence
@@ -10,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import torch
+from torch.testing._internal.two_tensor import TwoTensor
 from torch.utils import _pytree as pytree
 
 import engine
@@ -31,12 +31,13 @@ class Seen:
     """The caller changed what needs a gradient without its version counter noticing."""
 
 
-def observe(case: Case, space: dict[str, Any], run: Run, *, apart: bool = False) -> Seen:
-    """Make the inputs, call, look, do what the caller does, look again, and go backward."""
+def observe(case: Case, space: dict[str, Any], run: Run, *, apart: bool = False, larger: int = 0) -> Seen:
+    """Make the inputs, by ``larger`` larger, call, look, do what the caller does, look again, and go backward."""
     seen = Seen()
     torch.manual_seed(5)
+    torch._C._set_grad_enabled(True)
     with torch.enable_grad():
-        args, kept = space["make"]()
+        args, kept = space["make"](larger)
         if apart:
             args = kept = tuple(_own(a) for a in args)
         leaves = _leaves((*args, *kept))
@@ -55,6 +56,7 @@ def observe(case: Case, space: dict[str, Any], run: Run, *, apart: bool = False)
     _look(seen, "after the caller", named)
     seen.is_overwritten = any(_is_overwritten(seen, name) for name, t in named if t.requires_grad)
     _phase(seen, "backward", _backward, (named,))
+    _look(seen, "after the backward", named)
     for n, leaf in enumerate(leaves):
         _tensor(seen, f"gradient of leaf {n}", leaf.grad)
     return seen
@@ -64,7 +66,9 @@ def _is_overwritten(seen: Seen, name: str) -> bool:
     before, after = f"{name} after the call", f"{name} after the caller"
     if seen.facts[f"version of {before}"] != seen.facts[f"version of {after}"]:
         return False
-    return not torch.equal(seen.values[before].nan_to_num(), seen.values[after].nan_to_num())
+    parts = [k.removeprefix(before) for k in seen.values if k == before or k.startswith(f"{before} part")]
+    pairs = [(seen.values[before + p], seen.values[after + p]) for p in parts]
+    return not all(torch.equal(b.nan_to_num(), a.nan_to_num()) for b, a in pairs)
 
 
 def _nth(tensors: Sequence[Any], n: int) -> Any:
@@ -130,6 +134,9 @@ def _tensor(seen: Seen, where: str, t: torch.Tensor | None) -> None:
     if t is None:
         seen.facts[where] = None
         return
+    if t.layout is not torch.strided:
+        seen.facts[f"layout of {where}"] = t.layout
+        t = t.to_dense()
     for fact in ("dtype", "shape", "requires_grad", "is_leaf"):
         try:
             seen.facts[f"{fact} of {where}"] = getattr(t, fact)
@@ -145,6 +152,10 @@ def _tensor(seen: Seen, where: str, t: torch.Tensor | None) -> None:
     seen.facts[f"conj of {where}"] = (t.is_conj(), t.is_neg(), t.is_inference())
     seen.facts[f"version of {where}"] = None if t.is_inference() else t._version
     seen.facts[f"size of the storage of {where}"] = t.untyped_storage().nbytes()
+    if isinstance(t, TwoTensor):
+        for part in ("a", "b"):
+            _tensor(seen, f"{where} part {part}", getattr(t, part))
+        return
     seen.values[where] = t.detach().resolve_conj().resolve_neg().clone()
 
 
@@ -208,18 +219,38 @@ def _without_maker(text: str) -> str:
     return re.sub(r"Output \d+ of \w+ is a view", "A view", text)
 
 
-def check(case: Case, backend: str) -> list[str]:
-    """Every difference of a case, over a call, the same call again, and a call on inputs that share no memory."""
+def check(case: Case, backend: str, *, dynamic: bool | None = None) -> list[str]:
+    """Every difference of a case, over a call, the same call again, and a call on inputs that share no memory.
+
+    Of a case whose sizes grow: over calls with three sizes, the second of which makes them symbols (or the first, with ``dynamic``).
+    """
     engine.reset()
     plain, compiled = case.functions("plain"), case.functions("compiled")
-    run = engine.compile(compiled["program"], backend=backend)
+    run = engine.compile(compiled["program"], backend=backend, dynamic=dynamic)
     found: list[str] = []
-    calls = {0: (False, True), 1: (True, False), 2: (False, False)}.get(case.seed % 5, (False,))
-    for number, apart in enumerate(calls):
-        eager = observe(case, plain, plain["program"], apart=apart)
-        with contextlib.nullcontext():
-            ours = observe(case, compiled, run, apart=apart)
+    for number, (apart, larger) in enumerate(_calls(case)):
+        if not _can_be_made(plain, larger):
+            continue
+        eager = observe(case, plain, plain["program"], apart=apart, larger=larger)
+        ours = observe(case, compiled, run, apart=apart, larger=larger)
         found += [f"call {number}{' apart' if apart else ''}: {d}" for d in differences(eager, ours)]
-        if torch.is_grad_enabled() is False:
-            torch._C._set_grad_enabled(True)
+    torch._C._set_grad_enabled(True)
     return found
+
+
+def _can_be_made(space: dict[str, Any], larger: int) -> bool:
+    try:
+        space["make"](larger)
+    except RuntimeError:
+        return False
+    return True
+
+
+def _calls(case: Case) -> tuple[tuple[bool, int], ...]:
+    if case.kind == "sizes":
+        return ((False, 0), (False, 1), (False, 2))
+    if case.kind == "wrapped":
+        return ((False, 0), (False, 0))
+    return {0: ((False, 0), (True, 0)), 1: ((True, 0), (False, 0)), 2: ((False, 0), (False, 0))}.get(
+        case.seed % 5, ((False, 0),)
+    )

@@ -202,3 +202,69 @@ def test_a_write_through_data_guards_that_inputs_stay_apart() -> None:
     assert compiled(torch.ones(3), torch.ones(3)).item() == 3.0
     shared = torch.ones(3)
     assert compiled(shared, shared.view(3)).item() == 6.0
+
+
+def test_a_view_made_without_gradients_remembers_it() -> None:
+    """Writing to it is an error once its memory needs a gradient, though none was needed when it was made."""
+
+    def fn(x: Any) -> Any:
+        with torch.no_grad():
+            unseen = x[1:]
+        return unseen, x[1:]
+
+    for run in (fn, engine.compile(fn, backend="aot_eager")):
+        x = torch.ones(3)
+        unseen, seen = run(x)
+        x.requires_grad_()
+        with pytest.raises(RuntimeError, match="created in no_grad mode"):
+            unseen.mul_(2)
+        with pytest.raises(RuntimeError, match=LEAF.replace("a leaf", "a view of a leaf").partition(" that")[0]):
+            seen.mul_(2)
+
+
+def test_a_view_made_with_gradients_inside_of_a_call_without_them() -> None:
+    """It may be written to where gradients are on."""
+
+    def fn(x: Any) -> Any:
+        with torch.enable_grad():
+            return x[1:]
+
+    for run in (fn, engine.compile(fn, backend="aot_eager")):
+        leaf = torch.ones(3, requires_grad=True)
+        x = leaf * 1
+        plain = torch.ones(3)
+        with torch.no_grad():
+            view, other = run(x), run(plain)
+        assert view.mul_(2).tolist() == [2.0, 2.0]
+        assert other.mul_(x[1:].detach()).tolist() == [2.0, 2.0]
+
+
+def test_numbers_written_where_truths_are_seen() -> None:
+    """Bytes that are no truth values stay what they are."""
+
+    def fn(x: Any) -> Any:
+        x.view(torch.int32).fill_(4)
+        return x.view(torch.int32)
+
+    plain, ours = (run(torch.ones(4, dtype=torch.bool)) for run in (fn, engine.compile(fn, backend="aot_eager")))
+    assert plain.tolist() == ours.tolist() == [4]
+
+
+def test_a_layout_changed_without_gradients_beside_a_view() -> None:
+    """The tensor keeps its place in autograd's graph, and its view the sizes that gradients are to come back in."""
+
+    def fn(x: Any, y: Any) -> None:
+        with torch.no_grad():
+            y.clamp_(-1, 1)
+            x.transpose_(0, -1)
+
+    def result(run: Callable[..., Any]) -> Any:
+        leaf = torch.arange(9.0).view(3, 3).requires_grad_()
+        x = leaf * 0.1
+        y = x.view(-1)
+        run(x, y)
+        return torch.autograd.grad(x, leaf, torch.arange(9.0).view(3, 3))[0], x.stride(), type(x.grad_fn).__name__
+
+    plain, ours = result(fn), result(engine.compile(fn, backend="aot_eager"))
+    assert torch.equal(plain[0], ours[0])
+    assert plain[1:] == ours[1:]

@@ -90,6 +90,79 @@ def test_what_is_read_is_what_was_made(fn: Callable[..., Any], needs: bool, back
             assert torch.equal(e, f) if isinstance(e, torch.Tensor) else e == f
 
 
+def _grows(x: torch.Tensor) -> Any:
+    y = x * 2
+    y[1:].add_(1)
+    return y.sin(), x.t(), x.shape[0] * 2
+
+
+def _over_sizes(fn: Callable[..., Any], run: Callable[..., Any], sizes: tuple[int, ...]) -> None:
+    for size in sizes:
+        calls = []
+        for f in (fn, run):
+            x = torch.arange(float(size * 3)).view(size, 3).requires_grad_()
+            y, view, number = f(x)
+            y.sum().backward()
+            calls.append((y.detach(), x.grad, number, view.shape, view._base is x))
+        for e, f in zip(*calls, strict=True):
+            assert torch.equal(e, f) if isinstance(e, torch.Tensor) else e == f
+
+
+def test_sizes_that_vary() -> None:
+    """A graph over symbols is read for other sizes too, and what its making took for granted of them is guarded again."""
+    for note in ("kept on disk", "read from disk"):
+        engine.reset()
+        run = engine.compile(_grows, backend="aot_eager", dynamic=True)
+        with engine.record() as session:
+            _over_sizes(_grows, run, (5, 7, 4))
+        (record,) = session.compilations
+        assert record.aot is not None and record.aot.note == ""
+        assert record.aot.cache == note
+        assert record.guards is not None
+        told = [g for g in record.guards.guards if "functional graph holds" in str(g)]
+        assert len(told) == 1
+        _over_sizes(_grows, run, (2, 3))
+
+
+def test_other_bounds_of_a_size_are_another_result() -> None:
+    """What is known of a symbol decides what is computed, so it is part of the key."""
+
+    def fn(x: torch.Tensor) -> torch.Tensor:
+        return x.sin()
+
+    notes = []
+    for low in (2, 4, 2):
+        engine.reset()
+        x = torch.ones(6)
+        engine.mark_dynamic(x, 0, min=low, max=100)
+        with engine.record() as session:
+            engine.compile(fn, backend="aot_eager")(x)
+        notes += [c.aot.cache for c in session.compilations if c.aot is not None]
+    assert notes == ["kept on disk", "kept on disk", "read from disk"]
+
+
+def test_inputs_over_one_memory() -> None:
+    """How inputs share memory is part of the key: views of one tensor, the same views of others."""
+
+    def fn(x: torch.Tensor, w: torch.Tensor) -> Any:
+        return x.sin() + w.view(-1), w.t(), x[1:]
+
+    def call(run: Callable[..., Any], is_one: bool) -> Any:
+        whole, other = torch.arange(6.0), torch.arange(6.0)
+        x, w = whole.view(-1), (whole if is_one else other).view(2, 3)
+        total, view, part = run(x, w)
+        return total, view._base is whole, part._base is whole
+
+    for note in ("kept on disk", "read from disk"):
+        for is_one in (True, False):
+            engine.reset()
+            with engine.record() as session:
+                found = call(engine.compile(fn, backend="aot_eager"), is_one)
+            assert [c.aot.cache for c in session.compilations if c.aot is not None] == [note]
+            expected = call(fn, is_one)
+            assert torch.equal(found[0], expected[0]) and found[1:] == expected[1:]
+
+
 def test_records_are_the_same() -> None:
     """Graphs, the partition and the places in the user's code are told alike, whether made or read."""
     texts = []

@@ -139,3 +139,22 @@ def test_a_subclass_of_another_context_is_compiled_again() -> None:
     run = engine.compile(lambda x: x + 1, backend="aot_eager")
     t = torch.ones(2)
     assert [run(Scaled(t, s)).tolist() for s in (2, 2, 5)] == [[3, 3], [3, 3], [6, 6]]
+
+
+def test_writes_are_counted_as_autograd_counts_them() -> None:
+    """By the whole, once for each write through any view of it; not by what is inside; and by a result that is written to."""
+
+    def fn(x: Any, y: Any) -> Any:
+        x.fill_(2)
+        y.mul_(x.t())
+        made = x + 1
+        made.sin_()
+        return made
+
+    def versions(run: Callable[..., Any]) -> list[int]:
+        whole = two(3, 2)
+        parts = whole.a, whole.b
+        made = run(whole, whole.t())
+        return [t._version for t in (whole, *parts, made, made.a)]
+
+    assert versions(fn) == versions(engine.compile(fn, backend="aot_eager")) == [2, 0, 0, 1, 0]

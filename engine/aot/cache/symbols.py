@@ -1,0 +1,161 @@
+"""Sizes that vary, on disk: expressions as lists of names, and what a compilation takes for granted of their symbols."""
+
+from __future__ import annotations
+
+import builtins
+import contextlib
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import sympy
+import torch
+from torch.fx.experimental.symbolic_shapes import ShapeEnv
+from torch.utils._sympy import functions
+
+from engine.aot.views import NotFunctional
+from engine.ir.frame import GraphInput
+
+Data = Any
+NUMBERS = (torch.SymInt, torch.SymFloat, torch.SymBool)
+_KINDS: Mapping[str, type] = {"int": torch.SymInt, "float": torch.SymFloat, "bool": torch.SymBool}
+_OF_TORCH = (
+    "FloorDiv ModularIndexing Where PythonMod Mod CleanDiv CeilToInt FloorToInt CeilDiv LShift RShift Max Min PowByNatural FloatPow "
+    "FloatTrueDiv IntTrueDiv TruncToFloat TruncToInt RoundToInt RoundDecimal ToFloat Identity"
+).split()
+_OF_SYMPY = (
+    "Add Mul Pow Equality Unequality LessThan StrictLessThan GreaterThan StrictGreaterThan And Or Not Piecewise ITE "
+    "ExprCondPair"
+).split()
+_FORMS: Mapping[str, Any] = {
+    **{name: getattr(functions, name) for name in _OF_TORCH if hasattr(functions, name)},
+    **{name: getattr(sympy, name) for name in _OF_SYMPY if hasattr(sympy, name)},
+}
+
+
+class NotWritten(Exception):
+    """An expression has no form on disk; the text says why."""
+
+
+def expression_to_plain(expression: sympy.Basic) -> Data:
+    """An expression over size symbols as JSON: a number, a name, or a form with what it is of.
+
+    Raises:
+        NotWritten: something in it is of no listed form.
+    """
+    if isinstance(expression, sympy.Integer):
+        return int(expression)
+    if isinstance(expression, sympy.Symbol):
+        return expression.name
+    if expression in (sympy.true, sympy.false):
+        return {"bool": bool(expression)}
+    if isinstance(expression, sympy.Rational):
+        return {"ratio": [int(expression.p), int(expression.q)]}
+    if isinstance(expression, sympy.Float):
+        return {"float": repr(float(expression))}
+    name = type(expression).__name__
+    if _FORMS.get(name) is not type(expression):
+        raise NotWritten(f"a size is computed by {name}")
+    return [name, *map(expression_to_plain, expression.args)]
+
+
+def expression_from_plain(data: Data, symbols: Mapping[str, sympy.Symbol]) -> Any:
+    """What ``expression_to_plain`` was given, over these symbols by name.
+
+    Raises:
+        KeyError: there is no such symbol or form.
+    """
+    match data:
+        case builtins.bool():
+            raise KeyError(data)
+        case int():
+            return sympy.Integer(data)
+        case str():
+            return symbols[data]
+        case {"bool": value}:
+            return sympy.true if value else sympy.false
+        case {"ratio": [p, q]}:
+            return sympy.Rational(p, q)
+        case {"float": text}:
+            return sympy.Float(float(text))
+        case [name, *args]:
+            return _FORMS[name](*(expression_from_plain(a, symbols) for a in args))
+    raise KeyError(str(data))
+
+
+def number_to_plain(number: Any) -> Data:
+    """A symbolic number as JSON: of which kind it is, and its expression."""
+    kind = next(name for name, k in _KINDS.items() if isinstance(number, k))
+    return [kind, expression_to_plain(number.node.expr)]
+
+
+class Symbols:
+    """The symbols of one call by name, and numbers over them in the call's own environment."""
+
+    def __init__(self, env: ShapeEnv | None, values: Sequence[Any]) -> None:
+        self._env = env
+        self._known = {s.name: s for v in values for n in numbers_in(v) for s in n.node.expr.free_symbols}
+
+    def number(self, data: Data) -> Any:
+        """The number that ``number_to_plain`` was given.
+
+        Raises:
+            KeyError: it is over symbols that the call does not have.
+        """
+        kind, plain = data
+        if self._env is None:
+            raise KeyError(kind)
+        expression = self.expression(plain)
+        if kind == "int":
+            return self._env.create_symintnode(expression, hint=None)
+        if kind == "float":
+            return self._env.create_symfloatnode(expression, hint=None)
+        return self._env.create_symboolnode(expression)
+
+    def expression(self, data: Data) -> Any:
+        """The expression that ``expression_to_plain`` was given.
+
+        Raises:
+            KeyError: it is over symbols that the call does not have.
+        """
+        return expression_from_plain(data, self._known)
+
+    @contextlib.contextmanager
+    def taken_for_granted(self, relations: Sequence[sympy.Basic]) -> Iterator[None]:
+        """Inside, what was taken for granted when the graph was made is so again.
+
+        Raises:
+            NotFunctional: what is done inside takes more for granted.
+        """
+        if self._env is None:
+            yield
+            return
+        for relation in relations:
+            self._env.guard_or_defer_runtime_assert(relation, "read from disk")
+        known = len(self._env.guards)
+        yield
+        if len(self._env.guards) != known:
+            raise NotFunctional("its form on disk takes more of its sizes for granted than the guards check")
+
+
+def numbers_in(value: Any) -> Iterator[Any]:
+    """The symbolic numbers that a value is, or has for sizes, strides and offset."""
+    if isinstance(value, (tuple, list)):
+        for v in value:
+            yield from numbers_in(v)
+    elif isinstance(value, NUMBERS):
+        yield value
+    elif isinstance(value, torch.Tensor) and value._has_symbolic_sizes_strides:
+        yield from numbers_in((*value.shape, *value.stride(), value.storage_offset()))
+
+
+def assumptions(inputs: Sequence[GraphInput]) -> Data:
+    """What is taken for granted of sizes when a graph is compiled: ranges, and every relation that its guards check."""
+    envs = {id(n.node.shape_env): n.node.shape_env for i in inputs for n in numbers_in(i.fake)}
+    return [_taken_for_granted(env) for env in envs.values()]
+
+
+def _taken_for_granted(env: ShapeEnv) -> Data:
+    ranges = sorted((str(s), str(r.lower), str(r.upper)) for s, r in env.var_to_range.items())
+    replaced = sorted((str(s), str(r)) for s, r in env.replacements.items())
+    divisible = sorted(map(str, env.divisible))
+    return [ranges, [str(g.expr) for g in env.guards], replaced, divisible]
