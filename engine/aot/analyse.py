@@ -99,10 +99,10 @@ def _values(graph: torch.fx.GraphModule) -> Iterator[Any]:
         yield from value if isinstance(value, (tuple, list)) else (value,)
 
 
-def refusal(graph: torch.fx.GraphModule, inputs: Sequence[GraphInput]) -> str:
+def refusal(graph: torch.fx.GraphModule, inputs: Sequence[GraphInput], *, trains: bool) -> str:
     """Why this graph must run as traced; empty when nothing stands against making it functional."""
     for i in inputs:
-        if isinstance(i.real, torch.Tensor) and (reason := _strange(i.real)):
+        if isinstance(i.real, torch.Tensor) and (reason := _strange(i.real, trains=trains)):
             return f"{i.name} is {reason}"
         if isinstance(i.real, torch.Generator):
             return f"{i.name} is a generator of random numbers"
@@ -251,13 +251,13 @@ def reads_objects(graph: torch.fx.GraphModule) -> str:
     return ""
 
 
-def _strange(real: torch.Tensor) -> str:
+def _strange(real: torch.Tensor, *, trains: bool) -> str:
     if type(real) not in (torch.Tensor, torch.nn.Parameter, torch.nn.Buffer):
         return f"a {type(real).__name__}, a tensor subclass"
     if real.layout != torch.strided or real.is_quantized or real.is_meta or real.is_mkldnn:
         return "not a plain strided tensor"
-    if real.is_inference() and not torch.is_inference_mode_enabled():
-        return "an inference tensor outside inference mode"
+    if trains and real.is_inference():
+        return "an inference tensor, which may not be saved for a backward"
     if real.is_conj() or real.is_neg():
         return "a lazily conjugated or negated view"
     return ""

@@ -120,7 +120,7 @@ def compile_graph(
     known = len(relations_of(graph, inputs))
     try:
         onion = peel(WRAPPERS, Call(graph, tuple(inputs)))
-        if reason := _refusal(onion.call, graph, changes_objects=changes_objects):
+        if reason := _refusal(onion.call, graph, trains=trains, changes_objects=changes_objects):
             return _as_traced(graph, trains, reason, told)
         made, note = _found_or_made(onion.call, compilation, settings, trains=trains)
         assumed = _assumed(relations_of(graph, inputs)[known:], settings)
@@ -141,10 +141,10 @@ def compile_graph(
     return replace(finished, record=record, graphs=(*told, *finished.graphs), guards=guards)
 
 
-def _refusal(call: Call, graph: torch.fx.GraphModule, *, changes_objects: bool) -> str:
+def _refusal(call: Call, graph: torch.fx.GraphModule, *, trains: bool, changes_objects: bool) -> str:
     """Why the call must run as traced; empty when nothing stands against making it functional."""
     objects = reads_objects(graph) if changes_objects else ""
-    return refusal(call.graph, call.inputs) or objects or unwritten_kernel(graph)
+    return refusal(call.graph, call.inputs, trains=trains) or objects or unwritten_kernel(graph)
 
 
 def _found_or_made(call: Call, compilation: str, settings: Settings, *, trains: bool) -> tuple[Made, str]:

@@ -8,8 +8,6 @@ from typing import Any
 import torch
 import torch.fx
 
-from engine.aot.analyse import is_mutating, output_args
-from engine.aot.views import storage_of
 from engine.ir.frame import GraphInput
 from engine.ir.in_graph import InGraph
 
@@ -19,7 +17,7 @@ Run = Callable[..., Any]
 def without_inference_mode(graph: torch.fx.GraphModule, inputs: Sequence[GraphInput]) -> torch.fx.GraphModule | None:
     """The graph without the switches of inference mode that enclose all of it; None where they do not.
 
-    None too where inputs are written to, or seen by results: fakes keep no account of views and writes in that mode, as real tensors do.
+    None too where an input is an inference tensor: those keep no account of views and writes.
     """
     calls = [n for n in graph.graph.nodes if n.op not in ("placeholder", "output")]
     if len(calls) < 3 or not _is_switch(calls[0], "enter") or not _is_switch(calls[-1], "leave"):
@@ -28,7 +26,7 @@ def without_inference_mode(graph: torch.fx.GraphModule, inputs: Sequence[GraphIn
         return None
     if any(_is_switch(n, "enter") or _is_switch(n, "leave") for n in calls[1:-1]):
         return None
-    if _touches(graph.graph, inputs):
+    if any(isinstance(i.fake, torch.Tensor) and i.fake.is_inference() for i in inputs):
         return None
     copied = torch.fx.Graph()
     known: dict[torch.fx.Node, torch.fx.Node] = {}
@@ -36,18 +34,6 @@ def without_inference_mode(graph: torch.fx.GraphModule, inputs: Sequence[GraphIn
         if node is not calls[0] and node is not calls[-1]:
             known[node] = copied.node_copy(node, known.__getitem__)
     return torch.fx.GraphModule(graph, copied)
-
-
-def _touches(graph: torch.fx.Graph, inputs: Sequence[GraphInput]) -> bool:
-    fakes = [i.fake for i in inputs if isinstance(i.fake, torch.Tensor)]
-    if any(f.is_inference() for f in fakes):
-        return True
-    given = {storage_of(f) for f in fakes}
-    written = [n.meta.get("example_value") for k in graph.nodes if is_mutating(k) for n in k.all_input_nodes]
-    returned = [n.meta.get("example_value") for n in output_args(graph) if isinstance(n, torch.fx.Node)]
-    seen = [v for v in (*written, *returned) if isinstance(v, torch.Tensor) and all(v is not f for f in fakes)]
-    seen += [v for v in written if isinstance(v, torch.Tensor)]
-    return any(storage_of(v) in given for v in seen)
 
 
 def _is_switch(node: torch.fx.Node, word: str) -> bool:

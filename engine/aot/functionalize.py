@@ -8,7 +8,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import operator
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -22,7 +22,7 @@ from torch._subclasses.functional_tensor import FunctionalTensor, FunctionalTens
 from torch.amp.autocast_mode import _enter_autocast, _exit_autocast
 from torch.fx.experimental.proxy_tensor import make_fx
 
-from engine.aot.analyse import GRAD_MODE, is_drawing, is_reshaped, output_args
+from engine.aot.analyse import GRAD_MODE, is_drawing, is_mutating, is_reshaped, output_args
 from engine.aot.outputs import OutputPlanner
 from engine.aot.unbacked import has_unbacked, take_place
 from engine.aot.views import NotFunctional, overlaps, storage_of, view_in_place, writes_to
@@ -34,6 +34,7 @@ from engine.graph.tokens import hand_tokens, thread_tokens
 from engine.ir.fake import fake_mode
 from engine.ir.frame import GraphInput
 from engine.ir.graph import node_id, origin_of, set_origin
+from engine.ir.in_graph import InGraph
 from engine.ir.plan import InputPlan, Plan, is_same_layout
 from engine.ir.unbacked import is_unbacked
 
@@ -140,6 +141,8 @@ def fake_mode_of(graph: torch.fx.GraphModule, inputs: Sequence[GraphInput]) -> F
 def pristine(i: GraphInput) -> torch.Tensor:
     """The fake value of an input as it comes, whatever the traced code did to its layout."""
     if not is_reshaped(i.fake, i.real):
+        if i.fake.is_inference() and not torch.is_inference_mode_enabled():  # it is only read
+            return torch.empty_strided(i.fake.shape, i.fake.stride(), dtype=i.fake.dtype, device=i.fake.device)
         whole: torch.Tensor = i.fake.detach()
         return whole
     if i.fake._has_symbolic_sizes_strides:
@@ -221,9 +224,12 @@ class Interpreter(torch.fx.Interpreter):
         given = _shapes(self.fetch_args_kwargs_from_env(n)[1].get("out")) if "out" in n.kwargs else None
         if is_drawing(n):
             self._check_order(n)
+        traced = n.meta.get("example_value")
+        given_back = _given_back(n, traced)
+        if given_back is not None:
+            return self.env[given_back]
         with torch.fx.traceback.set_current_meta(n):
             result = super().run_node(n)
-        traced = n.meta.get("example_value")
         # Where a view is resized, only what was traced tells.
         if given is not None and (given != _shapes(result) or given != _shapes(traced)):
             raise NotFunctional(f"{n.name} resizes the tensor that it is to write to")
@@ -252,6 +258,15 @@ class Interpreter(torch.fx.Interpreter):
         ):  # the same memory, apart from autograd's account of it, which is kept in the plan
             return args[0].detach()
         return super().call_function(whole(target, trains=self.differentiates), args, kwargs)
+
+
+def _given_back(n: torch.fx.Node, traced: Any) -> torch.fx.Node | None:
+    """Which operand an operator of torch's gave back without doing anything: its form for symbols may make a copy instead (``dropout``)."""
+    if not isinstance(traced, torch.Tensor) or is_mutating(n) or n.op not in ("call_function", "call_method"):
+        return None
+    if isinstance(n.target, (InGraph, torch._ops.HigherOrderOperator)):
+        return None
+    return next((a for a in n.all_input_nodes if a.meta.get("example_value") is traced), None)
 
 
 def _shapes(value: Any) -> list[torch.Size]:
@@ -302,6 +317,7 @@ class Tracing:
             raise NotFunctional("the graph does not return a tuple")
         for i, w in zip(self._inputs, given, strict=True):
             interpreter.by_fake[id(i.fake)] = w
+        _check_memory(self._graph, interpreter.by_fake)
         outputs = OutputPlanner(
             self._inputs, args, interpreter.by_fake, self._graph.graph, in_grad_mode=self._in_grad_mode
         )
@@ -351,6 +367,32 @@ class Tracing:
         return InputPlan(
             i.name, True, n in self._written, self._written.get(n, -1), writes, counts, layout, n in self.hidden
         )
+
+
+def _check_memory(graph: torch.fx.GraphModule, by_fake: Mapping[int, Any]) -> None:
+    """What is written to is seen by the same values as in eager: torch's forms of operators for symbols may copy what eager views.
+
+    Raises:
+        NotFunctional: a value is another's view on one side only.
+    """
+    seen: dict[int, int] = {}
+    lies_in: dict[int, int] = {}
+    nodes = [(n, n.meta.get("example_value")) for n in graph.graph.nodes]
+    written = {
+        storage_of(v)
+        for n, _ in nodes
+        if is_mutating(n)
+        for a in n.all_input_nodes
+        if isinstance(v := a.meta.get("example_value"), torch.Tensor)
+    }
+    for node, traced in nodes if written else ():
+        value = by_fake.get(id(traced))
+        if not isinstance(traced, torch.Tensor) or not isinstance(value, FunctionalTensor):
+            continue
+        here, there = storage_of(traced), storage_of(value.elem)
+        is_same = seen.setdefault(here, there) == there and lies_in.setdefault(there, here) == here
+        if not is_same and (here in written or lies_in[there] in written):
+            raise NotFunctional(f"{node.name} shares memory that is written to otherwise than in eager")
 
 
 def _tensors(args: Sequence[Any]) -> list[torch.Tensor]:

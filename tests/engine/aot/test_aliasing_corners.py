@@ -268,3 +268,76 @@ def test_a_layout_changed_without_gradients_beside_a_view() -> None:
     plain, ours = result(fn), result(engine.compile(fn, backend="aot_eager"))
     assert torch.equal(plain[0], ours[0])
     assert plain[1:] == ours[1:]
+
+
+def test_what_an_operator_gives_back_is_its_operand_for_symbols_too() -> None:
+    """Dropout that is switched off returns its argument: what is written through one shows in the other."""
+
+    def fn(x: Any) -> Any:
+        same = torch.nn.functional.dropout(x, 0.5, False)
+        same.mul_(2)
+        return x + 1, same
+
+    engine.reset()
+    with engine.record() as session:
+        compiled = engine.compile(fn, backend="aot_eager", dynamic=True)
+        for size in (3, 5):
+            x, y = torch.ones(size), torch.ones(size)
+            (total, same), (expected, _) = compiled(x), fn(y)
+            assert same is x
+            assert (x.tolist(), total.tolist()) == (y.tolist(), expected.tolist())
+    assert [(c.aot.mode, c.aot.note) for c in session.compilations if c.aot is not None] == [("inference", "")]
+
+
+def _inference_tensor() -> Any:
+    with torch.inference_mode():
+        return torch.arange(6.0).view(2, 3)
+
+
+@pytest.mark.parametrize(
+    "fn",
+    [
+        lambda x, y: (x.view(-1), x.t(), x, x.detach(), x[0] + 1),
+        lambda x, y: (y.add_(x), (x @ y.t()).relu(), x.split(1)[1]),
+        lambda x, y: (torch.add(x, 1, out=y), y[1:]),
+    ],
+)
+def test_inference_tensors_are_read_outside_of_their_mode(fn: Callable[..., Any]) -> None:
+    """What is made from them is made as eager makes it, views of them are inference tensors, and the graph is functional."""
+    engine.reset()
+    with engine.record() as session:
+        results = [run(_inference_tensor(), torch.ones(2, 3)) for run in (fn, engine.compile(fn, backend="aot_eager"))]
+    for plain, ours in zip(*results, strict=True):
+        assert plain.is_inference() == ours.is_inference()
+        assert plain.tolist() == ours.tolist()
+    assert [c.aot.note for c in session.compilations if c.aot is not None] == [""]
+
+
+@pytest.mark.parametrize(
+    ("fn", "error"),
+    [
+        (lambda x: (x.mul_(2), x.view(-1), x + 1), ""),
+        (lambda x: (x[0], x.view(-1)), "created in inference mode"),
+        (lambda x: (x.chunk(2)[0], x + 1), "created in inference mode"),
+    ],
+)
+def test_views_made_in_inference_mode(fn: Callable[..., Any], error: str) -> None:
+    """A function that runs in that mode may write to its arguments and return views of them, which may not be written to outside."""
+
+    def result(run: Callable[..., Any]) -> Any:
+        x = torch.ones(2, 3, requires_grad=True) * 1
+        made = run(x)
+        said = ""
+        try:
+            made[0].mul_(2)
+        except RuntimeError as raised:
+            said = str(raised)
+        return x.tolist(), x._version, [(t.tolist(), t.is_inference(), t._is_view()) for t in made], said
+
+    decorated = torch.inference_mode()(fn)
+    engine.reset()
+    with engine.record() as session:
+        plain, ours = result(decorated), result(engine.compile(decorated, backend="aot_eager"))
+    assert plain == ours
+    assert error in ours[-1]
+    assert [c.aot.note for c in session.compilations if c.aot is not None] == [""]
