@@ -8,6 +8,8 @@ from typing import Any
 import torch
 import torch.fx
 
+from engine.aot.analyse import is_mutating
+from engine.aot.views import storage_of
 from engine.ir.frame import GraphInput
 from engine.ir.in_graph import InGraph
 
@@ -17,7 +19,8 @@ Run = Callable[..., Any]
 def without_inference_mode(graph: torch.fx.GraphModule, inputs: Sequence[GraphInput]) -> torch.fx.GraphModule | None:
     """The graph without the switches of inference mode that enclose all of it; None where they do not.
 
-    None too where an input is an inference tensor: those keep no account of views and writes.
+    None too where what is written or seen of inputs is not known: in that mode some operators over fakes keep no account of it, as they do
+    over real tensors.
     """
     calls = [n for n in graph.graph.nodes if n.op not in ("placeholder", "output")]
     if len(calls) < 3 or not _is_switch(calls[0], "enter") or not _is_switch(calls[-1], "leave"):
@@ -26,7 +29,7 @@ def without_inference_mode(graph: torch.fx.GraphModule, inputs: Sequence[GraphIn
         return None
     if any(_is_switch(n, "enter") or _is_switch(n, "leave") for n in calls[1:-1]):
         return None
-    if any(isinstance(i.fake, torch.Tensor) and i.fake.is_inference() for i in inputs):
+    if not _is_accounted_for(graph.graph, inputs):
         return None
     copied = torch.fx.Graph()
     known: dict[torch.fx.Node, torch.fx.Node] = {}
@@ -34,6 +37,27 @@ def without_inference_mode(graph: torch.fx.GraphModule, inputs: Sequence[GraphIn
         if node is not calls[0] and node is not calls[-1]:
             known[node] = copied.node_copy(node, known.__getitem__)
     return torch.fx.GraphModule(graph, copied)
+
+
+def _is_accounted_for(graph: torch.fx.Graph, inputs: Sequence[GraphInput]) -> bool:
+    """Whether all that lies in the memory of inputs is known to be a view of it, and each write to it was counted."""
+    fakes = [i.fake for i in inputs if isinstance(i.fake, torch.Tensor)]
+    if any(f.is_inference() for f in fakes):
+        return False
+    given = {storage_of(f) for f in fakes}
+    values = [v for n in graph.nodes if isinstance(v := n.meta.get("example_value"), torch.Tensor)]
+    seen = [v for v in values if storage_of(v) in given and all(v is not f for f in fakes)]
+    if not all(v._is_view() for v in seen):
+        return False
+    written = [{storage_of(v) for v in _operands(n)} & given for n in graph.nodes if is_mutating(n)]
+    writes = {i: sum(storage_of(i.fake) in w for w in written) for i in inputs if isinstance(i.fake, torch.Tensor)}
+    return all(i.fake._version - i.version == count for i, count in writes.items())
+
+
+def _operands(node: torch.fx.Node) -> list[torch.Tensor]:
+    found = [node.kwargs.get("out") or node.args[0]] if node.args else []
+    values = [a.meta.get("example_value") for a in found if isinstance(a, torch.fx.Node)]
+    return [v for v in values if isinstance(v, torch.Tensor)]
 
 
 def _is_switch(node: torch.fx.Node, word: str) -> bool:

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from typing import Any, get_args
+
 import pytest
 
-from tests.engine.aot.alias_cases import generate
+from tests.engine.aot.alias_cases import Case, Kind, generate
 from tests.engine.aot.alias_compare import check
 
 BLOCK = 50
+SOME = 25
 IN_DEFAULT_RING = 300
 ALL = 5000
 FOUND_FAR_OUT = (
@@ -26,8 +30,18 @@ FOUND_FAR_OUT = (
     205395,
     205707,
     210120,
+    206047,
+    220712,
+    220902,
 )
 """Cases beyond ``ALL`` that differed once."""
+
+
+def _hold(cases: Iterable[Case], backend: str, *, dynamic: bool | None = None) -> None:
+    found = {case: check(case, backend, dynamic=dynamic) for case in cases}
+    wrong = {case: lines for case, lines in found.items() if lines}
+    told = [f"{case.text}\n" + "\n".join(lines[:6]) for case, lines in list(wrong.items())[:5]]
+    assert not wrong, f"{len(wrong)} of {len(found)} cases differ: {[c.seed for c in wrong]}\n" + "\n\n".join(told)
 
 
 @pytest.mark.parametrize("backend", ["aot_eager", "triton"])
@@ -40,11 +54,25 @@ FOUND_FAR_OUT = (
 )
 def test_compiled_is_plain(first: int, backend: str) -> None:
     """Outputs, gradients, mutations, views, version counters, layouts and exceptions of a block of cases are eager's."""
-    # The two backends see different halves of the default ring, and each all of the cases.
-    found = {seed: check(generate(seed), backend) for seed in range(first, first + BLOCK)}
-    wrong = {seed: lines for seed, lines in found.items() if lines}
-    told = [f"{generate(seed).text}\n" + "\n".join(lines[:6]) for seed, lines in list(wrong.items())[:5]]
-    assert not wrong, f"{len(wrong)} of {BLOCK} cases differ: {list(wrong)}\n" + "\n\n".join(told)
+    _hold(map(generate, range(first, first + BLOCK)), backend)
+
+
+def _blocks(count: int, step: int) -> list[Any]:
+    """The first one in the default ring."""
+    return [pytest.param(n, marks=[pytest.mark.slow] if n else [], id=f"{n}") for n in range(0, count, step)]
+
+
+@pytest.mark.parametrize("first", _blocks(1500, BLOCK))
+def test_tensor_subclasses(first: int) -> None:
+    """The same where arguments are tensor subclasses around two tensors, in training and without: what is inside of them is looked at, too."""
+    _hold((generate(n, "wrapped") for n in range(first, first + BLOCK)), "aot_eager")
+
+
+@pytest.mark.parametrize("dynamic", [None, True])
+@pytest.mark.parametrize("first", _blocks(750, SOME))
+def test_sizes_that_vary(first: int, dynamic: bool | None) -> None:
+    """The same over three sizes of each argument, which are symbols from the second or from the first call on."""
+    _hold((generate(n, "sizes") for n in range(first, first + SOME)), "aot_eager", dynamic=dynamic)
 
 
 @pytest.mark.parametrize("seed", FOUND_FAR_OUT)
@@ -72,6 +100,7 @@ def test_cases_cover_what_they_claim() -> None:
 
 
 def test_a_case_is_always_the_same() -> None:
-    """A seed names one program."""
-    assert generate(7) == generate(7)
-    assert generate(7) != generate(8)
+    """A seed and a kind name one program."""
+    for kind in get_args(Kind):
+        assert generate(7, kind) == generate(7, kind)
+        assert generate(7, kind) != generate(8, kind)
