@@ -198,6 +198,7 @@ def emit(
     for fake, version in listed:
         if fake._version == version:
             torch.autograd.graph.increment_version(fake)
+    _note_uncounted(op, target, fakes, keyword_fakes, result, before)
     changed = before is None or result is None or before != _versions((fakes, keyword_fakes))
     for value in (*args, *(kwargs or {}).values()):
         # In-place operators return one of their arguments: the same Python object, so the same value.
@@ -250,6 +251,24 @@ def _note_writes(target: Any, fakes: list[Any], keyword_fakes: dict[str, Any]) -
         written = argument.alias_info is not None and argument.alias_info.is_write
         if written and isinstance(given, torch.Tensor) and not given.is_inference():
             torch.autograd.graph.increment_version(given)
+
+
+def _note_uncounted(
+    op: str,
+    target: Any,
+    fakes: list[Any],
+    keyword_fakes: dict[str, Any],
+    result: Any,
+    before: list[tuple[int, bool]] | None,
+) -> None:
+    """In inference mode fakes do not count what operators that are made of others (``absolute_``) write; real tensors do."""
+    if not torch.is_inference_mode_enabled() or not isinstance(result, torch.Tensor) or result.is_inference():
+        return
+    name = str(target) if op == "call_method" else getattr(target, "__name__", "")
+    in_place = name.endswith("_") and not name.endswith("__") and name != "requires_grad_" and bool(fakes)
+    written = keyword_fakes.get("out", fakes[0] if in_place else None)
+    if isinstance(written, torch.Tensor) and written is result and before == _versions((fakes, keyword_fakes)):
+        torch.autograd.graph.increment_version(written)
 
 
 def _versions(values: Any) -> list[tuple[int, bool]] | None:

@@ -341,3 +341,26 @@ def test_views_made_in_inference_mode(fn: Callable[..., Any], error: str) -> Non
     assert plain == ours
     assert error in ours[-1]
     assert [c.aot.note for c in session.compilations if c.aot is not None] == [""]
+
+
+@pytest.mark.parametrize(
+    "fn",
+    [
+        lambda x: (x.absolute_(), x[0]),
+        lambda x: (x.swapaxes_(0, 1),),
+        lambda x: (torch.absolute(x, out=x), x.mT),
+        lambda x: (x.flatten(), x.multiply_(2)),
+    ],
+)
+@pytest.mark.parametrize("backend", ["eager", "aot_eager"])
+def test_operators_made_of_others_write_in_inference_mode(fn: Callable[..., Any], backend: str) -> None:
+    """Though fakes keep no account of what they write, or view, there."""
+
+    def result(run: Callable[..., Any]) -> Any:
+        x = -torch.arange(6.0).view(2, 3)
+        made = run(x)
+        return [(t.tolist(), t.stride(), t._version, t._base is x) for t in (x, *made)]
+
+    engine.reset()
+    decorated = torch.inference_mode()(fn)
+    assert result(engine.compile(decorated, backend=backend)) == result(decorated)
