@@ -36,6 +36,7 @@ from engine.ir.context import current_session
 from engine.ir.exact import described
 from engine.ir.files import is_library_file, source_file
 from engine.ir.frame import CALLEE, CompiledFrame, FrameRequest, GraphInput, GraphSlot, ResumeSlot, Slot, TracedFrame
+from engine.ir.global_state import without_modes
 from engine.ir.graph import origin_of
 from engine.ir.guard import Guard
 from engine.ir.kernel import Program
@@ -247,7 +248,8 @@ class Pipeline:
         assert traced.code is not None
         objects: dict[Slot, Any] = {CALLEE: self.callee, **traced.constants}
         if traced.graph is not None:
-            objects[traced.graph.slot] = self._graph(traced.graph, work)
+            with without_modes():
+                objects[traced.graph.slot] = self._graph(traced.graph, work)
         for resume in traced.resumes:
             objects[resume.slot] = self._resume(resume, request)
         return fill_slots(traced.code, objects)

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import sys
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -36,9 +37,36 @@ def _autocast() -> tuple[Any, ...]:
 
 
 def _torch_function_modes() -> tuple[Any, ...]:
-    """The stack of torch-function modes, outermost first."""
+    """The stack of torch-function modes, outermost first: of those that the tracer looks into, the classes."""
+    modes = function_modes()
+    return tuple(map(type, modes)) if are_looked_into(modes) else modes
+
+
+def function_modes() -> tuple[Any, ...]:
+    """The torch-function modes in force, outermost first."""
     count = _C._len_torch_function_stack()
     return tuple(_C._get_function_stack_at(i) for i in range(count)) if count else ()
+
+
+def are_looked_into(modes: tuple[Any, ...]) -> bool:
+    """Whether the tracer does what these modes do, so that the graph runs without them. A default device is left in force."""
+    return bool(modes) and not any(isinstance(m, torch.utils._device.DeviceContext) for m in modes)
+
+
+@contextlib.contextmanager
+def without_modes() -> Iterator[None]:
+    """Take the torch-function modes that the tracer looks into out of force, as long as the block runs."""
+    modes = function_modes()
+    if not are_looked_into(modes):
+        yield
+        return
+    for _ in modes:
+        _C._pop_torch_function_stack()
+    try:
+        yield
+    finally:
+        for mode in modes:
+            _C._push_on_torch_function_stack(mode)
 
 
 def _dispatch_modes() -> tuple[Any, ...]:

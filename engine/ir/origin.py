@@ -164,6 +164,23 @@ class Global(Origin):
 
 
 @dataclass(frozen=True)
+class FunctionMode(Origin):
+    """A torch-function mode that is in force where the frame is entered; the outermost is number 0."""
+
+    index: int
+
+    @property
+    def expr(self) -> str:
+        return f"torch_function_mode[{self.index}]"
+
+    def code(self, base: str, const: ConstName) -> str:
+        return f"{const(torch._C._get_function_stack_at, 'mode_at')}({self.index})"
+
+    def read(self, base: Scope) -> Any:
+        return torch._C._get_function_stack_at(self.index)
+
+
+@dataclass(frozen=True)
 class Fixed(Origin):
     """An object that the compiled code itself keeps alive (a function reached through a guarded one). Compared by identity."""
 

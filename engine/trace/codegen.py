@@ -29,6 +29,7 @@ from engine.ir.origin import (
     Drawn,
     EntryAt,
     Fixed,
+    FunctionMode,
     Global,
     Item,
     IteratorState,
@@ -46,7 +47,7 @@ from engine.ir.origin import (
 )
 from engine.trace.side_effects import changed_inputs
 from engine.trace.signals import Unsupported
-from engine.trace.support import call_leaving, call_restoring, check_truth, restoring, rewinding
+from engine.trace.support import call_leaving, call_restoring, call_without_modes, check_truth, restoring, rewinding
 from engine.trace.values.base import Const, Lazy, Value
 from engine.trace.values.constants import DATES
 from engine.trace.values.functions import CellValue
@@ -343,6 +344,8 @@ class Codegen:
             around = [self.embed(call_leaving), outside]
         else:
             around = [self.embed(call_restoring)] if _switches_state(graph.graph) else []
+        if self.tx.modes_outside:
+            around = [self.embed(call_without_modes), *around]
 
         def call(load_inputs: Callable[[], None]) -> None:
             first, *rest = *around, graph.slot
@@ -498,6 +501,10 @@ class Codegen:
                     head.load(variable)
             case Closure(variable):
                 head.emit("LOAD_DEREF", FreeVar(variable))
+            case FunctionMode(index):
+                head.callable_const(torch._C._get_function_stack_at)
+                head.const(index)
+                head.call(1)
             case Global(namespace, variable):
                 if namespace.values is self.tx.request.function.__globals__:
                     head.load_global(variable)

@@ -26,8 +26,9 @@ from engine.bytecode.spans import instructions, span_of
 from engine.ir.context import current_session
 from engine.ir.files import innermost_of_user
 from engine.ir.frame import FrameRequest, TracedFrame
+from engine.ir.global_state import are_looked_into, function_modes, without_modes
 from engine.ir.guard import Guard
-from engine.ir.origin import Closure, Fixed, Local, Namespace
+from engine.ir.origin import Closure, Fixed, FunctionMode, Local, Namespace
 from engine.ir.state_guard import GlobalState
 from engine.options import Options, config
 from engine.records.bytecode import Span
@@ -49,7 +50,8 @@ from engine.trace.side_effects import (
 from engine.trace.signals import Finished, Restart, Skip, TraceSignal, Unsupported, UserException
 from engine.trace.state import Frame, Tracer
 from engine.trace.steps import StepLog
-from engine.trace.values.base import Value
+from engine.trace.support import switch_modes
+from engine.trace.values.base import Value, force
 from engine.trace.values.classes import WRITTEN
 from engine.trace.values.contexts import leave_in_graph
 from engine.trace.values.functions import CellValue
@@ -112,7 +114,7 @@ def trace_frame(request: FrameRequest, options: Options, *, steps: bool = False)
     while restarts < _MAX_RESTARTS:
         attempt = _Attempt(request, options, restart, steps, tuple(given_up))
         try:
-            with _environment(attempt.tx):
+            with without_modes(), _environment(attempt.tx):
                 return _told(attempt, given_up)
         except Finished as finished:
             return finished.traced
@@ -198,6 +200,8 @@ class _Attempt:
         self.options = options
         self.restart = restart
         self.tx = Tracer(request, options)
+        modes = function_modes()
+        self.modes = modes if are_looked_into(modes) else ()
         self.tx.is_compiling = restart is None or not restart.as_eager
         self.log = StepLog(self.tx) if steps else None
         self.executed = 0
@@ -212,6 +216,7 @@ class _Attempt:
         frame = self._root_frame()
         self.tx.frames.append(frame)
         self._check_global_state()
+        self._enter_modes()
         broken = broken_first(frame.code, frame.decoded)
         while True:
             stack = list(frame.stack)
@@ -276,6 +281,13 @@ class _Attempt:
                 guard_state(self.tx, state, self.tx.entry_state[state])
                 raise Skip("global-state", f"the {state.replace('_', ' ')} of torch is active")
 
+    def _enter_modes(self) -> None:
+        """Torch-function modes in force are asked while tracing, as those that the traced code enters."""
+        self.tx.modes_outside = [
+            force(self.tx, self.tx.wrap(mode, FunctionMode(n))) for n, mode in enumerate(self.modes)
+        ]
+        self.tx.function_modes = list(self.tx.modes_outside)
+
     def _unwind(self, frame: Frame) -> None:
         del self.tx.frames[1:]
         assert self.tx.frames == [frame]
@@ -324,7 +336,12 @@ class _Attempt:
         self._check_sharing()
         try:
             cg.prepare(
-                [value, *pending_values(self.tx), *(c for c in frame.cells.values() if isinstance(c, CellValue))]
+                [
+                    value,
+                    *self.tx.function_modes,
+                    *pending_values(self.tx),
+                    *(c for c in frame.cells.values() if isinstance(c, CellValue)),
+                ]
             )
             _enter_after_graph(self.tx, cg)
             cg.load(value)
@@ -345,8 +362,8 @@ class _Attempt:
                 cg.fill_root_cell(name, cell)
 
     def _check_sharing(self) -> None:
-        if self.tx.function_modes or self.tx.protocol_off:
-            raise Skip("side-effect", "a torch-function mode is in force where the graph ends")
+        if self.tx.protocol_off:
+            raise Skip("side-effect", "__torch_function__ is switched off where the graph ends")
         if self.tx.checks and changes_inputs(self.tx):
             executed = self.tx.checks[0][2]
             raise Restart(
@@ -388,7 +405,7 @@ class _Attempt:
         try:
             self._check_sharing()
             resumption = NestedResumption(tx, cg, tx.frames)
-            cg.prepare([*resumption.values(), *pending_values(tx)])
+            cg.prepare([*resumption.values(), *tx.function_modes, *pending_values(tx)])
             _enter_after_graph(tx, cg)
 
             def emit_effects() -> None:
@@ -423,7 +440,7 @@ class _Attempt:
         resumption = Resumption(self.tx, cg, frame, op, stack)
         told: list[str] = []
         try:
-            cg.prepare([*resumption.values(), *pending_values(self.tx)])
+            cg.prepare([*resumption.values(), *self.tx.function_modes, *pending_values(self.tx)])
             _enter_after_graph(self.tx, cg)
 
             def emit_effects() -> None:
@@ -508,6 +525,13 @@ class _Attempt:
 def _enter_after_graph(tx: Tracer, cg: Codegen) -> None:
     """Contexts that outlive the graph are entered in Python, outermost first."""
     leave_in_graph(tx)
+    kept = sum(a is b for a, b in zip(tx.modes_outside, tx.function_modes, strict=False))
+    if (left := len(tx.modes_outside) - kept) or tx.function_modes[kept:]:
+        cg.helper(switch_modes, 0)
+        cg.const(left)
+        cg.load_all(tx.function_modes[kept:])
+        cg.out.call(1 + len(tx.function_modes[kept:]))
+        cg.out.emit("POP_TOP")
     for context, _ in tx.entered:
         cg.load(context)
         cg.out.emit("POP_TOP")

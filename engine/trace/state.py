@@ -245,6 +245,10 @@ class Tracer:
         self.tensors_seen = False
         self.function_modes: list[Value] = []
         """Torch-function modes that the traced code has entered, innermost last."""
+        self.modes_outside: list[Value] = []
+        """Those that are in force where the frame is entered."""
+        self.all_off = 0
+        """How often modes are, too."""
         self.protocol_off = 0
         """How often ``__torch_function__`` of subclasses is switched off."""
         self.indexes_by_tensor = False

@@ -18,6 +18,8 @@ from typing import Any
 
 import torch
 
+from engine.ir.global_state import without_modes
+
 _HEAP = 1 << 9
 """The flag of classes made by Python code."""
 
@@ -39,6 +41,20 @@ def finish(result: Any) -> Any:
         result = None
         result = function(*arguments)
     return result
+
+
+def call_without_modes(run: Callable[..., Any], *inputs: Any) -> Any:
+    """Call a graph in which torch-function modes have done their part already."""
+    with without_modes():
+        return run(*inputs)
+
+
+def switch_modes(left: int, *entered: Any) -> None:
+    """Take so many torch-function modes out of force, the innermost first, and put others in force."""
+    for _ in range(left):
+        torch._C._pop_torch_function_stack()
+    for mode in entered:
+        torch._C._push_on_torch_function_stack(mode)
 
 
 def call_restoring(graph: Callable[..., Any], *inputs: Any) -> Any:

@@ -250,3 +250,47 @@ def jagged(values, offsets):
     """A nested tensor over values and offsets."""
     x = torch.nested.nested_tensor_from_jagged(values, offsets)
     return (x.sin() * 2).values() + x.values(), x.size(0), x.dim()
+
+
+class Notes(TorchFunctionMode):
+    """Notes what it is asked, and adds where it should multiply."""
+
+    def __init__(self):
+        super().__init__()
+        self.asked = []
+
+    def __torch_function__(self, func, types, args=(), kwargs=None):
+        self.asked.append(func.__name__)
+        if func is torch.mul:
+            return torch.add(*args, **(kwargs or {}))
+        return func(*args, **(kwargs or {}))
+
+
+@program(lambda: (torch.ones(2),))
+def mode_asked_of_all(x):
+    """A mode is asked of attributes, methods and factories, too."""
+    with Notes() as notes:
+        y = torch.mul(x, 3) + torch.ones(2).size(0)
+        n = y.shape[0]
+    return y, n, notes.asked
+
+
+@program(lambda: (torch.ones(2),), breaks=1)
+def mode_over_a_break(x):
+    """A graph ends while a mode is in force."""
+    with Notes() as notes:
+        y = torch.mul(x, 3)
+        print("in between")
+        y = torch.mul(y, 4)
+    return torch.mul(y, 5), notes.asked
+
+
+@program(lambda: (torch.ones(2),))
+def all_protocols_off(x):
+    """Neither modes nor subclasses are asked."""
+    with Shift():
+        with torch._C.DisableTorchFunction():
+            off = torch._C._is_torch_function_all_disabled()
+            y = torch.sin(x)
+        z = torch.sin(x)
+    return off, torch._C._is_torch_function_all_disabled(), y, z

@@ -711,6 +711,9 @@ class BuiltinValue(Value):
         method = unbound_method(tx, self.held, args, kwargs)
         if method is not None:
             return method
+        getter = getattr(self.held, "__self__", None)
+        if isinstance(getter, types.GetSetDescriptorType) and self.held.__name__ == "__get__" and args:
+            return force(tx, args[0]).get_attr(tx, getter.__name__)
         raise Unsupported("unknown-call", f"{self.describe()} is called")
 
     def reconstruct(self, cg: Codegen) -> None:

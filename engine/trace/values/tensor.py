@@ -6,6 +6,7 @@ import builtins
 import operator
 from collections.abc import Callable
 from dataclasses import dataclass
+from types import GetSetDescriptorType, MethodDescriptorType
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -127,6 +128,16 @@ class TensorValue(Value):
             return None
         return bind_attribute(tx, cls, entry[0], name, entry[1], self)
 
+    def _asked(self, tx: Tracer, op: str, name: str, args: list[Value], kwargs: dict[str, Value]) -> Value | None:
+        """What the torch-function modes in force make of an attribute or a method; None where none is asked."""
+        kind = type(getattr(torch._C.TensorBase, name, None) if op == "get_attr" else getattr(torch.Tensor, name, None))
+        wanted = GetSetDescriptorType if op == "get_attr" else MethodDescriptorType
+        if kind is not wanted or name in ("__class__", "__dict__"):
+            return None
+        from engine.trace.values.tensor_subclasses import dispatched
+
+        return dispatched(tx, op, name, args, kwargs)
+
     def _operations(self) -> builtins.type:
         """The class whose methods are operations."""
         return NestedTensor if _is_jagged(self.fake) else torch.Tensor
@@ -213,6 +224,10 @@ class TensorValue(Value):
             emit(tx, "call_function", operator.setitem, [found, Const(Ellipsis), value])
 
     def get_attr(self, tx: Tracer, name: str) -> Value:
+        if tx.function_modes and name not in self.written:
+            asked = self._asked(tx, "get_attr", name, [self], {})
+            if asked is not None:
+                return asked
         if name == "shape":
             return self.shape(tx)
         if name in self.written:
@@ -279,6 +294,10 @@ class TensorValue(Value):
     def call_method(self, tx: Tracer, name: str, args: list[Value], kwargs: dict[str, Value]) -> Value:
         if name in self.written or (self.held is not None and name in getattr(self.held, "__dict__", {})):
             return super().call_method(tx, name, args, kwargs)
+        if tx.function_modes:
+            asked = self._asked(tx, "call_method", name, [self, *args], kwargs)
+            if asked is not None:
+                return asked
         ruled = self._ruled(name)
         if ruled is not None and ruled.is_method:
             return ruled.run(tx, self, args, kwargs)

@@ -164,6 +164,13 @@ class _Recorder(torch.Tensor):
         raise _NotedError(func, args, kwargs or {})
 
 
+class _RecorderMode(torch.overrides.TorchFunctionMode):
+    """Notes how an operation reaches the modes in force, also one that is given no tensor."""
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        raise _NotedError(func, args, kwargs or {})
+
+
 def has_protocol(value: Value) -> bool:
     """Whether operations on a value ask its class."""
     if isinstance(value, SubclassValue):
@@ -263,12 +270,13 @@ def _note(
     given = [stand_in(a) for a in args]
     words = {k: stand_in(v) for k, v in kwargs.items()}
     try:
-        if op == "get_attr":
-            getattr(given[0], target)
-        elif op == "call_method":
-            getattr(given[0], target)(*given[1:], **words)
-        else:
-            target(*given, **words)
+        with _RecorderMode() if tx.function_modes else contextlib.nullcontext():
+            if op == "get_attr":
+                getattr(given[0], target)
+            elif op == "call_method":
+                getattr(given[0], target)(*given[1:], **words)
+            else:
+                target(*given, **words)
     except _NotedError as noted:
         noted.__traceback__ = None
         noted.kept = kept  # type: ignore[attr-defined]
@@ -494,6 +502,49 @@ class ProtocolOff(Value):
         tx.changes += 1
         tx.protocol_off += 1 if name == "__enter__" else -1
         return NONE
+
+
+class AllOff(ProtocolOff):
+    """``torch._C.DisableTorchFunction()``: modes are not asked either."""
+
+    def __init__(self) -> None:
+        self._modes: list[list[Value]] = []
+
+    def type(self) -> type:
+        return torch._C.DisableTorchFunction  # type: ignore[no-any-return]
+
+    def call_method(self, tx: Tracer, name: str, args: Args, kwargs: Words) -> Value:
+        if name == "__enter__":
+            self._modes.append(tx.function_modes)
+            tx.function_modes = []
+            tx.all_off += 1
+        elif name == "__exit__":
+            tx.function_modes = self._modes.pop()
+            tx.all_off -= 1
+        return super().call_method(tx, name, args, kwargs)
+
+
+@special(torch._C.DisableTorchFunction)
+def _all_off(tx: Tracer, args: Args, kwargs: Words) -> Value:
+    return AllOff()
+
+
+@special(torch._C._is_torch_function_all_disabled)
+def _is_all_off(tx: Tracer, args: Args, kwargs: Words) -> Value:
+    if not tx.entry_state["torch_function_enabled"]:
+        raise Unsupported(
+            "unknown-call", "torch._C._is_torch_function_all_disabled is called where torch function is off"
+        )
+    guard_state(tx, "torch_function_enabled", True)
+    return Const(tx.all_off > 0)
+
+
+@special(torch._C._get_function_stack_at)
+def _mode_at(tx: Tracer, args: Args, kwargs: Words) -> Value:
+    index = force(tx, args[0]).python(tx)
+    if len(tx.modes_outside) != len(tx.entry_state["torch_function_modes"]) or not 0 <= index < len(tx.function_modes):
+        raise Unsupported("unknown-call", "torch._C._get_function_stack_at is called")
+    return tx.function_modes[index]
 
 
 @special(torch._C._is_torch_function_enabled)
