@@ -126,6 +126,15 @@ def grad_context(cls: Any, mode: bool, before: bool | None) -> Any:
     return made
 
 
+def leave_autocast(device: str, enabled: bool, dtype: torch.dtype, is_cached: bool) -> None:
+    """Leave an autocast context that found these settings."""
+    if torch.autocast_decrement_nesting() == 0:
+        torch.clear_autocast_cache()
+    torch.set_autocast_enabled(device, enabled)
+    torch.set_autocast_dtype(device, dtype)
+    torch.set_autocast_cache_enabled(is_cached)
+
+
 def context(make: Callable[..., Any], entered: bool, names: tuple[str, ...], *values: Any) -> Any:
     """A context manager, entered if so wished."""
     made = make(**dict(zip(names, values, strict=True)))

@@ -120,3 +120,12 @@ def is_traced():
 def seen_by_plain_code(x):
     """Code that is left to Python learns of no compiler."""
     raise ValueError("compiled" if is_traced() else "plain")
+
+
+@program(lambda: (torch.ones(2), torch.arange(3.0)))
+def memory_set(x, y):
+    """A tensor becomes a view of another one's memory, of another size."""
+    z = x.clone()
+    z.set_(y)
+    z.add_(1)
+    return z, y * 2, z.shape[0]

@@ -1,5 +1,7 @@
 """torch's own state: random numbers, default dtype and device, autocast, inference mode, gradients switched, profiling."""
 
+import contextlib
+
 import torch
 
 from tests.programs import program
@@ -277,3 +279,25 @@ def kernel_library_switched(x, w):
         print("inside", torch.backends.cudnn.deterministic)
         z = y.relu() * 2
     return z, torch.nn.functional.conv1d(z, torch.ones(1, 3, 2)), torch.backends.cudnn.deterministic
+
+
+@program(lambda: (torch.randn(3, 3), torch.randn(3, 3)), breaks=1)
+def autocast_left_after_a_break(x, y):
+    """Autocast that was entered before a graph break ends in the graph after it."""
+    with torch.autocast("cpu", torch.bfloat16):
+        a = x @ y
+        print("in between")
+        b = a @ y
+    return a, b, x @ y, torch.is_autocast_enabled("cpu")
+
+
+@program(lambda: (torch.randn(3, 3, requires_grad=True),))
+def contexts_reached_otherwise(x):
+    """Contexts on a stack of contexts, of one kind of device, and one that forbids hooks on what autograd saves."""
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(torch.no_grad())
+        y = x.sin()
+        stack.enter_context(torch.autocast("cpu", torch.bfloat16))
+        z = x @ x
+    with torch.autograd.graph.disable_saved_tensors_hooks("not here"):
+        return y, z, x * x, torch.is_grad_enabled()

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import functools
 from typing import TYPE_CHECKING, Any
 
 import torch
 
+from engine.ir.in_graph import InGraph
 from engine.ir.origin import STACK, Attr, Local, Origin
 from engine.ir.value_guard import Equals
 from engine.trace.signals import Unsupported
-from engine.trace.support import context, grad_context
+from engine.trace.support import context, grad_context, leave_autocast
 from engine.trace.values.base import NONE, Const, Value, force
 from engine.trace.values.functions import MethodOf, special
 from engine.trace.values.torch_functions import guard_state
@@ -267,6 +269,21 @@ def _autocast(tx: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
     return AutocastContext(words)
 
 
+def _of_device(make: Any, device: str) -> None:
+    """The older spelling of autocast for one kind of device, which takes the data type first or the switch."""
+
+    @special(make)
+    def rule(tx: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
+        words = dict(zip(("enabled", "dtype", "cache_enabled"), tx.constants(args), strict=False))
+        words.update(zip(kwargs, tx.constants(kwargs.values()), strict=True))
+        default = torch.bfloat16 if device == "cpu" else torch.float16
+        return AutocastContext({"device_type": device, "dtype": default, **words})
+
+
+for _device in ("cpu", "cuda"):
+    _of_device(getattr(getattr(torch, _device).amp, "autocast"), _device)  # noqa: B009
+
+
 @wraps(torch.autocast)
 def _autocast_context(tx: Tracer, real: Any, origin: Origin) -> Value:
     """An instance made outside: a decorator's, or one kept for reuse."""
@@ -277,5 +294,49 @@ def _autocast_context(tx: Tracer, real: Any, origin: Origin) -> Value:
         words[name] = getattr(real, field)
         tx.guard(Equals(Attr(origin, field), words[name], cause=tx.cause("autocast is switched to it")))
     if hasattr(real, "prev"):
-        raise Unsupported("unsupported-operation", "an autocast context that was entered outside")
+        return _EnteredAutocast(tx, real, origin, words)
     return AutocastContext(words)
+
+
+class _EnteredAutocast(AutocastContext):
+    """One that was entered before a graph break: leaving it is a node that sets what was before."""
+
+    def __init__(self, tx: Tracer, real: Any, origin: Origin, arguments: dict[str, Any]) -> None:
+        super().__init__(arguments)
+        self.origin = origin
+        self.before = (real.device, real.prev, real.prev_fastdtype, real.prev_cache_enabled)
+        for name, value in zip(("prev", "prev_fastdtype", "prev_cache_enabled"), self.before[1:], strict=True):
+            tx.guard(Equals(Attr(origin, name), value, cause=tx.cause("leaving the context sets autocast to it")))
+
+    def call_method(self, tx: Tracer, name: str, args: list[Value], kwargs: dict[str, Value]) -> Value:
+        if name != "__exit__":
+            raise Unsupported("unsupported-operation", "an autocast context that was entered outside")
+        tx.changes += 1
+        target = InGraph("leave_autocast", functools.partial(leave_autocast, *self.before), changes_state=True)
+        node = tx.graph.add("call_function", target, (), {}, tx.node_origin())
+        node.meta["example_value"] = None
+        leave_autocast(*self.before)
+        tx.undo_at_end.append(_NestedAgain())
+        return NONE
+
+
+class _NestedAgain:
+    """Puts the count of autocasts entered back, when tracing ends."""
+
+    def __exit__(self, *_: object) -> None:
+        torch.autocast_increment_nesting()
+
+
+def _through_class(name: str, *classes: Any) -> None:
+    """``no_grad.__enter__(context)``: a method reached through its class, as a stack of contexts does, or kept bound over a break."""
+
+    @special(*(getattr(cls, name) for cls in classes))
+    def rule(tx: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
+        of = force(tx, args[0])
+        if not isinstance(of, (GradContext, SetGrad, AutocastContext)):
+            raise of.refuse(f"{name} of a context")
+        return of.call_method(tx, name, args[1:], kwargs)
+
+
+for _name in ("__enter__", "__exit__"):
+    _through_class(_name, torch.no_grad, torch.enable_grad, torch.set_grad_enabled, torch.autocast)

@@ -192,6 +192,12 @@ def as_it_is(tx: Tracer, hook: Value, when: str) -> Any:
     raise Unsupported("unknown-call", f"{of.describe()} is given to autograd, to be called {when}")
 
 
+@special(torch.autograd.graph.disable_saved_tensors_hooks)
+def _no_saved_tensors_hooks(tx: Tracer, args: Args, kwargs: Words) -> Value:
+    message = tx.constants([args[0] if args else kwargs["error_message"]])[0]
+    return SavingContext(torch.autograd.graph.disable_saved_tensors_hooks, {"error_message": message})
+
+
 _switch(torch.nn.attention.sdpa_kernel, "backends", "set_priority")
 for _flags in (torch.backends.cudnn.flags, torch.backends.mkldnn.flags):
     _switch(_flags, *inspect.signature(_flags).parameters)

@@ -96,3 +96,38 @@ def set_data(tx: Tracer, tensor: TensorValue, value: Value) -> None:
         mine.data = new
     if tensor.origin is not None:
         tx.gives_data = True
+
+
+def _set_memory(tensor: torch.Tensor, other: torch.Tensor) -> None:
+    tensor.set_(other)
+
+
+_SET_MEMORY = InGraph("set_memory", _set_memory, changes_state=True)
+
+
+def set_memory(tx: Tracer, tensor: TensorValue, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    """``tensor.set_(other)``: a tensor that the traced code made becomes another view of the other's memory.
+
+    Raises:
+        Unsupported: autograd is concerned, or the tensor comes from outside.
+    """
+    other = force(tx, args[0]) if len(args) == 1 and not kwargs else None
+    if (
+        not isinstance(other, TensorValue)
+        or tensor.origin is not None
+        or isinstance(tx.graph, NestedBuilder)
+        or any(v.type() is not torch.Tensor or v.fake.requires_grad or v.fake.is_inference() for v in (tensor, other))
+        or tensor.fake.dtype != other.fake.dtype
+        or tensor.fake._is_view()
+    ):
+        raise Unsupported("unknown-call", "Tensor.set_ is called")
+    node = tx.graph.add("call_function", _SET_MEMORY, (tensor.node(tx), other.node(tx)), {}, tx.node_origin())
+    node.meta["example_value"] = None
+    tx.note_handlers()
+    tx.changes += 1
+    with tx.fake_mode, torch.no_grad():
+        tensor.fake.set_(other.fake)  # type: ignore[call-overload]
+    tensor.sizes.clear()
+    if other.origin is not None:
+        tx.gives_data = True
+    return tensor

@@ -304,6 +304,8 @@ class TensorValue(Value):
         own = self._own(tx, name)
         if own is not None:
             return force(tx, own).call(tx, args, kwargs)
+        if "from" in kwargs and not args:  # fx writes calls as Python, where it is no name
+            args, kwargs = [kwargs["from"]], {k: v for k, v in kwargs.items() if k != "from"}
         if name == "requires_grad_" and self._has_requires_grad(tx, args, kwargs):
             return self
         if name == "numpy" and not args and not kwargs:
@@ -322,6 +324,10 @@ class TensorValue(Value):
             return register_after_accumulation(tx, self, force(tx, args[0] if args else kwargs["hook"]))
         if name == "tolist" and not args and not kwargs and self._is_listed(tx):
             return self._listed(tx)
+        if name == "set_":
+            from engine.trace.values.parameters import set_memory
+
+            return set_memory(tx, self, args, kwargs)
         if name in _PYTHON_ONLY:
             raise Unsupported(
                 "data-dependent" if name in ("numpy", "tolist") else "unknown-call", f"Tensor.{name} is called"

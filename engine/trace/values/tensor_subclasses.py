@@ -511,7 +511,8 @@ class AllOff(ProtocolOff):
         self._modes: list[list[Value]] = []
 
     def type(self) -> type:
-        return torch._C.DisableTorchFunction  # type: ignore[no-any-return]
+        cls: Any = torch._C.DisableTorchFunction
+        return cls  # type: ignore[no-any-return]
 
     def call_method(self, tx: Tracer, name: str, args: Args, kwargs: Words) -> Value:
         if name == "__enter__":
@@ -541,7 +542,7 @@ def _is_all_off(tx: Tracer, args: Args, kwargs: Words) -> Value:
 
 @special(torch._C._get_function_stack_at)
 def _mode_at(tx: Tracer, args: Args, kwargs: Words) -> Value:
-    index = force(tx, args[0]).python(tx)
+    index = int(force(tx, args[0]).python(tx))
     if len(tx.modes_outside) != len(tx.entry_state["torch_function_modes"]) or not 0 <= index < len(tx.function_modes):
         raise Unsupported("unknown-call", "torch._C._get_function_stack_at is called")
     return tx.function_modes[index]
