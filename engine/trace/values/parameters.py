@@ -99,7 +99,7 @@ def set_data(tx: Tracer, tensor: TensorValue, value: Value) -> None:
 
 
 def _set_memory(tensor: torch.Tensor, other: torch.Tensor) -> None:
-    tensor.set_(other)
+    torch.ops.aten.set_.source_Tensor(tensor, other)
 
 
 _SET_MEMORY = InGraph("set_memory", _set_memory, changes_state=True)
@@ -126,7 +126,7 @@ def set_memory(tx: Tracer, tensor: TensorValue, args: list[Value], kwargs: dict[
     tx.note_handlers()
     tx.changes += 1
     with tx.fake_mode, torch.no_grad():
-        tensor.fake.set_(other.fake)  # type: ignore[call-overload]
+        _set_memory(tensor.fake, other.fake)
     tensor.sizes.clear()
     if other.origin is not None:
         tx.gives_data = True
