@@ -233,14 +233,15 @@ def pow_scalar(low: Lowering, a: Tensor, exponent: Any) -> Tensor:
     if not isinstance(exponent, (int, float)) or isinstance(exponent, bool):
         raise NotLowered("a power with an unusual exponent is computed by ATen")
     is_float = promoted((a, exponent))[1].is_floating_point
-    if float(exponent).is_integer() and abs(exponent) <= 16 and (exponent >= 0 or is_float):
+    is_small = float(exponent).is_integer() and abs(exponent) <= 16
+    if (is_small and is_float) or (isinstance(exponent, int) and exponent >= 0 and not is_float):
         return elementwise(low, (a, exponent), lambda b, v, _: _whole_power(b, v, int(exponent)))
     if exponent == 0.5:
         return elementwise(low, (a, exponent), lambda b, v, _: b.call("sqrt", v))
     if exponent == -0.5:
         return elementwise(low, (a, exponent), lambda b, v, _: b.call("rsqrt", v))
     if not is_float:
-        raise NotLowered("a power of whole numbers is computed by ATen")
+        raise NotLowered("whole numbers have no powers below zero, which ATen says")
     return elementwise(low, (a, exponent), _named("pow"))
 
 
@@ -460,3 +461,21 @@ def addcmul(low: Lowering, a: Tensor, left: Tensor, right: Tensor, value: Any = 
         return b.call("add", base, product if value == 1 else b.call("mul", product, b.constant(value, product.dtype)))
 
     return elementwise(low, (a, left, right), compute)
+
+
+@lowers(aten.lerp.Scalar, aten.lerp.Tensor)
+def lerp(low: Lowering, a: Tensor, end: Tensor, weight: Any) -> Tensor:
+    """From the nearer end, as eager does, so that both ends are met exactly."""
+
+    def compute(b: Builder, start: Op, end: Op, *weights: Op) -> Op:
+        share = weights[0] if weights else b.constant(weight, start.dtype)
+        way = b.call("sub", end, start)
+        from_start = b.call("add", start, b.call("mul", share, way))
+        rest = b.call("sub", b.constant(1.0, start.dtype), share)
+        from_end = b.call("sub", end, b.call("mul", way, rest))
+        if isinstance(weight, (int, float)):
+            return from_start if abs(weight) < 0.5 else from_end
+        is_near = b.call("lt", b.call("abs", share), b.constant(0.5, start.dtype), dtype=torch.bool)
+        return b.where(is_near, from_start, from_end)
+
+    return elementwise(low, (a, end, weight) if isinstance(weight, Tensor) else (a, end), compute)

@@ -10,7 +10,7 @@ import torch
 
 from engine.ir.index import ZERO, Size, contiguous_strides, exact_quotient, flatten, plain, product, unflatten
 from engine.ir.loops import Builder, Coordinates, Op, compute_dtype
-from engine.lowering.ops.views import reshape
+from engine.lowering.ops.views import as_row, reshape
 from engine.lowering.table import (
     Lowering,
     NotLowered,
@@ -458,8 +458,11 @@ lowers(aten.argmin.default)(_place("min"))
 def _truth_of_all(kind: str) -> Callable[..., Tensor]:
     def lowered(low: Lowering, a: Tensor, dim: Any = None, keepdim: bool = False) -> Tensor:
         dims = _dims(a, dim)
-        _empty_or(a, dims)
+        check_loopable(a)
         result = result_value(low).dtype
+        if any(a.shape[d] == 0 for d in dims):
+            shape = sizes_of(result_value(low))
+            return low.pointwise(shape, result, lambda b, i: b.constant(kind == "min", result))
 
         def body(b: Builder, i: Coordinates) -> Op:
             v = a.at(b, i)
@@ -494,7 +497,7 @@ def softmax(low: Lowering, a: Tensor, dim: int, *rest: Any, dtype: torch.dtype |
     result = result_value(low).dtype
     dim = positive_dim(dim, len(a.shape))
     if not a.shape:
-        raise NotLowered("softmax of a scalar is computed by ATen")
+        return reshape(softmax(low, as_row(a), 0, dtype=dtype), ())
     _empty_or(a, (dim,))
     check_loopable(result_value(low))
     is_safe = low.node is not None and low.node.target is aten._safe_softmax.default
@@ -522,7 +525,7 @@ def log_softmax(low: Lowering, a: Tensor, dim: int, *rest: Any, dtype: torch.dty
     result = result_value(low).dtype
     dim = positive_dim(dim, len(a.shape))
     if not a.shape:
-        raise NotLowered("log-softmax of a scalar is computed by ATen")
+        return reshape(log_softmax(low, as_row(a), 0, dtype=dtype), ())
     _empty_or(a, (dim,))
     check_loopable(result_value(low))
     held = compute_dtype(result)

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 
 from engine.ir.loops import Builder, Coordinates, Op
-from engine.lowering.table import Lowering, NotLowered, Tensor, check_loopable, lowers, promoted, result_value
+from engine.lowering.table import Lowering, NotLowered, Tensor, check_loopable, lowers, promoted, result_value, sizes_of
 
 aten = torch.ops.aten
 
@@ -79,3 +79,19 @@ def searchsorted(
     sorter: Tensor | None = None,
 ) -> Tensor:
     return searched(low, rows, values, sorter, result_value(low).dtype, right=right or side == "right")
+
+
+@lowers(aten.repeat_interleave.Tensor)
+def repeat_interleave(low: Lowering, repeats: Tensor, *, output_size: Any = None) -> Tensor:
+    """The number of each element as often as it says: the first whose running sum is beyond the place."""
+    if output_size is None or len(repeats.shape) != 1:
+        raise NotLowered("how long the result is depends on the data")
+    name, (size,) = low.node.name if low.node is not None else "repeated", sizes_of(result_value(low))
+    count = repeats.shape[0]
+    if not isinstance(count, int) or count > LONGEST:
+        raise NotLowered("so many repeated elements are counted by ATen")
+    wide = torch.int64
+    each = low.pointwise((count,), wide, lambda b, i: b.cast(repeats.at(b, i), wide), name=f"{name}_counts")
+    ends = low.scan("sum", (count,), 0, wide, each.at) if count > 1 else each
+    places = low.pointwise((size,), wide, lambda b, i: b.cast(b.position(i[0]), wide), name=f"{name}_places")
+    return searched(low, ends, places, None, result_value(low).dtype, right=True)

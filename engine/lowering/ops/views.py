@@ -232,8 +232,10 @@ def unfold(low: Lowering, a: Tensor, dimension: int, size: int, step: int) -> Te
 @lowers(aten.roll.default)
 def roll(low: Lowering, a: Tensor, shifts: Sequence[Any], dims: Sequence[int] = ()) -> Tensor:
     check_loopable(a)
-    if not dims or not a.shape or not all(isinstance(s, int) for s in (*a.shape, *shifts)):
-        raise NotLowered("rolling a flattened tensor or by symbolic steps is done by ATen")
+    if not a.shape or not all(isinstance(s, int) for s in shifts):
+        raise NotLowered("rolling by symbolic steps is done by ATen")
+    if not dims:
+        return reshape(roll(low, reshape(a, (product(a.shape),)), shifts, (0,)), a.shape)
 
     def mapping(index: Coordinates) -> Coordinates:
         moved = list(index)

@@ -1120,7 +1120,11 @@ def functions_by_series(x: Any, f: Any, d: Any) -> Any:
     )
 
 
-@case(lambda: torch.rand(40) * 6 - 3, lambda: torch.tensor([1.0, 1.5, 2.0, 3.0, 0.5, 2.5, 4.0] * 5 + [2.0] * 5))
+@case(
+    lambda: torch.rand(40) * 6 - 3,
+    lambda: torch.tensor([1.0, 1.5, 2.0, 3.0, 0.5, 2.5, 4.0] * 5 + [2.0] * 5),
+    dynamic=False,
+)
 def zeta_and_its_relatives(x: Any, s: Any) -> Any:
     """Above and below zero, and at its poles."""
     x = torch.where(x.abs() < 0.2, 0.0, x)
@@ -1137,7 +1141,7 @@ POLYNOMIALS = (
 )
 
 
-@case(lambda: torch.rand(25, dtype=F64) * 3 - 1.5, lambda: torch.arange(25) % 12 - 1)
+@case(lambda: torch.rand(25, dtype=F64) * 3 - 1.5, lambda: torch.arange(25) % 12 - 1, dynamic=False)
 def orthogonal_polynomials(x: Any, n: Any) -> Any:
     """Each element's own degree, and one for all."""
     functions = [getattr(torch.special, name) for name in POLYNOMIALS]
@@ -1168,3 +1172,41 @@ def strides_over_one_element(x: Any, y: Any) -> Any:
     """They are symbols that nothing tells, and do not matter."""
     z = y.transpose(0, 1)
     return z * z, (x + 1).squeeze(), z.round(), x.mT @ x
+
+
+@case(
+    normal(3, 4),
+    whole(9),
+    lambda: torch.arange(16, dtype=torch.uint8),
+    lambda: torch.tensor([2, 0, 4, 6]),
+    normal(4, 0),
+)
+def small_things(x: Any, n: Any, u: Any, counts: Any, none: Any) -> Any:
+    """Scalars, high powers of whole numbers, counted repeats, rolls through rows, and tests of nothing."""
+    return (
+        (
+            x[0, 0].softmax(0),
+            x[1, 1].log_softmax(-1),
+            u**87,
+            n**3,
+            n**0,
+            x.roll(5),
+            x.roll((1, -2), (0, 1)),
+            x.roll(-9, 1),
+        ),
+        (torch.repeat_interleave(x.new_ones(4, 2), counts, dim=0, output_size=12), none.any(1), none.all(1)),
+    )
+
+
+@case(normal(5, 3, 4), normal(3, 5, 4), normal(5, 3, 4), normal(6, dtype=F16), normal(6, dtype=F16))
+def between(x: Any, y: Any, w: Any, h: Any, g: Any) -> Any:
+    """Interpolation from the nearer end, of tensors in different orders."""
+    z = y.transpose(0, 1)
+    return (
+        x.lerp(z, 0.3),
+        x.lerp(z, 0.7),
+        z.lerp(x, w),
+        torch.lerp(x, z, 700.0),
+        h.lerp(g, 0.1),
+        x.lerp(z, 1 / x.shape[0]),
+    )
