@@ -275,7 +275,7 @@ export class Frame {
     const { summary } = this.overview;
     const item = (/** @type {any} */ i) => {
       if (i.kind === "action") return button(i.text, "", () => this.act(i.target));
-      if (!i.target) return h("span", { class: i.text.length < 14 ? "nw" : null }, i.text);
+      if (!i.target) return h("span", { class: i.text.length < 14 && /\w/.test(i.text) ? "nw" : null }, i.text);
       const [view, ...where] = i.target.split("|");
       const link = h("button", { type: "button", class: "lnk", "data-target": i.target, onclick: () => { this.open(view, ...where); this.focus(); } }, i.text);
       return i.kind === "name" ? h("b", {}, link) : link;

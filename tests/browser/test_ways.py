@@ -132,7 +132,10 @@ def test_a_pane_shows_any_stage_and_keeps_it(explorer: Show) -> None:
     assert page.evaluate(slots) == ["source", "fx", "triton", "sass"]
     page.locator('.lm section.pane.C select[aria-label="Stage in this pane"]').select_option("sass")
     assert page.evaluate(slots) == ["source", "fx", "sass", "triton"]
+    # This entry has no SASS yet: another pane stands there for now.
     page.locator('.lm select[aria-label="Function and cache entry"]').select_option("0/1")
+    assert page.evaluate(slots) == ["source", "fx", "ptx", "triton"]
+    page.locator('.lm select[aria-label="Function and cache entry"]').select_option("0/0")
     assert page.evaluate(slots) == ["source", "fx", "sass", "triton"]
     page.locator('.lm .tabs [data-view="guards"]').click()
     page.locator('.lm .tabs [data-view="linked"]').click()
