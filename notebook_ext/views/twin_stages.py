@@ -27,6 +27,7 @@ def detail_tables(session: Session, compilation: CompilationRecord) -> list[Tabl
     tables = [
         _graphs(compilation),
         _partition(session, compilation),
+        _contents(session, compilation),
         _fusion(session, compilation),
         _choices(compilation),
         _steps(compilation),
@@ -85,6 +86,13 @@ def _partition(session: Session, compilation: CompilationRecord) -> Table:
     told: dict[str, Any] | None = onion(session, compilation.id).get("partition")
     rows = [[v["name"], v["action"], v["bytes"], v["reason"]] for v in told["rows"]] if told else []
     return "Between forward and backward", ["Value", "Fate", "Bytes", "Why"], rows
+
+
+def _contents(session: Session, compilation: CompilationRecord) -> Table:
+    """What small tensors held on the way of the last call that was noted."""
+    passages = onion(session, compilation.id).get("passages") or [{"moments": []}]
+    rows = [[m["ring"], m["direction"], name, text] for m in passages[-1]["moments"] for name, text in m["values"]]
+    return "What small tensors held", ["Layer", "On the way", "Value", "Contents"], rows
 
 
 def _graphs(compilation: CompilationRecord) -> Table:

@@ -7,6 +7,7 @@ import torch
 import engine
 from notebook_ext.views.onion import onion
 from notebook_ext.views.private import private_note
+from notebook_ext.views.twin import static_html
 
 
 def test_the_onion_tells_what_values_held_on_the_way() -> None:
@@ -27,3 +28,4 @@ def test_the_onion_tells_what_values_held_on_the_way() -> None:
     assert {m["ring"] for m in moments} - {"Call", "Graph"} <= set(names)
     assert ["x", "[2, 2]"] in moments[-1]["values"]
     assert "what small tensors contained" in private_note(session)
+    assert "What small tensors held" in static_html(session)
