@@ -65,50 +65,59 @@ def inference(model: Any, call: Any) -> Callable[[], torch.Tensor]:
     return step
 
 
-def milliseconds(step: Callable[[], Any], rounds: int = 40) -> float:
-    """The median wall time of one step, the GPU's work included."""
-    for _ in range(10):
-        step()
-    times = []
-    for _ in range(rounds):
-        torch.cuda.synchronize()
+def milliseconds(steps: dict[str, Callable[[], Any]], rounds: int = 40) -> dict[str, float]:
+    """The median wall time of each step, the GPU's work included; in turns, so that what else the machine does is the same for all."""
+    times: dict[str, list[float]] = {way: [] for way in steps}
+    for number in range(10 + rounds):
+        for way, step in steps.items():
+            torch.cuda.synchronize()
+            start = time.perf_counter()
+            step()
+            torch.cuda.synchronize()
+            if number >= 10:
+                times[way].append(time.perf_counter() - start)
+    return {way: statistics.median(took) * 1e3 for way, took in times.items()}
+
+
+def measure(model: Any, subject: str, ways: list[str]) -> None:
+    """Print each way's milliseconds, peak memory beside the first way's, and seconds of its first step."""
+    torch._dynamo.reset()
+    make = {"train": training, "infer": inference}[subject]
+    steps: dict[str, Callable[[], Any]] = {}
+    told: dict[str, tuple[float, float, float]] = {}
+    wanted = 0.0
+    for way in ways:
+        one = copy.deepcopy(model)
+        torch.manual_seed(1)
+        before = torch.cuda.memory_allocated() - sum(p.nbytes for p in one.parameters())
+        step = make(one, WAYS[way](one))
         start = time.perf_counter()
+        last = step().float().mean().item()
+        cold = time.perf_counter() - start
+        wanted = wanted if steps else last
+        for _ in range(8):
+            last = step().float().mean().item()
+        torch.cuda.reset_peak_memory_stats()
         step()
-        torch.cuda.synchronize()
-        times.append(time.perf_counter() - start)
-    return statistics.median(times) * 1e3
+        peak = (torch.cuda.max_memory_allocated() - before) / 1e6
+        told[way], steps[way] = (peak, cold, abs(last - wanted)), step
+    print(f"{subject:<20}{'ms':>9}{'peak MB':>9}{'of first':>9}{'cold s':>8}", flush=True)
+    first = told[ways[0]][0]
+    for way, took in milliseconds(steps).items():
+        peak, cold, off = told[way]
+        print(f"{way:<20}{took:>9.3f}{peak:>9.0f}{peak / first:>9.2f}{cold:>8.1f}  off by {off:.1e}", flush=True)
 
 
 def main() -> None:
-    """Measure each way, and print milliseconds, peak memory and its share of the first way's: eager's, unless other ways are asked for."""
+    """Measure each subject in each way."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("subjects", nargs="*", default=["train", "infer"])
     parser.add_argument("--ways", default=";".join(WAYS), help="which, separated by semicolons")
     options = parser.parse_args()
     model = gpt2()
     for subject in options.subjects:
-        make = {"train": training, "infer": inference}[subject]
-        print(f"{subject:<20}{'ms':>9}{'peak MB':>9}{'of first':>9}{'cold s':>8}", flush=True)
-        wanted, first = None, 0.0
-        for way in options.ways.split(";"):
-            torch._dynamo.reset()
-            one = copy.deepcopy(model)
-            torch.manual_seed(1)
-            step = make(one, WAYS[way](one))
-            start = time.perf_counter()
-            loss = step().float().mean().item()
-            cold = time.perf_counter() - start
-            wanted = loss if wanted is None else wanted
-            for _ in range(4):
-                last = step().float().mean().item()
-            torch.cuda.reset_peak_memory_stats()
-            took = milliseconds(step)
-            peak = torch.cuda.max_memory_allocated() / 1e6
-            first = first or peak
-            memory = f"{peak:>9.0f}{peak / first:>9.2f}"
-            print(f"{way:<20}{took:>9.3f}{memory}{cold:>8.1f}  off by {abs(last - wanted):.1e}", flush=True)
-            del one, step
-            torch.cuda.empty_cache()
+        measure(model, subject, options.ways.split(";"))
+        torch.cuda.empty_cache()
 
 
 if __name__ == "__main__":
