@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import functools
 import hashlib
 import json
 import statistics
@@ -92,8 +94,10 @@ class Tuner:
 
     def _measured(self, programs: Sequence[Program], sizes: Mapping[str, int]) -> list[float | None]:
         given = {name: value for p in programs for name, value in _inputs(p, sizes).items()}
+        # A new thread's current device is the first.
+        here = torch.cuda.current_device() if torch.cuda.is_available() else None
         with ThreadPoolExecutor(BUILDERS, thread_name_prefix="engine-tune") as pool:
-            runs = list(pool.map(self._built, programs))
+            runs = list(pool.map(functools.partial(self._built, device=here), programs))
         works: list[Callable[[], Any] | None] = []
         wanted: dict[str, Any] = {}
         for program, run in zip(programs, runs, strict=True):
@@ -109,9 +113,10 @@ class Tuner:
                     times[n].append(self.clock(work))
         return [statistics.median(times[n]) if times.get(n) else s for n, s in enumerate(found)]
 
-    def _built(self, program: Program) -> Run | None:
+    def _built(self, program: Program, device: int | None) -> Run | None:
         try:
-            return executable(program, self.bind)
+            with contextlib.nullcontext() if device is None else torch.cuda.device(device):
+                return executable(program, self.bind)
         except Exception:  # it does not fit this card: not a way
             return None
 
