@@ -504,13 +504,14 @@ class Entry(Origin):
 
 
 def stored_item(container: Any, key: Any) -> Any:
-    """An item of a dict or list past any ``__getitem__`` of its class."""
-    return dict.__getitem__(container, key) if isinstance(container, dict) else list.__getitem__(container, key)
+    """An item of a dict, list or tuple past any ``__getitem__`` of its class."""
+    kind: Any = dict if isinstance(container, dict) else list if isinstance(container, list) else tuple
+    return kind.__getitem__(container, key)
 
 
 @dataclass(frozen=True)
 class Stored(Origin):
-    """An item of a dict or list whose class has a ``__getitem__`` of its own: what is stored, not what that makes of it."""
+    """An item of a dict, list or tuple whose class has a ``__getitem__`` of its own: what is stored, not what that makes of it."""
 
     base: Origin
     key: Any
@@ -526,10 +527,13 @@ class Stored(Origin):
         return stored_item(base, self.key)
 
 
+_PLAIN_ITEMS = (dict.__getitem__, list.__getitem__, tuple.__getitem__)
+
+
 def item_origin(container: Any, base: Origin, key: Any) -> Origin:
     """How an item of a real container is reached."""
     kind: Any = type(container)
-    own = isinstance(container, (dict, list)) and kind.__getitem__ not in (dict.__getitem__, list.__getitem__)
+    own = isinstance(container, (dict, list, tuple)) and kind.__getitem__ not in _PLAIN_ITEMS
     return Stored(base, key) if own else Item(base, key)
 
 

@@ -122,10 +122,10 @@ class NoOverlap(Apart):
 
 @dataclass(frozen=True)
 class Distinct(Apart):
-    """This tensor and the others are all different objects (needed only where what is set on one would be found on another)."""
+    """This object and the others are all different (needed only where what is set on one would be found on another, or where they are keys)."""
 
     kind: ClassVar[str] = "distinct"
-    copied_so_that: ClassVar[str] = "what is set on one is not found on the other"
+    copied_so_that: ClassVar[str] = "they are different objects"
     apart = staticmethod(all_distinct)
 
     def expected_text(self) -> str:
@@ -139,7 +139,7 @@ class Distinct(Apart):
         return "all are different objects"
 
     def sentence(self, actual: str) -> str:
-        return f"{actual[0].upper()}{actual[1:]}; the compiled code sets attributes on one of them and was made for different objects."
+        return f"{actual[0].upper()}{actual[1:]}; the compiled code was made for different objects."
 
 
 def _storage(tensor: Any) -> int:

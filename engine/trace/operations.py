@@ -248,6 +248,8 @@ def compare(tx: Tracer, symbol: str, left: Value, right: Value) -> Value:
     function, name, reflected = COMPARE[symbol]
     if isinstance(left, Const) and isinstance(right, Const):
         return tx.fold(function, left.value, right.value)
+    if symbol in ("==", "!=") and (same := equal_ids(tx, left, right)) is not None:
+        return Const(same == (symbol == "=="))
     if _for_graph(left, right):
         if any(isinstance(v, Const) and not _is_number(v.value) for v in (left, right)) and symbol in ("==", "!="):
             return Const(symbol == "!=")
@@ -276,8 +278,7 @@ def compare(tx: Tracer, symbol: str, left: Value, right: Value) -> Value:
     if by_elements is not None:
         return by_elements
     if symbol in ("==", "!="):
-        equal = equal_ids(tx, left, right)
-        equal = _equal(tx, left, right) if equal is None else equal
+        equal = _equal(tx, left, right)
         if equal is not None:
             return Const(equal == (symbol == "=="))
     refuse_operands(tx, function, left, right)
@@ -336,8 +337,14 @@ def _equal(tx: Tracer, left: Value, right: Value) -> bool | None:
     if isinstance(left, by_identity) or isinstance(right, by_identity):
         return is_same(tx, left, right)
     if type(left) is not type(right) or isinstance(left, Const) != isinstance(right, Const):
-        return False
+        return False if all(_compares_plainly(v.type()) for v in (left, right)) else None
     return None
+
+
+def _compares_plainly(cls: type) -> bool:
+    """Whether instances equal none of another kind: those of builtin classes."""
+    owner = next(base for base in cls.__mro__ if "__eq__" in vars(base))
+    return owner.__module__ in ("builtins", "collections", "torch")
 
 
 def is_same(tx: Tracer, left: Value, right: Value) -> bool:
@@ -414,10 +421,10 @@ def fold_call(tx: Tracer, fn: Any, args: list[Value], kwargs: dict[str, Value], 
 
 
 _OPERATOR_METHODS = {f"__{name}__": symbol for symbol, (_, name) in (*BINARY.items(), *INPLACE.items())}
-_COMPARE_METHODS = {entry[1]: symbol for symbol, entry in COMPARE.items()}
+COMPARE_METHODS = {entry[1]: symbol for symbol, entry in COMPARE.items()}
 
 
-_BY_NAME = frozenset((*_OPERATOR_METHODS, *_COMPARE_METHODS, "__rmul__"))
+_BY_NAME = frozenset((*_OPERATOR_METHODS, *COMPARE_METHODS, "__rmul__"))
 
 
 def operator_method(tx: Tracer, of: Value, name: str, args: list[Value], kwargs: dict[str, Value]) -> Value:
@@ -428,8 +435,8 @@ def operator_method(tx: Tracer, of: Value, name: str, args: list[Value], kwargs:
         return binary(tx, "*", of, args[0])
     if name in _OPERATOR_METHODS and len(args) == 1:
         return binary(tx, _OPERATOR_METHODS[name], of, args[0])
-    if name in _COMPARE_METHODS and len(args) == 1:
-        return compare(tx, _COMPARE_METHODS[name], of, args[0])
+    if name in COMPARE_METHODS and len(args) == 1:
+        return compare(tx, COMPARE_METHODS[name], of, args[0])
     if name == "__setitem__":
         of.set_item(tx, args[0], args[1])
         return Const(None)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from bytecode.instr import FreeVar
 
-from engine.ir.origin import CellOf, Closure, Local, Namespace, Origin
+from engine.ir.origin import CellOf, Closure, Fixed, Local, Namespace, Origin
 from engine.ir.relation_guard import Distinct, NoOverlap, SameObject
 from engine.trace.signals import Unsupported
 from engine.trace.values.base import Value
@@ -138,6 +138,7 @@ def guard_distinct(tx: Tracer) -> None:
             if not (_is_fresh(tx, value) or _is_fresh(tx, other)):
                 tx.guard(SameObject(value.origin, other.origin, False, cause=tx.cause(why)))
     _guard_tensors_distinct(tx, why)
+    _guard_keys_distinct(tx)
     _guard_overlap(tx)
 
 
@@ -148,6 +149,19 @@ def _guard_tensors_distinct(tx: Tracer, why: str) -> None:
         first, *others = origins
         if others:
             tx.guard(Distinct(first, tuple(others), cause=tx.cause(why)))
+
+
+def _guard_keys_distinct(tx: Tracer) -> None:
+    """Objects that were keys are as many keys in every call."""
+    by_type: dict[type, dict[Origin, None]] = {}
+    for value in tx.keyed.values():
+        if value.origin is not None and not isinstance(value.origin, Fixed):
+            by_type.setdefault(value.type(), {})[value.origin] = None
+    for first, *others in by_type.values():
+        if others:
+            tx.guard(
+                Distinct(first, tuple(others), cause=tx.cause("they are different keys of a dict or elements of a set"))
+            )
 
 
 def _is_fresh(tx: Tracer, value: Value) -> bool:

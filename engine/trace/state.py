@@ -206,6 +206,8 @@ class Tracer:
         """Objects with an identity that were wrapped, by id; the object is kept so that its id stays its own."""
         self.mutated: dict[int, Value] = {}
         """Values with an origin whose contents changed, in the order of their first change."""
+        self.keyed: dict[int, Value] = {}
+        """Objects from outside that were keys of dicts or elements of sets by their identity, by the ids of their values."""
         self.changed: list[Value] | None = None
         """While the body of a higher-order operation is traced: every value whose contents changed."""
         self.globals_written: dict[tuple[Namespace, str], Value | None] = {}
@@ -283,7 +285,7 @@ class Tracer:
         self.is_handling_outside: bool = GLOBAL_STATES["handling"].read()
         """Whether the frame was called while an exception was being handled."""
 
-        self._recursion_limit = sys.getrecursionlimit()
+        self.recursion_limit = sys.getrecursionlimit()
         self._room = 0
 
     # Where we are.
@@ -298,7 +300,7 @@ class Tracer:
             used, frame = 0, sys._getframe()
             while frame.f_back is not None:
                 used, frame = used + 1, frame.f_back
-            self._room = max(self._recursion_limit - used, 50)
+            self._room = max(self.recursion_limit - used, 50)
         return self._room
 
     @property
@@ -498,6 +500,12 @@ class Tracer:
         self.outside_changes += 1
         if id(value) not in self.mutated:
             self.mutated[id(value)] = value
+
+    def keyed_by_identity(self, value: Value) -> Value:
+        """What stands for a value as a key, where its identity decides; which of those from outside differ is guarded at the end."""
+        if value.origin is not None:
+            self.keyed[id(value)] = value
+        return value
 
     def happens(self, call: Value, words: str) -> None:
         """Something that generated code does after the graph, in the order in which it is told here."""

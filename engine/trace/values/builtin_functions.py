@@ -20,14 +20,22 @@ from engine.trace.graph_builder import emit
 from engine.trace.signals import Skip, Unsupported, UserException
 from engine.trace.values import iterators
 from engine.trace.values.base import NONE, Const, NotConstant, Value, force, is_none
-from engine.trace.values.classes import ClassValue, SuperValue, class_origin, find_in_class
+from engine.trace.values.classes import TENSOR_TYPE, ClassValue, SuperValue, class_origin, find_in_class
 from engine.trace.values.container_objects import new_container_value
 from engine.trace.values.functions import BY_NAME, BuiltinValue, CellValue, PartialValue, special
 from engine.trace.values.iteration import until
 from engine.trace.values.mappings import DictValue, SetValue, entries_of
 from engine.trace.values.objects import ObjectValue
 from engine.trace.values.refusals import has_method, raise_missing
-from engine.trace.values.sequences import ListValue, RangeValue, SliceValue, TupleValue, index_of, sequence_items
+from engine.trace.values.sequences import (
+    ListValue,
+    RangeValue,
+    SliceValue,
+    TupleValue,
+    index_of,
+    is_plainly_named,
+    sequence_items,
+)
 from engine.trace.values.symbolic import SymValue
 from engine.trace.values.tensor import TensorMethod, TensorValue
 
@@ -80,6 +88,8 @@ def is_instance(tx: Tracer, of: Value, classes: Value) -> bool:
         raise Unsupported("unsupported-operation", "isinstance() with a class that is not known") from None
     if not isinstance(cls, (type, types.UnionType)):
         tx.fold(isinstance, None, cls)
+    if isinstance(cls, TENSOR_TYPE):
+        return _is_of_tensor_type(of, cls)
     asked = _asked(tx, of, cls)
     if asked is not None:
         return asked
@@ -92,6 +102,14 @@ def is_instance(tx: Tracer, of: Value, classes: Value) -> bool:
     if decides and type(cls).__module__ not in ("abc", "torch._C", "torch", "typing", "enum", "torch.nn.parameter"):
         raise Unsupported("unsupported-operation", f"isinstance() with the class {cls.__name__}, which decides itself")
     return issubclass(of.type(), cls)
+
+
+def _is_of_tensor_type(of: Value, cls: Any) -> bool:
+    """Whether it is a tensor of the element type, device and layout that ``torch.FloatTensor`` and its like name."""
+    if not isinstance(of, TensorValue):
+        return False
+    device = "cuda" if cls.is_cuda else "cpu"
+    return (of.fake.dtype, of.fake.layout, of.fake.device.type) == (cls.dtype, cls.layout, device)
 
 
 def _asked(tx: Tracer, of: Value, cls: Any) -> bool | None:
@@ -644,7 +662,7 @@ _register_operators()
 def _tuple_new(tx: Tracer, args: Args, kwargs: Words) -> Value:
     cls = force(tx, args[0]).python(tx)
     items = list(sequence_items(tx, args[1])) if len(args) > 1 else []
-    if cls is not tuple and not hasattr(cls, "_fields"):
+    if cls is not tuple and not is_plainly_named(cls):
         return new_container_value(cls, TupleValue(items))
     return TupleValue(items, cls)
 
@@ -714,7 +732,7 @@ def _bytes(tx: Tracer, args: Args, kwargs: Words) -> Value:
 
 @special(sys.getrecursionlimit)
 def _recursion_limit(tx: Tracer, args: Args, kwargs: Words) -> Value:
-    return Const(sys.getrecursionlimit())
+    return Const(tx.recursion_limit)
 
 
 @special(sys.setrecursionlimit)

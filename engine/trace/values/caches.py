@@ -28,6 +28,7 @@ from engine.trace.values.functions import (
 from engine.trace.values.iteration import CallOf
 from engine.trace.values.mappings import DictValue
 from engine.trace.values.sequences import TupleValue
+from engine.trace.values.tensor import TensorValue
 from engine.trace.values.wrap import wraps
 
 if TYPE_CHECKING:
@@ -50,14 +51,15 @@ def _memo_key(tx: Tracer, args: Args, kwargs: Words, *, typed: bool) -> Any:
 class CachedFunction(BuiltinValue):
     """A function from outside under ``functools.lru_cache``: looked into, once for equal arguments.
 
-    What it has cached already is not known: a function that changes anything outside itself is Python's to call.
+    What it has cached already is not known: a function that changes anything outside itself is Python's to call, and one that is given what
+    changes from call to call. Tensors that are no parameters are taken not to be changed in place between two calls that are given the same one.
     """
 
     def python(self, tx: Tracer) -> Any:
         raise NotConstant
 
     def call(self, tx: Tracer, args: Args, kwargs: Words) -> Value:
-        if any(not tx.is_constant(a) for a in (*args, *kwargs.values())):
+        if any(_may_be_kept(tx, force(tx, a)) for a in (*args, *kwargs.values())):
             raise Unsupported("unknown-call", f"{self.describe()} caches results for values that are not constant")
         assert self.origin is not None
         memo = tx.memos.setdefault(id(self.held), {})
@@ -89,6 +91,15 @@ class CachedFunction(BuiltinValue):
         del tx.effects[effects:]
         tx.happens(CallOf(self.held, args, kwargs), f"{self.describe()} is called")
         return True
+
+
+def _may_be_kept(tx: Tracer, value: Value) -> bool:
+    """Whether an argument may have been given before, and be other than it was then."""
+    if isinstance(value, TensorValue):
+        return value.origin is not None and value.fake.requires_grad
+    if isinstance(value, TupleValue):
+        return any(_may_be_kept(tx, force(tx, item)) for item in value.items)
+    return value.origin is not None and not tx.is_constant(value)
 
 
 @wraps(functools._lru_cache_wrapper)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import builtins
 import enum
+import functools
+import inspect
 import sys
 import types
 import typing
@@ -60,6 +62,11 @@ def is_data_descriptor(found: Any) -> bool:
     return hasattr(type(found), "__set__") or hasattr(type(found), "__delete__")
 
 
+def reads_first(found: Any) -> bool:
+    """Whether reading asks it before the instance's own dict: one that only sets leaves reading to the dict."""
+    return is_data_descriptor(found) and hasattr(type(found), "__get__")
+
+
 def class_origin(cls: builtins.type) -> Origin:
     """How generated code reaches a class whose identity is guarded already."""
     return Fixed(cls, cls.__qualname__)
@@ -95,6 +102,8 @@ def bind_attribute(
         return function if instance is None else BoundMethod(instance, function, name=name)
     if isinstance(found, staticmethod):
         return tx.wrap(found.__func__, origin)
+    if isinstance(found, functools._lru_cache_wrapper) and instance is not None:
+        return BoundMethod(instance, tx.wrap(found, origin), name=name)
     if isinstance(found, classmethod):
         behind: Any = found.__func__
         if isinstance(behind, property) and sys.version_info < (3, 13):
@@ -148,12 +157,12 @@ def _slot(tx: Tracer, name: str, instance: Value) -> Value:
 
 
 def _descriptor(tx: Tracer, cls: builtins.type, found: Any, instance: Value | None, name: str, origin: Origin) -> Value:
-    import functools
-
     if isinstance(found, functools.cached_property) and instance is not None:
         value = tx.wrap(found.func, Attr(origin, "func")).call(tx, [instance], {})
         instance.set_attr(tx, name, value)
         return value
+    if type(found) is _FIELD and instance is not None and isinstance(inner := getattr(instance, "inner", None), Value):
+        return inner.get_item(tx, Const(found.__reduce__()[1][0]))
     if isinstance(found, functools.partialmethod) and instance is not None:
         from engine.trace.values.dispatching import bound_partial
 
@@ -171,6 +180,16 @@ def _descriptor(tx: Tracer, cls: builtins.type, found: Any, instance: Value | No
     if instance is None:
         return tx.wrap(found, origin)
     raise Unsupported("unsupported-operation", f"the descriptor {name!r} of {cls.__name__}")
+
+
+_FIELD = type(vars(inspect.ArgInfo)["args"])
+"""What reads an item of a named tuple by its name."""
+
+
+TENSOR_TYPE: Any = type(torch.FloatTensor)
+"""The class of ``torch.FloatTensor`` and its like."""
+
+_DTYPES: dict[type, torch.dtype] = {bool: torch.bool, int: torch.int64, float: torch.float64, complex: torch.complex128}
 
 
 class ClassValue(Value):
@@ -198,6 +217,13 @@ class ClassValue(Value):
 
     def key(self, tx: Tracer) -> Any:
         return self.held
+
+    def graph_arg(self, tx: Tracer) -> tuple[Any, Any]:
+        # A class names the type of a tensor's elements, as in ``x.to(float)`` and ``x.type(torch.HalfTensor)``.
+        named: Any = _DTYPES.get(self.held)
+        if isinstance(self.held, TENSOR_TYPE):
+            named = f"{self.held.__module__}.{self.held.__name__}"
+        return super().graph_arg(tx) if named is None else (named, named)
 
     def get_attr(self, tx: Tracer, name: str) -> Value:
         from engine.trace.state import is_trusted
@@ -327,8 +353,10 @@ def construct(
         return fold_call(tx, cls, args, kwargs, f"{cls.__name__}()")
     if typing.is_typeddict(cls):
         return tx.fixed(dict).call(tx, args, kwargs)
-    if issubclass(cls, tuple) and hasattr(cls, "_fields") and hasattr(cls, "_make"):
+    if issubclass(cls, tuple) and hasattr(cls, "_make") and _is_named(cls):
         return named_tuple(tx, cls, args, kwargs)
+    if cls.__module__ == "torch.return_types":
+        return structseq(tx, cls, args, kwargs)
     if issubclass(cls, torch.nn.Module):
         from engine.trace.values.made_modules import made_module
 
@@ -345,6 +373,12 @@ def construct(
         if tensor is not None:
             return tensor
     return _plain_object(tx, of, args, kwargs)
+
+
+def _is_named(cls: builtins.type) -> bool:
+    from engine.trace.values.sequences import is_plainly_named
+
+    return is_plainly_named(cls)
 
 
 def _check_death(cls: builtins.type) -> None:
@@ -420,14 +454,23 @@ def named_tuple(tx: Tracer, cls: Any, args: list[Value], kwargs: dict[str, Value
         raise Unsupported("unknown-call", f"{cls.__qualname__} is created")
     bound: dict[str, Value] = dict(zip(cls._fields, args, strict=False))
     if len(args) > len(cls._fields) or set(kwargs) - set(cls._fields) or set(kwargs) & set(bound):
-        tx.raise_type_error(f"{cls.__name__}() got wrong arguments")
+        tx.fold(cls.__new__, cls, *[None] * len(args), **dict.fromkeys(kwargs))
     bound.update(kwargs)
     for name, default in cls._field_defaults.items():
         if name not in bound:
             bound[name] = tx.from_python(default) if is_literal(default) else tx.fixed(default)
     if len(bound) < len(cls._fields):
-        tx.raise_type_error(f"{cls.__name__}() missing arguments")
+        tx.fold(cls.__new__, cls, *[None] * len(args), **dict.fromkeys(kwargs))
     return TupleValue([bound[f] for f in cls._fields], cls)
+
+
+def structseq(tx: Tracer, cls: Any, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    """A new instance of what an operation with several named results returns."""
+    from engine.trace.values.sequences import TupleValue, sequence_items
+
+    if len(args) != 1 or kwargs or len(items := list(sequence_items(tx, args[0]))) != cls.n_sequence_fields:
+        raise Unsupported("unknown-call", f"{cls.__module__}.{cls.__qualname__} is created")
+    return TupleValue(items, cls)
 
 
 class SuperValue(Value):

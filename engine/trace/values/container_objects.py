@@ -92,6 +92,10 @@ class ContainerObject(ObjectValue):
                 return SequenceIterator(list(reversed(sequence_items(tx, self.inner))), reversed)
         if isinstance(self.inner, Const):
             return self._scalar_method(tx, name, args, kwargs)
+        from engine.trace.operations import COMPARE_METHODS
+
+        if name in COMPARE_METHODS and len(args) == 1 and isinstance(other := force(tx, args[0]), ContainerObject):
+            args = [other.inner]  # the builtin's own comparison looks past what a subclass defines
         result = self.inner.call_method(tx, name, args, kwargs)
         return self if result is self.inner else result
 
@@ -283,7 +287,7 @@ for _base in _BASES:
 
 
 def _is_container_object(real: Any) -> bool:
-    return isinstance(real, (dict, list, set, frozenset, *SCALARS)) and (
+    return isinstance(real, (dict, list, set, frozenset, tuple, *SCALARS)) and (
         container_base(type(real)) is not None and type(real) not in _BASES
     )
 
@@ -295,6 +299,8 @@ def _container_object(tx: Tracer, real: Any, origin: Origin) -> Value:
         inner = dict_value(tx, real, origin)
     elif isinstance(real, list):
         inner = ListValue(items_of(tx, real, origin), origin, type(real))
+    elif isinstance(real, tuple):
+        inner = TupleValue(items_of(tx, real, origin))
     elif isinstance(real, (set, frozenset)):
         inner = set_value(tx, real, origin)
     else:

@@ -12,7 +12,7 @@ import torch._compile
 
 from engine.ir.marks import is_disabled, is_in_graph, is_opaque, original
 from engine.ir.origin import MISSING, Attr, CellOf, Closure, Fixed, Item, MaybeCellOf, MaybeClosure, Namespace, Origin
-from engine.ir.value_guard import CodeIs, Equals, IsObject
+from engine.ir.value_guard import CodeIs, Equals, IsObject, LengthIs
 from engine.trace.graph_builder import emit
 from engine.trace.signals import Unsupported
 from engine.trace.values.arity import check_arity, check_method_arity
@@ -213,6 +213,8 @@ class RealFunction(FunctionValue):
         raise NotConstant
 
     def key(self, tx: Tracer) -> Any:
+        if not self.is_trusted:
+            tx.guard_object(self.held, self._base, "it is a key of a dict or an element of a set")
         return self.held
 
     @property
@@ -223,6 +225,8 @@ class RealFunction(FunctionValue):
     def defaults(self, tx: Tracer) -> list[Value]:
         found = self.held.__defaults__ or ()
         base = Attr(self._base, "__defaults__")
+        if found and not self.is_trusted:
+            tx.guard(LengthIs(base, len(found), cause=tx.cause("its defaults are those of its last parameters")))
         return [self._default(tx, d, Item(base, n)) for n, d in enumerate(found)]
 
     def keyword_defaults(self, tx: Tracer) -> dict[str, Value]:
@@ -240,11 +244,14 @@ class RealFunction(FunctionValue):
         ]
 
     def call(self, tx: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
+        from engine.trace.inline import bind
         from engine.trace.values.torch_functions import is_leaf, may_inline
 
         direct, tx.direct = tx.direct is self, None
         rule = special_of(self.held)
         if rule is not None:
+            if kwargs or len(args) > self.code.co_argcount:
+                bind(tx, self, args, kwargs)
             return rule(tx, args, kwargs)
         inner = original(self.held)
         if inner is not self.held:

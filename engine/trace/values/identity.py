@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterator
 from typing import TYPE_CHECKING, Any
 
 from engine.trace.signals import Unsupported
-from engine.trace.values.base import Const, Value, force
+from engine.trace.values.base import Const, NotConstant, Value, force
 from engine.trace.values.functions import special
 
 if TYPE_CHECKING:
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 class IdValue(Value):
-    """``id(of)``: only equality is known of it."""
+    """``id(of)``: equality of two says nothing of the objects but whether they are one; the number itself is guarded."""
 
     def __init__(self, of: Value) -> None:
         self.of = of
@@ -26,6 +26,13 @@ class IdValue(Value):
 
     def describe(self) -> str:
         return f"id of {self.of.describe()}"
+
+    def python(self, tx: Tracer) -> Any:
+        real = tx.real_of(self.of)
+        if real is NotImplemented or self.of.origin is None:
+            raise NotConstant
+        tx.guard_object(real, self.of.origin, "the number that id() gives for it was used")
+        return id(real)
 
     def truth(self, tx: Tracer) -> bool:
         return True
@@ -111,7 +118,7 @@ def _id(tx: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
     if isinstance(of, Const) or not of.is_mutable:
         from engine.trace.values.tensor import TensorValue
 
-        if not isinstance(of, TensorValue):
+        if not isinstance(of, TensorValue) and (isinstance(of, Const) or of.real() is NotImplemented):
             raise Unsupported("unsupported-operation", f"id() of {of.describe()}")
     return IdValue(of)
 

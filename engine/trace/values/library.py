@@ -17,7 +17,7 @@ import torch
 from engine.ir.origin import MISSING, Entry, Fixed, Origin
 from engine.ir.value_guard import Equals, IsObject
 from engine.trace.signals import Unsupported
-from engine.trace.values.base import NONE, Const, Value, force
+from engine.trace.values.base import NONE, Const, Value, force, is_none
 from engine.trace.values.classes import find_in_class, is_plain_class
 from engine.trace.values.functions import BoundMethod, FunctionValue, MadeFunction, MethodOf, RealFunction, special
 from engine.trace.values.mappings import DictValue, SetValue
@@ -123,6 +123,37 @@ def _is_dataclass(tx: Tracer, args: Args, kwargs: Words) -> Value:
     return Const(dataclasses.is_dataclass(cls))
 
 
+@special(torch.jit.annotate)
+def _annotate(tx: Tracer, args: Args, kwargs: Words) -> Value:
+    return args[1]
+
+
+@special(vars(torch.jit)["_unwrap_optional"])
+def _unwrap_optional(tx: Tracer, args: Args, kwargs: Words) -> Value:
+    if is_none(force(tx, args[0])):
+        tx.raise_error(AssertionError, "Unwrapping null optional")
+    return args[0]
+
+
+@special(torch.fx.node.map_aggregate)
+def _map_aggregate(tx: Tracer, args: Args, kwargs: Words) -> Value:
+    given = dict(zip(("a", "fn"), args, strict=False)) | kwargs
+    return _aggregated(tx, force(tx, given["a"]), force(tx, given["fn"]))
+
+
+def _aggregated(tx: Tracer, of: Value, fn: Value) -> Value:
+    if isinstance(of, TupleValue):
+        items = [_aggregated(tx, force(tx, i), fn) for i in of.items]
+        return TupleValue(items, of.cls if of.is_named() else tuple)
+    if isinstance(of, ListValue) and of.cls is list:
+        made = ListValue([_aggregated(tx, force(tx, i), fn) for i in of.items])
+        return force(tx, tx.fixed(torch.fx.immutable_collections.immutable_list).call(tx, [made], {}))
+    if isinstance(of, DictValue) and of.cls is dict:
+        held = DictValue({k: (key, _aggregated(tx, force(tx, v), fn)) for k, (key, v) in of.entries.items()})
+        return force(tx, tx.fixed(torch.fx.immutable_collections.immutable_dict).call(tx, [held], {}))
+    return force(tx, fn.call(tx, [of], {}))
+
+
 @special(typing.cast)
 def _cast(tx: Tracer, args: Args, kwargs: Words) -> Value:
     return args[1]
@@ -195,27 +226,6 @@ def _copies_attributes(cls: type) -> bool:
     found = (find_in_class(cls, name) for name in own)
     slots = any(type(entry) is types.MemberDescriptorType for base in cls.__mro__ for entry in vars(base).values())
     return is_plain_class(cls) and not slots and all(f is None or f[0] is object for f in found)
-
-
-# pytree: torch's own walk over containers, with leaves as they are.
-
-
-@special(torch.utils._pytree.tree_map)
-def _tree_map(tx: Tracer, args: Args, kwargs: Words) -> Value:
-    function = force(tx, args[0])
-    return _tree(tx, force(tx, args[1]), lambda leaf: function.call(tx, [leaf], {}))
-
-
-def _tree(tx: Tracer, of: Value, visit: Any) -> Value:
-    if isinstance(of, ListValue) and of.cls is list:
-        return ListValue([_tree(tx, force(tx, i), visit) for i in of.items])
-    if isinstance(of, TupleValue):
-        return TupleValue([_tree(tx, force(tx, i), visit) for i in of.items], of.cls)
-    if isinstance(of, DictValue):
-        return DictValue(
-            {k: (key, _tree(tx, force(tx, v), visit)) for k, (key, v) in of.entries.items()}, None, of.cls, of.factory
-        )
-    return force(tx, visit(of))
 
 
 for _family in (

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import collections
-from types import MappingProxyType
+from types import BuiltinFunctionType, FunctionType, MappingProxyType, MethodDescriptorType
 from typing import TYPE_CHECKING, Any
 
 from engine.ir.origin import Attr, EntryAt, Key, Origin, Plain, item_origin
@@ -648,10 +648,14 @@ def _set(tx: Tracer, real: Any, origin: Origin) -> Value:
     return set_value(tx, real, origin)
 
 
+_COMPARED = (type, tuple, frozenset, FunctionType, BuiltinFunctionType, MethodDescriptorType)
+"""Elements of sets that can be held against those of another set: they do not change."""
+
+
 def set_value(tx: Tracer, real: Any, origin: Origin) -> SetValue:
     """The value for a real set or frozenset (or for one of a subclass: as what it holds), guarded by its elements."""
     base = frozenset if isinstance(real, frozenset) else set
-    if not all(is_literal(item) or isinstance(item, (type, tuple)) for item in real):
+    if not all(is_literal(item) or isinstance(item, _COMPARED) for item in base.__iter__(real)):
         from engine.trace.signals import Unsupported
 
         raise Unsupported("unsupported-operation", f"a {type(real).__name__} of objects")

@@ -175,6 +175,7 @@ class ModuleValue(ObjectValue):
         super().del_attr(tx, name)
 
     def key(self, tx: Tracer) -> Any:
+        tx.keyed_by_identity(self)
         return self.held
 
     # Calling.

@@ -24,6 +24,7 @@ from engine.trace.values.functions import MethodOf, special
 from engine.trace.values.iterators import SequenceIterator
 from engine.trace.values.mappings import DictValue
 from engine.trace.values.sequences import ListValue, SequenceValue, TupleValue
+from engine.trace.values.symbolic import SymValue, has_hint, hint
 from engine.trace.values.tensor import TensorValue
 from engine.trace.values.wrap import wraps, wraps_if
 
@@ -109,9 +110,11 @@ class ArrayValue(Value):
             case "dtype":
                 return Const(self.dtype)
             case "size":
-                return tx.fold(int, fake.numel())
+                return self.tensor.call_method(tx, "numel", [], {})
             case "itemsize":
                 return Const(self.dtype.itemsize)
+            case "strides":
+                return TupleValue([tx.fold(int, s * self.dtype.itemsize) for s in fake.stride()])
             case "nbytes":
                 return tx.fold(int, fake.numel() * self.dtype.itemsize)
             case "__class__":
@@ -128,6 +131,8 @@ class ArrayValue(Value):
     def call_method(self, tx: Tracer, name: str, args: Args, kwargs: Words) -> Value:
         from engine.trace.operations import operator_method
 
+        if name == "tolist" and not args and not kwargs and not self.is_scalar and self.tensor.is_listed():
+            return self.tensor.listed(tx)
         if name in _NOT_TRACED:
             raise Unsupported("data-dependent", f"ndarray.{name} is called")
         match name:
@@ -213,8 +218,16 @@ class NumpyFunction(Value):
         return call_numpy(tx, self.held.__name__, self.held, known[1], list(args), kwargs)
 
 
+class _Given:
+    """A tensor that is given to numpy as it is: numpy reads its memory, or asks it for a method."""
+
+    def __init__(self, tensor: TensorValue) -> None:
+        self.tensor = tensor
+        self.is_scalar = False
+
+
 class _Leaf:
-    """Stands for the n-th array among a call's arguments."""
+    """Stands for the n-th array, tensor or symbol among a call's arguments."""
 
     def __init__(self, number: int) -> None:
         self.number = number
@@ -228,7 +241,7 @@ def call_numpy(
     Raises:
         Unsupported: torch's numpy gives another type, size or memory; or what numpy returns depends on values.
     """
-    leaves: list[ArrayValue] = []
+    leaves: list[_Leaves] = []
     packed = [_collected(tx, force(tx, a), leaves) for a in args]
     words = {k: _collected(tx, force(tx, v), leaves) for k, v in kwargs.items()}
     models = [_model(a) for a in leaves]
@@ -240,21 +253,32 @@ def call_numpy(
         return _plain(tx, wanted)
     _check_known(name)
     for runner in (_Run(torchs, packed, words), _Run(torchs, packed, words, as_doubles=True)):
-        result = emit(tx, "call_function", InGraph(f"numpy.{name}", runner), [a.tensor for a in leaves], run=runner)
+        result = emit(tx, "call_function", InGraph(f"numpy.{name}", runner), list(map(_argument, leaves)), run=runner)
         try:
             return _wrapped(tx, name, force(tx, result), wanted, leaves, models)
         except _Differs:
-            if not any(a.dtype.kind in "iub" for a in leaves):
+            if not any(isinstance(a, ArrayValue) and a.dtype.kind in "iub" for a in leaves):
                 break
     raise Unsupported("unsupported-operation", f"numpy.{name} gives another kind of result than torch's numpy")
+
+
+_Leaves = ArrayValue | _Given | SymValue
 
 
 class _Differs(Exception):
     """torch's numpy gives another type, size or memory than numpy."""
 
 
-def _collected(tx: Tracer, value: Value, leaves: list[ArrayValue]) -> Any:
-    if isinstance(value, ArrayValue):
+def _argument(leaf: _Leaves) -> Value:
+    return leaf if isinstance(leaf, SymValue) else leaf.tensor
+
+
+def _collected(tx: Tracer, value: Value, leaves: list[_Leaves]) -> Any:
+    if isinstance(value, TensorValue):
+        array_of_tensor(tx, value)  # refuses what numpy cannot read
+        leaves.append(_Given(value))
+        return _Leaf(len(leaves) - 1)
+    if isinstance(value, ArrayValue) or (isinstance(value, SymValue) and has_hint(value.sym)):
         leaves.append(value)
         return _Leaf(len(leaves) - 1)
     if isinstance(value, (TupleValue, ListValue)):
@@ -262,8 +286,6 @@ def _collected(tx: Tracer, value: Value, leaves: list[ArrayValue]) -> Any:
         return tuple(items) if isinstance(value, TupleValue) else items
     if isinstance(value, DictValue):
         return {k: _collected(tx, force(tx, v), leaves) for k, (_, v) in value.entries.items()}
-    if isinstance(value, TensorValue):
-        raise Unsupported("unsupported-argument", "numpy is called on a tensor")
     try:
         return value.python(tx)
     except NotConstant:
@@ -285,13 +307,18 @@ def _placed(packed: Any, arrays: Sequence[Any], *, theirs: bool) -> Any:
     return packed.item() if not theirs and isinstance(packed, np.generic) else packed
 
 
-def _model(of: ArrayValue) -> Any:
-    """An array like this one, to ask numpy with."""
+def _model(of: _Leaves) -> Any:
+    """An array, tensor or number like this one, to ask numpy with."""
+    if isinstance(of, SymValue):
+        return hint(of.sym)
     fake = of.tensor.fake
-    shape, strides = tuple(map(int, fake.shape)), tuple(map(int, fake.stride()))
+    shape, strides = tuple(map(hint, fake.shape)), tuple(map(hint, fake.stride()))
     if math.prod(shape) > _LIMIT:
         raise Unsupported("unsupported-operation", "numpy on a very large array")
-    made = torch.empty_strided(shape, strides, dtype=fake.dtype).fill_(1).numpy()
+    tensor = torch.empty_strided(shape, strides, dtype=fake.dtype).fill_(1)
+    if isinstance(of, _Given):
+        return tensor
+    made = tensor.numpy()
     return made[()] if of.is_scalar else made
 
 
@@ -332,10 +359,14 @@ class _Run:
 
         array: Any = getattr(torch._numpy, "ndarray")  # noqa: B009
         if self._as_doubles:
-            tensors = tuple(t if t.is_floating_point() or t.is_complex() else t.double() for t in tensors)
-        arrays = [array(t) for t in tensors]
+            tensors = tuple(t.double() if isinstance(t, torch.Tensor) and _is_whole(t) else t for t in tensors)
+        arrays = [array(t) if isinstance(t, torch.Tensor) else t for t in tensors]
         args = _placed(self._packed, arrays, theirs=False)
         return _tensors(self._function(*args, **_placed(self._words, arrays, theirs=False)))
+
+
+def _is_whole(tensor: torch.Tensor) -> bool:
+    return not (tensor.is_floating_point() or tensor.is_complex())
 
 
 def _tensors(result: Any) -> Any:
@@ -344,7 +375,7 @@ def _tensors(result: Any) -> Any:
     return getattr(result, "tensor", result)
 
 
-def _wrapped(tx: Tracer, name: str, result: Value, wanted: Any, leaves: list[ArrayValue], models: list[Any]) -> Value:
+def _wrapped(tx: Tracer, name: str, result: Value, wanted: Any, leaves: list[_Leaves], models: list[Any]) -> Value:
     """A result as a value, if it is of the kind that numpy gives."""
     if isinstance(wanted, (tuple, list)):
         if not isinstance(result, SequenceValue) or len(result.items) != len(wanted):
@@ -358,14 +389,17 @@ def _wrapped(tx: Tracer, name: str, result: Value, wanted: Any, leaves: list[Arr
     if not isinstance(result, TensorValue):
         raise _Differs
     fake = result.fake
-    same = fake.device.type == "cpu" and tuple(fake.shape) == wanted.shape and _numpy_dtype(fake.dtype) == wanted.dtype
-    if not same:
+    sizes = tuple(map(hint, fake.shape)) if all(map(has_hint, fake.shape)) else None
+    if fake.device.type != "cpu" or sizes != wanted.shape or _numpy_dtype(fake.dtype) != wanted.dtype:
         raise _Differs
     is_scalar = isinstance(wanted, np.generic)
     for leaf, model in zip(leaves, models, strict=True):
-        if leaf.tensor is result and wanted is model:
+        if isinstance(leaf, SymValue):
+            continue
+        if leaf.tensor is result and wanted is model and isinstance(leaf, ArrayValue):
             return leaf
-        theirs = isinstance(wanted, np.ndarray) and isinstance(model, np.ndarray) and np.shares_memory(wanted, model)
+        memory = model.numpy() if isinstance(model, torch.Tensor) else model
+        theirs = isinstance(wanted, np.ndarray) and isinstance(memory, np.ndarray) and np.shares_memory(wanted, memory)
         mine = fake.untyped_storage()._cdata == leaf.tensor.fake.untyped_storage()._cdata
         if theirs != mine and not is_scalar:
             if theirs:
@@ -385,6 +419,13 @@ def array_operator(tx: Tracer, function: Callable[..., Any], operands: list[Valu
     return call_numpy(tx, function.__name__, function, function, operands, {})
 
 
+@special(np.dtype)
+def _dtype(tx: Tracer, args: Args, kwargs: Words) -> Value:
+    from engine.trace.operations import fold_call
+
+    return fold_call(tx, np.dtype, args, kwargs, "numpy.dtype of what is not known")
+
+
 # From and to tensors.
 
 
@@ -396,6 +437,15 @@ def array_of_tensor(tx: Tracer, tensor: TensorValue) -> Value:
     if fake.layout is not torch.strided or fake.dtype in _UNKNOWN_TO_NUMPY or tensor.type() not in _PLAIN:
         raise Unsupported("data-dependent", "Tensor.numpy is called on what numpy cannot hold as it is")
     return ArrayValue(tensor)
+
+
+def array_by_force(tx: Tracer, tensor: TensorValue) -> Value:
+    """``tensor.numpy(force=True)``: of what numpy can hold, without its gradient."""
+    found: Value = tensor
+    for method in ("detach", "cpu", "resolve_conj", "resolve_neg"):
+        found = force(tx, found.call_method(tx, method, [], {}))
+    assert isinstance(found, TensorValue)
+    return array_of_tensor(tx, found)
 
 
 _PLAIN = (torch.Tensor, torch.nn.Parameter, torch.nn.Buffer)

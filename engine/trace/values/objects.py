@@ -19,6 +19,7 @@ from engine.trace.values.classes import (
     find_in_class,
     is_data_descriptor,
     is_plain_class,
+    reads_first,
 )
 from engine.trace.values.refusals import raise_missing
 from engine.trace.values.wrap import is_literal, wraps, wraps_if
@@ -30,6 +31,16 @@ if TYPE_CHECKING:
 
 class _Missing(Exception):
     """An attribute that plain lookup does not find."""
+
+
+class _Long:
+    """Stands in for an object whose ``__len__`` gives what Python refuses, or turns into an int."""
+
+    def __init__(self, length: Any) -> None:
+        self.length = length
+
+    def __len__(self) -> Any:
+        return self.length
 
 
 class ObjectValue(Value):
@@ -88,7 +99,7 @@ class ObjectValue(Value):
             _Missing: neither the instance nor its class has it.
         """
         found = find_in_class(self.cls, name)
-        if found is not None and is_data_descriptor(found[1]) and not self._is_slot(found[1], name):
+        if found is not None and reads_first(found[1]) and not self._is_slot(found[1], name):
             return bind_attribute(tx, self.cls, found[0], name, found[1], self)
         own = self.own_attr(tx, name)
         if own is not None:
@@ -119,7 +130,7 @@ class ObjectValue(Value):
     def _not_hidden(self, tx: Tracer, name: str, found: Any) -> None:
         if self.origin is None or name in self.written or not hasattr(self.held, "__dict__"):
             return
-        if is_data_descriptor(found):
+        if reads_first(found):
             return
         why = f"the class's {name!r} was used, which an attribute of the instance would hide"
         tx.guard(IsObject(Maybe(self.origin, name), MISSING, cause=tx.cause(why)))
@@ -344,13 +355,24 @@ class ObjectValue(Value):
 
     def truth(self, tx: Tracer) -> bool:
         if self.method(tx, "__bool__") is not None:
-            return self.call_special(tx, "__bool__", []).truth(tx)
+            found = self.call_special(tx, "__bool__", [])
+            if not issubclass(found.type(), bool):
+                tx.raise_type_error(f"__bool__ should return bool, returned {found.type().__name__}")
+            return found.truth(tx)
         if self.method(tx, "__len__") is not None:
-            return self.call_special(tx, "__len__", []).truth(tx)
+            return self.length(tx).truth(tx)
         return True
 
     def length(self, tx: Tracer) -> Value:
-        return self.call_special(tx, "__len__", [])
+        from engine.trace.operations import compare
+        from engine.trace.values.symbolic import SymValue
+
+        found = self.call_special(tx, "__len__", [])
+        if isinstance(found, SymValue) and not force(tx, compare(tx, ">=", found, Const(0))).truth(tx):
+            return tx.fold(len, _Long(-1))
+        if isinstance(found, Const) and (type(found.value) is not int or found.value < 0):
+            return tx.fold(len, _Long(found.value))
+        return found
 
     def iterate(self, tx: Tracer) -> Value:
         if self.method(tx, "__iter__") is None and self.method(tx, "__getitem__") is not None:
@@ -401,7 +423,7 @@ class ObjectValue(Value):
             if not isinstance(number, int):
                 return tx.raise_type_error("__hash__ method should return an integer")
             return HashedKey(tx, self, number)
-        return self
+        return tx.keyed_by_identity(self)
 
     def reconstruct(self, cg: Codegen) -> None:
         from engine.trace.support import new_object
@@ -588,6 +610,8 @@ class OpaqueValue(Value):
         return self.held
 
     def key(self, tx: Tracer) -> Any:
+        assert self.origin is not None
+        tx.guard_object(self.held, self.origin, "it is a key of a dict or an element of a set")
         return self.held
 
 

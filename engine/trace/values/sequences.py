@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import collections
+import functools
 import operator
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
 import torch
 
+from engine.ir import exact
 from engine.ir.origin import Attr, Origin, item_origin
 from engine.ir.value_guard import Equals, LengthIs
 from engine.trace.values.base import NONE, Const, NotConstant, Value, force
@@ -379,15 +381,28 @@ class ListValue(SequenceValue):
 
 
 def _extend(self: ListValue, tx: Tracer, args: list[Value], kwargs: dict[str, Value]) -> None:
-    self.items.extend(list(sequence_items(tx, args[0])))
-    if self.maxlen is not None:
-        del self.items[: max(0, len(self.items) - self.maxlen)]
+    for item in _one_by_one(tx, args[0]):
+        self.items.append(item)
+        if self.maxlen is not None:
+            del self.items[: max(0, len(self.items) - self.maxlen)]
+
+
+def _one_by_one(tx: Tracer, value: Value) -> Iterator[Value]:
+    """Items of anything that can be iterated; what Python code gives is asked for only when the last one is in its place."""
+    value = force(tx, value)
+    if isinstance(value, SequenceValue):
+        yield from list(value.items)
+        return
+    iterator = force(tx, value.iterate(tx))
+    while (item := iterator.step(tx)) is not None:
+        yield item
 
 
 def _extendleft(self: ListValue, tx: Tracer, args: list[Value], kwargs: dict[str, Value]) -> None:
-    self.items[:0] = reversed(list(sequence_items(tx, args[0])))
-    if self.maxlen is not None:
-        del self.items[self.maxlen :]
+    for item in _one_by_one(tx, args[0]):
+        self.items.insert(0, item)
+        if self.maxlen is not None:
+            del self.items[self.maxlen :]
 
 
 def _rotate(self: ListValue, tx: Tracer, args: list[Value], kwargs: dict[str, Value]) -> None:
@@ -535,8 +550,9 @@ def items_of(tx: Tracer, real: Any, origin: Origin) -> list[Value]:
     """The items of a real sequence, guarded by its type and length."""
     why = "it was unpacked, indexed or iterated"
     tx.guard_type(real, origin, why)
-    tx.guard(LengthIs(origin, len(real), cause=tx.cause(why)))
-    return [tx.lazy(item, item_origin(real, origin, n)) for n, item in enumerate(real)]
+    tx.guard(LengthIs(origin, exact.length_of(real), cause=tx.cause(why)))
+    plainly = list if isinstance(real, list) else tuple if isinstance(real, tuple) else collections.deque
+    return [tx.lazy(item, item_origin(real, origin, n)) for n, item in enumerate(plainly.__iter__(real))]
 
 
 @wraps(list)
@@ -557,7 +573,23 @@ def _tuple(tx: Tracer, real: Any, origin: Origin) -> Value:
 
 
 def _is_size_or_named(real: Any) -> bool:
-    return isinstance(real, torch.Size) or (isinstance(real, tuple) and hasattr(type(real), "_fields"))
+    kind: Any = type(real)
+    return kind is torch.Size or kind.__module__ == "torch.return_types" or is_plainly_named(kind)
+
+
+@functools.lru_cache(maxsize=1024)
+def is_plainly_named(cls: type) -> bool:
+    """Whether instances are named tuples that do what tuples do and take no other attributes."""
+    if not (issubclass(cls, tuple) and hasattr(cls, "_fields")):
+        return False
+    own = {n for c in cls.__mro__[: cls.__mro__.index(tuple)] for n in vars(c) if n in _ASKED_OF_TUPLES}
+    return cls.__dictoffset__ == 0 and not own
+
+
+_ASKED_OF_TUPLES = frozenset(
+    "__add__ __mul__ __rmul__ __eq__ __ne__ __lt__ __le__ __gt__ __ge__ __hash__ __len__ __iter__ __getitem__ __contains__ "
+    "__bool__ __str__ __reversed__ __radd__ __sub__ __neg__ __getattr__ __getattribute__ __call__".split()
+)
 
 
 @wraps_if(10, _is_size_or_named)

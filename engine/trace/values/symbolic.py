@@ -165,3 +165,13 @@ def _bounds(tensor: torch.Tensor, dims: Mapping[int, str]) -> list[Any]:
 def _marked(tensor: torch.Tensor) -> set[int]:
     ours = getattr(tensor, DYNAMIC, {})
     return set(ours) | set(getattr(tensor, "_dynamo_dynamic_indices", ()))
+
+
+def has_hint(number: Any) -> bool:
+    """Whether the value that a size or number has in this call is known."""
+    return not isinstance(number, torch.SymInt | torch.SymFloat | torch.SymBool) or bool(number.node.has_hint())
+
+
+def hint(number: Any) -> Any:
+    """The value that a size or number has in this call, without taking it for granted."""
+    return number.node.hint if isinstance(number, torch.SymInt | torch.SymFloat | torch.SymBool) else number

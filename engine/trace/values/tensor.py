@@ -150,7 +150,7 @@ class TensorValue(Value):
         return self.held if self.held is not None else NotImplemented
 
     def key(self, tx: Tracer) -> Any:
-        return self
+        return tx.keyed_by_identity(self)
 
     def graph_arg(self, tx: Tracer) -> tuple[Any, Any]:
         return self.node(tx), self.fake
@@ -308,10 +308,11 @@ class TensorValue(Value):
             args, kwargs = [kwargs["from"]], {k: v for k, v in kwargs.items() if k != "from"}
         if name == "requires_grad_" and self._has_requires_grad(tx, args, kwargs):
             return self
-        if name == "numpy" and not args and not kwargs:
-            from engine.trace.values.numpy_arrays import array_of_tensor
+        if name == "numpy":
+            from engine.trace.values.numpy_arrays import array_by_force, array_of_tensor
 
-            return array_of_tensor(tx, self)
+            is_forced = force(tx, kwargs.get("force", Const(False))).truth(tx)
+            return array_by_force(tx, self) if is_forced else array_of_tensor(tx, self)
         if name in ("requires_grad_", "retain_grad", "register_hook"):
             from engine.trace.values import inner_gradients
 
@@ -322,8 +323,8 @@ class TensorValue(Value):
             from engine.trace.values.inner_gradients import register_after_accumulation
 
             return register_after_accumulation(tx, self, force(tx, args[0] if args else kwargs["hook"]))
-        if name == "tolist" and not args and not kwargs and self._is_listed(tx):
-            return self._listed(tx)
+        if name == "tolist" and not args and not kwargs and self.is_listed():
+            return self.listed(tx)
         if name == "set_":
             from engine.trace.values.parameters import set_memory
 
@@ -348,7 +349,7 @@ class TensorValue(Value):
             return self._protocol(tx, name, args)
         return emit(tx, "call_method", name, [self, *args], kwargs)
 
-    def _is_listed(self, tx: Tracer) -> bool:
+    def is_listed(self) -> bool:
         """Whether ``tolist()`` gives a few numbers that can be symbols."""
         sizes = self.fake.shape
         return (
@@ -359,13 +360,14 @@ class TensorValue(Value):
             and self.fake.numel() <= _LISTED
         )
 
-    def _listed(self, tx: Tracer) -> Value:
+    def listed(self, tx: Tracer) -> Value:
+        """``tolist()``."""
         from engine.trace.values.sequences import ListValue
 
         if self.fake.dim() == 0:
             return self.call_method(tx, "item", [], {})
         items = [self.get_item(tx, Const(n)) for n in range(self.fake.shape[0])]
-        return ListValue([item._listed(tx) for item in items if isinstance(item, TensorValue)])
+        return ListValue([item.listed(tx) for item in items if isinstance(item, TensorValue)])
 
     def _has_requires_grad(self, tx: Tracer, args: list[Value], kwargs: dict[str, Value]) -> bool:
         """Whether ``requires_grad_`` would leave everything as it is."""

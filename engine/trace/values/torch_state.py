@@ -67,7 +67,11 @@ def _accelerator(tx: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Val
 
 @special(torch.get_device_module)
 def _device_module(tx: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
-    return tx.fixed(torch.get_device_module(*tx.constants([*args, *kwargs.values()])))
+    given, named = tx.constants(args), dict(zip(kwargs, tx.constants(kwargs.values()), strict=True))
+    try:
+        return tx.fixed(torch.get_device_module(*given, **named))
+    except (RuntimeError, TypeError) as error:
+        raise tx.user_exception(error) from error
 
 
 @special(torch.accelerator.is_available)
