@@ -262,6 +262,10 @@ def compare(tx: Tracer, symbol: str, left: Value, right: Value) -> Value:
             result = force(tx, method.call(tx, [other], {}))
             if not (isinstance(result, Const) and result.value is NotImplemented):
                 return result
+        elif symbol == "!=" and isinstance(of, ObjectValue) and (method := of.method(tx, "__eq__")) is not None:
+            result = force(tx, method.call(tx, [other], {}))
+            if not (isinstance(result, Const) and result.value is NotImplemented):
+                return Const(not result.truth(tx))
     if symbol in ("==", "!=") and isinstance(left, SequenceValue) and isinstance(right, SequenceValue):
         return Const(_equal_sequences(tx, left, right) == (symbol == "=="))
     if isinstance(left, SequenceValue) and isinstance(right, SequenceValue):

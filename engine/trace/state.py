@@ -482,6 +482,8 @@ class Tracer:
         error = kind(text)
         if isinstance(error, AttributeError) and text.endswith("'"):
             error.name = text.rpartition(" attribute '")[2].removesuffix("'")
+        elif type(error) is NameError and text.startswith("name '"):
+            error.name = text.split("'")[1]
         raise self.user_exception(error)
 
     def raise_type_error(self, text: str) -> Any:

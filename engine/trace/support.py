@@ -412,6 +412,17 @@ def refill_list(target: list[Any], items: list[Any]) -> None:
     list.__setitem__(target, slice(None), items)
 
 
+def with_format(value: Any, conversion: int, spec: str) -> str:
+    """One part of an f-string. ``conversion``: 0 none, 1 str, 2 repr, 3 ascii."""
+    return format(value if not conversion else (str, repr, ascii)[conversion - 1](value), spec)
+
+
+def joined_text(parts: tuple[str | tuple[int, str], ...], *values: Any) -> str:
+    """The text of an f-string: pieces as they are, and values in their formats."""
+    given = iter(values)
+    return "".join(part if isinstance(part, str) else with_format(next(given), *part) for part in parts)
+
+
 def new_container(cls: Any, *items: Any) -> Any:
     """An instance of a subclass of a builtin container whose ``__init__`` has been traced already."""
     for base in cls.__mro__:

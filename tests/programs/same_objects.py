@@ -56,9 +56,9 @@ class Pair(namedtuple("Base", "x y")):  # noqa: PYI024, SLOT002 - the untyped ki
     """A named tuple that takes attributes."""
 
 
-@program(lambda: (vector(),), breaks=2)
+@program(lambda: (vector(),))
 def attribute_of_named_tuple(x):
-    """What is written on a subclass of a named tuple at a break is there afterwards."""
+    """What is written on a subclass of a named tuple is there afterwards."""
     pair = Pair(x.sin(), 2)
     pair.w = 5
     return pair.x + 1, hasattr(pair, "w")

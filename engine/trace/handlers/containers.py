@@ -6,12 +6,13 @@ from typing import TYPE_CHECKING
 
 from engine.trace.signals import Unsupported
 from engine.trace.table import handles
-from engine.trace.values.base import Const, Value, force
+from engine.trace.values.base import Const, LazyText, Value, force
 from engine.trace.values.functions import special_of
 from engine.trace.values.mappings import DictValue, SetValue, entries_of
 from engine.trace.values.objects import ObjectValue
 from engine.trace.values.refusals import called_name, has_method, is_iterable
 from engine.trace.values.sequences import ListValue, SliceValue, TupleValue, sequence_items
+from engine.trace.values.symbolic import SymValue
 
 if TYPE_CHECKING:
     from engine.bytecode.decode import Op
@@ -60,7 +61,14 @@ def _slice(tx: Tracer, frame: Frame, op: Op) -> None:
 
 @handles("BUILD_STRING")
 def _string(tx: Tracer, frame: Frame, op: Op) -> None:
-    frame.push(Const("".join(str(v) for v in tx.constants(frame.popn(op.arg)))))
+    parts = frame.popn(op.arg)
+    if not any(isinstance(p, LazyText) and p.known is None for p in parts):
+        frame.push(Const("".join(str(v) for v in tx.constants(parts))))
+        return
+    joined: list[str | tuple[Value, int, str]] = []
+    for part in parts:
+        joined += part.parts if isinstance(part, LazyText) else [str(force(tx, part).python(tx))]
+    frame.push(LazyText(joined))
 
 
 @handles("LIST_APPEND")
@@ -164,6 +172,8 @@ def _unpack_star(tx: Tracer, frame: Frame, op: Op) -> None:
 def formatted(tx: Tracer, value: Value, conversion: int, spec: str) -> Value:
     """One part of an f-string. ``conversion``: 0 none, 1 str, 2 repr, 3 ascii."""
     value = force(tx, value)
+    if isinstance(value, SymValue):
+        return LazyText([(value, conversion, spec)])
     if not conversion and isinstance(value, ObjectValue) and value.method(tx, "__format__") is not None:
         return value.call_special(tx, "__format__", [Const(spec)])
     if conversion or not isinstance(value, Const):

@@ -174,9 +174,48 @@ class Lazy(Value):
         return self.known
 
 
+class LazyText(Value):
+    """Text with numbers in it that are symbols: made after the graph, unless something looks at it.
+
+    ``parts`` are pieces of text and (value, conversion, format), as in an f-string.
+    """
+
+    __slots__ = ("known", "parts")
+
+    def __init__(self, parts: list[str | tuple[Value, int, str]]) -> None:
+        self.parts = parts
+        self.known: Value | None = None
+
+    def type(self) -> type:
+        return str
+
+    def describe(self) -> str:
+        return self.known.describe() if self.known is not None else "text (not looked at)"
+
+    def get(self, tx: Tracer) -> Value:
+        """The text itself; which numbers are in it is taken for granted."""
+        if self.known is None:
+            from engine.trace.support import with_format
+
+            shown = (p if isinstance(p, str) else with_format(p[0].python(tx), *p[1:]) for p in self.parts)
+            self.known = Const("".join(shown))
+        return self.known
+
+    def children(self) -> list[Value]:
+        return [part[0] for part in self.parts if not isinstance(part, str)]
+
+    def reconstruct(self, cg: Codegen) -> None:
+        from engine.trace.support import joined_text
+
+        cg.helper(joined_text, 0)
+        cg.const(tuple(p if isinstance(p, str) else p[1:] for p in self.parts))
+        cg.load_all(self.children())
+        cg.out.call(1 + len(self.children()))
+
+
 def force(tx: Tracer, value: Value) -> Value:
     """Look at a value: what a lazy one stands for, any other itself."""
-    return value.get(tx) if value.__class__ is Lazy else value
+    return value.get(tx) if value.__class__ is Lazy or value.__class__ is LazyText else value  # type: ignore[attr-defined]
 
 
 def reached(values: Iterable[Value]) -> Iterator[Value]:

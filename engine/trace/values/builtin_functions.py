@@ -15,6 +15,7 @@ import torch
 
 from engine.ir.origin import Attr
 from engine.ir.unbacked import is_unbacked
+from engine.options import config
 from engine.trace import operations
 from engine.trace.graph_builder import emit
 from engine.trace.signals import Skip, Unsupported, UserException
@@ -333,7 +334,7 @@ def _dict(tx: Tracer, args: Args, kwargs: Words) -> Value:
     return _new_dict(tx, dict, args, kwargs)
 
 
-def _fromkeys(tx: Tracer, args: Args, kwargs: Words) -> Value:
+def _fromkeys(tx: Tracer, args: Args, kwargs: Words) -> DictValue:
     if not 1 <= len(args) <= 2 or kwargs:
         tx.fold(dict.fromkeys, *[()] * len(args), **dict.fromkeys(kwargs))
     made = DictValue({})
@@ -343,6 +344,23 @@ def _fromkeys(tx: Tracer, args: Args, kwargs: Words) -> Value:
 
 
 BY_NAME["dict", "fromkeys"] = _fromkeys
+
+
+def _default_fromkeys(tx: Tracer, args: Args, kwargs: Words) -> Value:
+    made = _fromkeys(tx, args, kwargs)
+    made.cls, made.factory = collections.defaultdict, NONE
+    return made
+
+
+def _ordered_fromkeys(tx: Tracer, args: Args, kwargs: Words) -> Value:
+    given = list(args) + ([kwargs["value"]] if len(args) == 1 and "value" in kwargs else [])
+    made = _fromkeys(tx, given, {k: v for k, v in kwargs.items() if k != "value"})
+    made.cls = collections.OrderedDict
+    return made
+
+
+BY_NAME["defaultdict", "fromkeys"] = _default_fromkeys
+BY_NAME["OrderedDict", "fromkeys"] = _ordered_fromkeys
 
 
 @special(collections.OrderedDict)
@@ -400,7 +418,11 @@ for _kind in (int, float, complex):
 
 @special(bool)
 def _bool(tx: Tracer, args: Args, kwargs: Words) -> Value:
-    return Const(force(tx, args[0]).truth(tx)) if args else Const(False)
+    of = force(tx, args[0]) if args else Const(False)
+    if isinstance(of, TensorValue) and config.capture_scalar_outputs and of.fake.numel() == 1:
+        whole = of if of.fake.dtype is torch.bool else force(tx, operations.compare(tx, "!=", of, Const(0)))
+        return whole.call_method(tx, "item", [], {})
+    return Const(of.truth(tx))
 
 
 def _texts(fn: Any, name: str) -> Any:

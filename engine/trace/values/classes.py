@@ -147,6 +147,8 @@ def _slot(tx: Tracer, name: str, instance: Value) -> Value:
     if real is NotImplemented or instance.origin is None:
         if name == "__dict__":
             raise instance.refuse("reading __dict__")
+        if name == "__weakref__":
+            return NONE
         return tx.raise_error(AttributeError, absent)  # type: ignore[no-any-return]
     if not hasattr(real, name):
         tx.guard(HasAttribute(instance.origin, name, False, cause=tx.cause(f"it has no attribute {name!r}")))

@@ -12,7 +12,7 @@ import torch
 from engine.bytecode.resume import InstructionOffset
 from engine.ir.origin import Attr, Fixed, Origin
 from engine.ir.state_guard import GlobalState
-from engine.trace.signals import Unsupported
+from engine.trace.signals import Skip, Unsupported
 from engine.trace.support import new_exception
 from engine.trace.values.base import NONE, Attributed, Const, Value, force, is_none
 from engine.trace.values.classes import class_attribute, class_origin, find_in_class
@@ -63,7 +63,8 @@ class TracebackValue(Value):
         return [self.of]
 
     def get_attr(self, tx: Tracer, name: str) -> Value:
-        raise self.refuse(f"reading the attribute {name!r}")
+        # Frames of traced calls are gone: only where the function runs as Python is each in it.
+        raise Skip("unsupported-operation", f"reading the attribute {name!r} of a traceback")
 
     def reconstruct(self, cg: Codegen) -> None:
         cg.load(self.of)

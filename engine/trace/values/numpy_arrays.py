@@ -16,14 +16,15 @@ import torch
 
 from engine.ir.in_graph import InGraph
 from engine.ir.origin import ArrayTensor, Fixed, Origin, tensor_of_array
+from engine.options import config
 from engine.trace.graph_builder import emit
 from engine.trace.signals import Unsupported
 from engine.trace.support import numpy_of
-from engine.trace.values.base import NONE, Const, NotConstant, Value, force
+from engine.trace.values.base import NONE, Const, NotConstant, Value, force, is_none, reached
 from engine.trace.values.functions import MethodOf, special
 from engine.trace.values.iterators import SequenceIterator
 from engine.trace.values.mappings import DictValue
-from engine.trace.values.sequences import ListValue, SequenceValue, TupleValue
+from engine.trace.values.sequences import ListValue, RangeValue, SequenceValue, TupleValue
 from engine.trace.values.symbolic import SymValue, has_hint, hint
 from engine.trace.values.tensor import TensorValue
 from engine.trace.values.wrap import wraps, wraps_if
@@ -180,10 +181,19 @@ def _functions() -> dict[int, tuple[Any, Callable[..., Any]]]:
         for name, function in vars(theirs).items():
             if name.startswith("_") or not callable(function) or isinstance(function, type):
                 continue
-            other = getattr(ours, name, None)
+            other = _array_of_arrays if name == "array" else getattr(ours, name, None)
             if callable(other) and not isinstance(other, type):
                 found[id(function)] = (function, other)
     return found
+
+
+def _array_of_arrays(data: Any, *args: Any, **kwargs: Any) -> Any:
+    """``numpy.array``, also of sequences of arrays, which torch's numpy refuses."""
+    import torch._numpy as torch_numpy
+
+    if isinstance(data, (list, tuple)) and any(isinstance(d, (list, tuple, torch_numpy.ndarray)) for d in data):
+        data = torch_numpy.stack([_array_of_arrays(d) for d in data])
+    return torch_numpy.array(data, *args, **kwargs)
 
 
 class NumpyFunction(Value):
@@ -489,7 +499,56 @@ def _made_tensor(make: Any, *, copy: bool) -> None:
                 k: v for k, v in kwargs.items() if k != "data"
             }
             return tensor_of(tx, data, rest, copy=copy)
+        if isinstance(data, RangeValue):
+            given[:1] = [ListValue([Const(n) for n in data.value])] if given else []
+            return emit(tx, "call_function", make, given, kwargs if args else {**kwargs, "data": data})
+        if isinstance(data, SequenceValue) and config.capture_scalar_outputs:
+            return _of_numbers(tx, make, data, args, kwargs)
         return emit(tx, "call_function", make, args, kwargs)
+
+
+def _of_numbers(tx: Tracer, make: Any, data: Value, args: Args, kwargs: Words) -> Value:
+    """A tensor of nested sequences, in which tensors of one element are numbers."""
+    kinds: set[torch.dtype] = set()
+    plain = _with_numbers(tx, data, kinds)
+    if any(isinstance(v, SymValue) for v in reached([plain])):
+        make = torch._refs.tensor  # which takes symbols, as torch's own constructors do not
+    elif not kinds:
+        return emit(tx, "call_function", make, args, kwargs)
+    words = {**kwargs, "dtype": Const(kinds.pop())} if len(kinds) == 1 and _has_no_dtype(tx, args, kwargs) else kwargs
+    if kinds and words is kwargs and _has_no_dtype(tx, args, kwargs):
+        raise Unsupported("unsupported-argument", "a tensor is made of numbers and tensors of several types")
+    rest = {k: v for k, v in words.items() if k != "data"}
+    return emit(tx, "call_function", make, [plain, *args[1:]], rest)
+
+
+def _has_no_dtype(tx: Tracer, args: Args, kwargs: Words) -> bool:
+    return is_none(force(tx, kwargs.get("dtype", args[1] if len(args) > 1 else NONE)))
+
+
+def _with_numbers(tx: Tracer, data: Value, kinds: set[torch.dtype]) -> Value:
+    data = force(tx, data)
+    if isinstance(data, SequenceValue):
+        return ListValue([_with_numbers(tx, item, kinds) for item in data.items])
+    if isinstance(data, TensorValue) and data.fake.numel() == 1:
+        kinds.add(data.fake.dtype)
+        return data.call_method(tx, "item", [], {})
+    if isinstance(data, SymValue) or not kinds:
+        return data
+    kinds.add(torch.get_default_dtype() if data.type() is float else torch.int64)
+    return data
+
+
+@special(torch.Tensor.new_tensor)
+def _new_tensor(tx: Tracer, args: Args, kwargs: Words) -> Value:
+    of = force(tx, args[0])
+    data = force(tx, args[1] if len(args) > 1 else kwargs["data"])
+    if not isinstance(of, TensorValue) or of.type() not in _PLAIN or not isinstance(data, SequenceValue):
+        return emit(tx, "call_method", "new_tensor", args, kwargs)
+    words = {k: v for k, v in kwargs.items() if k != "data"}
+    words.setdefault("dtype", Const(of.fake.dtype))
+    words.setdefault("device", Const(of.fake.device))
+    return force(tx, tx.fixed(torch.tensor).call(tx, [data], words))
 
 
 _made_tensor(torch.tensor, copy=True)

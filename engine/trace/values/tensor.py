@@ -339,10 +339,10 @@ class TensorValue(Value):
             known = self._measure(tx, name, [force(tx, a) for a in args])
             if known is not None:
                 return known
-        if name == "as_subclass":
+        if name in ("as_subclass", "new_tensor"):
             from engine.trace.values.functions import special_of
 
-            rule = special_of(torch.Tensor.as_subclass)
+            rule = special_of(getattr(torch.Tensor, name))
             assert rule is not None
             return rule(tx, [self, *args], kwargs)
         if name in ("__iter__", "__bool__", "__getitem__", "__setitem__"):

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.overrides
+from torch.fx.experimental import symbolic_shapes
 from torch.fx.experimental.symbolic_shapes import (
     _advise_is_size,
     guard_or_false,
@@ -15,9 +16,11 @@ from torch.fx.experimental.symbolic_shapes import (
     has_free_unbacked_symbols,
 )
 
-from engine.ir.origin import Attr, Item
+from engine.ir.origin import Attr, Fixed, Item, Origin
 from engine.ir.unbacked import is_unbacked
+from engine.ir.value_guard import Equals
 from engine.trace.graph_builder import evaluate
+from engine.trace.operations import binary
 from engine.trace.signals import Unsupported
 from engine.trace.unbacked import check_deferred
 from engine.trace.values.base import NONE, Const, Value, force
@@ -27,6 +30,7 @@ from engine.trace.values.sequences import ListValue, TupleValue
 from engine.trace.values.symbolic import SymValue
 from engine.trace.values.tensor import TensorValue
 from engine.trace.values.torch_functions import guard_state
+from engine.trace.values.wrap import wraps
 
 if TYPE_CHECKING:
     from engine.trace.state import Tracer
@@ -116,6 +120,93 @@ def _guard_or(tx: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
     if isinstance(condition, SymValue) and is_unbacked(condition.sym):
         raise Unsupported("data-dependent", "a condition on a size that is not known while tracing")
     return Const(condition.truth(tx))
+
+
+def _known_of_symbol(ask: Callable[[Any], Any]) -> Callable[..., Value]:
+    """What torch says of a number while it compiles, where a program that is not compiled has a plain one."""
+
+    def rule(tx: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
+        of = force(tx, [*args, *kwargs.values()][0])
+        return Const(bool(ask(of.sym if isinstance(of, SymValue) else of.python(tx))))
+
+    return rule
+
+
+for _name in (
+    "statically_known_true",
+    "statically_known_false",
+    "has_static_value",
+    "is_nested_int",
+    "is_concrete_int",
+):
+    if hasattr(symbolic_shapes, _name):
+        _ask_of = getattr(symbolic_shapes, _name)
+        special(_ask_of)(_known_of_symbol(_ask_of))
+
+
+@special(symbolic_shapes.guard_size_oblivious)
+def _oblivious(tx: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    condition = force(tx, [*args, *kwargs.values()][0])
+    return Const(condition.truth(tx))
+
+
+def _all_of(symbol: str) -> Callable[..., Value]:
+    def rule(tx: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
+        found, *rest = (force(tx, a) for a in args)
+        for other in rest:
+            found = force(tx, binary(tx, symbol, found, other))
+        return found
+
+    return rule
+
+
+special(symbolic_shapes.sym_and)(_all_of("&"))
+special(symbolic_shapes.sym_or)(_all_of("|"))
+
+
+@special(torch.get_autocast_gpu_dtype)
+def _gpu_dtype(tx: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    guard_state(tx, "autocast", tx.entry_state["autocast"])
+    return Const(torch.get_autocast_gpu_dtype())
+
+
+@special(torch._C._are_functorch_transforms_active)
+def _transforms(tx: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    guard_state(tx, "functorch", tx.entry_state["functorch"])
+    return Const(bool(torch._C._are_functorch_transforms_active()))
+
+
+@special(torch.autograd._is_checkpoint_valid)
+def _checkpoint_valid(tx: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    return Const(bool(torch.autograd._is_checkpoint_valid()))
+
+
+class BackendFlags(Value):
+    """``torch.backends.cuda.matmul``: each flag that is read is guarded."""
+
+    def __init__(self, held: Any, origin: Origin) -> None:
+        self.held = held
+        self.origin = origin
+
+    def type(self) -> type:
+        return type(self.held)
+
+    def real(self) -> Any:
+        return self.held
+
+    def get_attr(self, tx: Tracer, name: str) -> Value:
+        try:
+            found = getattr(self.held, name)
+        except AttributeError as error:
+            raise tx.user_exception(error) from error
+        assert self.origin is not None
+        tx.guard(Equals(Attr(self.origin, name), found, cause=tx.cause("a flag of torch decided what was traced")))
+        return Const(found)
+
+
+@wraps(type(torch.backends.cuda.matmul))
+def _flags(tx: Tracer, real: Any, origin: Origin) -> Value:
+    return BackendFlags(real, Fixed(real, "torch.backends.cuda.matmul"))
 
 
 @special(has_free_unbacked_symbols)

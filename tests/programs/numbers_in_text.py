@@ -1,0 +1,115 @@
+"""Text with numbers that change, what torch says of a number while it compiles, and tensors made of numbers."""
+
+import collections
+import dataclasses
+
+import numpy as np
+import torch
+from torch.fx.experimental import symbolic_shapes
+
+from tests.programs import program
+
+
+@program(*[lambda n=n: (torch.randn(3), n) for n in (2, 3, 4, 5)], breaks=1)
+def formatted_after_a_break(x, n):
+    """A number that is only formatted is not taken for granted: later calls compile nothing."""
+    x = x + 1
+    print("so far")
+    y = x * n
+    return y, f"{n} of {n:>3} {n!r}"
+
+
+@program(lambda: (torch.randn(2, 3),), lambda: (torch.randn(4, 3),), lambda: (torch.randn(5, 3),))
+def formatted_sizes(x):
+    """Sizes in text, unused, returned, joined, in a message and looked at."""
+    f"{x.shape[0]}"
+    words = {f"rows {x.shape[0]}": 1}
+    text = f"{x.shape[0]} by " + f"{x.shape[1]}"
+    try:
+        raise ValueError(f"bad size {x.shape[0]}")
+    except ValueError as error:
+        said = error
+    return x.sin(), text, words, text.startswith("4"), said.args
+
+
+@program(lambda: (torch.randn(8),), lambda: (torch.randn(9),), lambda: (torch.randn(10),))
+def asked_of_sizes(x):
+    """torch's questions about sizes are answered while tracing."""
+    both = symbolic_shapes.sym_and(x.shape[0] > 2, x.shape[0] > 3, x.shape[0] < 100)
+    none = symbolic_shapes.sym_or(x.shape[0] < 2, x.shape[0] < 3)
+    oblivious = symbolic_shapes.guard_size_oblivious(x.shape[0] == 0)
+    return x + 1, bool(both), bool(none), oblivious, symbolic_shapes.has_static_value(4)
+
+
+@program(lambda: (torch.tensor([1, 0, 2]), torch.tensor(2.5, dtype=torch.float64)))
+def tensors_of_tensors(x, y):
+    """Tensors of one element are numbers in the data of a new tensor, whose type is theirs."""
+    n = x.sum()
+    return (
+        torch.tensor([n, x[0]]),
+        torch.tensor([[y], [y]]),
+        x.new_tensor([n.item(), 1]),
+        torch.tensor(range(3)),
+        torch.tensor([n], dtype=torch.int32),
+    )
+
+
+@program(lambda: (torch.zeros(2, 2),), lambda: (torch.ones(2, 2),))
+def truth_as_a_number(x):
+    """The truth of a tensor is a number of the graph where nothing depends on it."""
+    return bool((x == 0).all()), bool(x.sum()), x + 1
+
+
+@dataclasses.dataclass
+class Point:
+    """Equal by its fields."""
+
+    x: int
+
+
+class Named:
+    """Equal by name; says nothing of inequality."""
+
+    def __init__(self, name):
+        self.name = name
+
+    def __eq__(self, other):
+        return self.name == other.name if isinstance(other, Named) else NotImplemented
+
+    def __hash__(self):
+        return hash(self.name)
+
+
+@program(lambda: (torch.randn(3),))
+def inequality_by_equality(x):
+    """``!=`` is the opposite of ``__eq__`` where a class defines that alone."""
+    a, b = Named("a"), Named("a")
+    return x + 1, Point(1) != Point(1), Point(1) != Point(2), a != b, a != Named("b"), a != 3, 3 != a, [a] != [b]
+
+
+@program(lambda: (torch.randn(3),))
+def names_of_errors(x):
+    """Errors of missing names and attributes tell which; a new object has no weak reference."""
+    try:
+        return x + undefined_thing  # noqa: F821
+    except NameError as error:
+        return x + 1, error.name, str(error), Named("a").__weakref__
+
+
+@program(lambda: (torch.randn(3),))
+def dicts_from_keys(x):
+    """``fromkeys`` of the dicts of ``collections``."""
+    return collections.defaultdict.fromkeys("ab", x), collections.OrderedDict.fromkeys(["c"], value=x + 1)
+
+
+@program(lambda: (np.arange(2), np.arange(2) + 2))
+def arrays_of_arrays(x, y):
+    """``numpy.array`` of arrays stacks them."""
+    return np.array([x, y]), np.array([[x, y], [y, x]], dtype=float)
+
+
+@program(lambda: (torch.randn(3),))
+def flags_of_torch(x):
+    """Flags of torch's backends and modes are read while tracing."""
+    a, b = torch.backends.cuda.matmul.allow_tf32, torch._C._are_functorch_transforms_active()
+    return x + 1, a, b, torch.get_autocast_gpu_dtype()
