@@ -24,7 +24,7 @@ from engine.bytecode.decode import Op
 from engine.bytecode.resume import resumed
 from engine.bytecode.spans import instructions, span_of
 from engine.ir.context import current_session
-from engine.ir.files import innermost_of_user
+from engine.ir.files import innermost_of_user, is_library_file
 from engine.ir.frame import FrameRequest, TracedFrame
 from engine.ir.global_state import are_looked_into, function_modes, without_modes
 from engine.ir.guard import Guard
@@ -463,7 +463,15 @@ class _Attempt:
             and not self.tx.tensors_seen
             and resumed(frame.code) is None
             and not self._holds_tensors()
+            and not self._names_torch(frame)
         )
+
+    def _names_torch(self, frame: Frame) -> bool:
+        """Whether a function of the user's may make tensors later, or calls a module."""
+        if frame.trusted or is_library_file(frame.code.co_filename):
+            return False
+        named = (frame.globals.values.get(name) for name in frame.code.co_names)
+        return any(v is torch or isinstance(v, (torch.Tensor, torch.nn.Module)) for v in named)
 
     def _skip(self, reason: Unsupported, spans: tuple[Span, ...], where: str) -> Skip:
         skip = Skip(reason.kind, f"{reason.what}; the whole function is left to Python ({where})")

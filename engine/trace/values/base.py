@@ -215,7 +215,7 @@ class LazyText(Value):
 
 def force(tx: Tracer, value: Value) -> Value:
     """Look at a value: what a lazy one stands for, any other itself."""
-    return value.get(tx) if value.__class__ is Lazy or value.__class__ is LazyText else value  # type: ignore[attr-defined]
+    return value.get(tx) if value.__class__ is Lazy or value.__class__ is LazyText else value
 
 
 def reached(values: Iterable[Value]) -> Iterator[Value]:

@@ -189,8 +189,9 @@ def _functions() -> dict[int, tuple[Any, Callable[..., Any]]]:
 
 def _array_of_arrays(data: Any, *args: Any, **kwargs: Any) -> Any:
     """``numpy.array``, also of sequences of arrays, which torch's numpy refuses."""
-    import torch._numpy as torch_numpy
+    import torch._numpy
 
+    torch_numpy: Any = torch._numpy
     if isinstance(data, (list, tuple)) and any(isinstance(d, (list, tuple, torch_numpy.ndarray)) for d in data):
         data = torch_numpy.stack([_array_of_arrays(d) for d in data])
     return torch_numpy.array(data, *args, **kwargs)
