@@ -10,7 +10,7 @@ from bytecode.instr import FreeVar
 
 from engine.ir.origin import CellOf, Closure, Fixed, Local, Namespace, Origin
 from engine.ir.relation_guard import Distinct, NoOverlap, SameObject
-from engine.trace.signals import Unsupported
+from engine.trace.signals import Skip, Unsupported
 from engine.trace.values.base import Value
 from engine.trace.values.functions import CellValue
 from engine.trace.values.mappings import DictValue, SetValue
@@ -137,6 +137,8 @@ def guard_distinct(tx: Tracer) -> None:
                 continue
             if not (_is_fresh(tx, value) or _is_fresh(tx, other)):
                 tx.guard(SameObject(value.origin, other.origin, False, cause=tx.cause(why)))
+    if any(id(real) in tx.viewed and id(value) in tx.mutated for value, real in tx.known.values()):
+        raise Skip("side-effect", "a dict is changed of which a view came from outside")
     _guard_tensors_distinct(tx, why)
     _guard_keys_distinct(tx)
     _guard_overlap(tx)

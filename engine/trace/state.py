@@ -208,6 +208,8 @@ class Tracer:
         """Values with an origin whose contents changed, in the order of their first change."""
         self.keyed: dict[int, Value] = {}
         """Objects from outside that were keys of dicts or elements of sets by their identity, by the ids of their values."""
+        self.viewed: set[int] = set()
+        """Ids of dicts of which views came from outside."""
         self.changed: list[Value] | None = None
         """While the body of a higher-order operation is traced: every value whose contents changed."""
         self.globals_written: dict[tuple[Namespace, str], Value | None] = {}

@@ -1,6 +1,7 @@
 """Graph breaks in every position: values on the stack, in loops, in helpers, in branches, in with blocks."""
 
 import contextlib
+import operator
 
 import torch
 
@@ -52,12 +53,12 @@ def break_between(x):
 @program(lambda: (torch.randn(3),), breaks=1)
 def break_with_stack(x):
     """A break while values wait on the stack."""
-    return torch.add(x + 1, bool((x * 2).sum() > -1e9)) + max(1, 2)
+    return torch.add(x + 1, operator.truth((x * 2).sum() > -1e9)) + max(1, 2)
 
 
 def noisy(x):
     y = x.sin()
-    print("inside", tuple(y.shape), bool(y.sum() > -100))
+    print("inside", tuple(y.shape), operator.truth(y.sum() > -100))
     return y.cos()
 
 
@@ -72,7 +73,7 @@ def break_in_helper(x):
 @program(lambda: (torch.randn(3),), breaks=1)
 def break_in_comprehension(x):
     """A break inside a comprehension."""
-    return [bool((x * i).sum() > -1e9) for i in range(3)], x + 1
+    return [operator.truth((x * i).sum() > -1e9) for i in range(3)], x + 1
 
 
 @program(lambda: (torch.randn(3),), breaks=1)
@@ -91,7 +92,7 @@ def break_in_try(x):
     """A break in a try block whose handler is needed later."""
     try:
         y = x * 2
-        print("in try", bool(y[0] < 1e9))
+        print("in try", operator.truth(y[0] < 1e9))
         raise ValueError("caught")
     except ValueError as error:
         return x + len(str(error))
@@ -105,7 +106,7 @@ def break_in_for(x):
     names = iter(["a", "b", "c"])
     next(names)
     for name in names:
-        print(name, bool(x.sum() > -1e9))
+        print(name, operator.truth(x.sum() > -1e9))
         x = x + 1
     return x
 
@@ -114,7 +115,7 @@ def break_in_for(x):
 def break_before_mutation(x):
     """In-place changes happen on the right side of the break."""
     x.add_(1)
-    print("after add", bool(x.sum() > -1e9))
+    print("after add", operator.truth(x.sum() > -1e9))
     x.mul_(2)
     return x
 

@@ -2,6 +2,7 @@
 
 import collections
 import dataclasses
+import warnings
 
 import numpy as np
 import torch
@@ -113,3 +114,57 @@ def flags_of_torch(x):
     """Flags of torch's backends and modes are read while tracing."""
     a, b = torch.backends.cuda.matmul.allow_tf32, torch._C._are_functorch_transforms_active()
     return x + 1, a, b, torch.get_autocast_gpu_dtype()
+
+
+@program(lambda: (torch.randn(3),))
+def warnings_that_are_kept(x):
+    """``catch_warnings(record=True)`` around what gives none; and one that is handed out."""
+    with warnings.catch_warnings(record=True) as given:
+        warnings.simplefilter("always")
+        y = x.sin()
+    made = warnings.catch_warnings(record=True)
+    return y, len(given), bool(given), list(given), type(made).__name__, given
+
+
+@program(lambda: (torch.randn(3),), breaks=1)
+def warnings_that_are_looked_at(x):
+    """What was given is there, in order, for who looks."""
+    with warnings.catch_warnings(record=True) as given:
+        warnings.simplefilter("always")
+        warnings.warn("first", stacklevel=1)
+        y = x.sin()
+        warnings.warn("second", DeprecationWarning, stacklevel=1)
+    return y, len(given), [str(w.message) for w in given], [w.category for w in given]
+
+
+@program(
+    lambda: (torch.randn(3), {"a": 1, "b": 2}.keys(), {"a": 1.5}.items()),
+    lambda: (torch.randn(3), {"a": 1, "bb": 2, "c": 3}.keys(), {}.items()),
+)
+def views_from_outside(x, keys, items):
+    """Views of dicts that are not at hand."""
+    for key in keys:
+        x = x + len(key)
+    for _, value in items:
+        x = x * value
+    return x, "c" in keys, len(items), sorted(keys)
+
+
+WORDS = {"a": 1}
+
+
+@program(lambda: (torch.randn(3), WORDS, WORDS.keys()), breaks=1)
+def views_of_what_changes(x, words, keys):
+    """A view shows what its dict holds by now."""
+    before = list(keys)
+    words["b"] = x
+    return x + 1, before, list(keys)
+
+
+@program(lambda: (torch.tensor([5, 6]),), lambda: (torch.tensor([8, 7]),))
+def membership_and_numpy_numbers(x):
+    """``in`` moves an iterator on; numbers of numpy's types are made inside."""
+    steps = iter(["a", "b", "c"])
+    found = "b" in steps
+    first, second = x.tolist()
+    return x + 1, found, list(steps), int(np.int64(16) + 1), x.reshape(np.int_(2)), first + second

@@ -3,6 +3,7 @@
 import contextlib
 import functools
 import itertools
+import operator
 import pickle
 import weakref
 from collections import namedtuple
@@ -383,7 +384,7 @@ class InLoopOverLayers(torch.nn.Module):
         seen = []
         for layer in self.layers:
             x = layer(x)
-            seen.append(bool(x.sum() > -1e9))
+            seen.append(operator.truth(x.sum() > -1e9))
         return x, len(seen)
 
 
@@ -460,7 +461,7 @@ def in_match(x):
 @program(one, breaks=1)
 def between_operands(x):
     """A break while a call, a sum and a list wait on the stack."""
-    return [x + 1, max(1, 2), torch.add(x * 2, torch.tensor(bool(x.sum() > -1e9)))], x - 1
+    return [x + 1, max(1, 2), torch.add(x * 2, torch.tensor(operator.truth(x.sum() > -1e9)))], x - 1
 
 
 @program(one, breaks=1)

@@ -28,6 +28,14 @@ class IteratorValue(Value):
     def key(self, tx: Tracer) -> Any:
         return self
 
+    def contains(self, tx: Tracer, item: Value) -> bool:
+        from engine.trace.operations import same_or_equal
+
+        while (found := self.step(tx)) is not None:
+            if same_or_equal(tx, force(tx, found), item):
+                return True
+        return False
+
     def get_attr(self, tx: Tracer, name: str) -> Value:
         from engine.trace.values.functions import MethodOf
 

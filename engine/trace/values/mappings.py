@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import collections
+import gc
 from types import BuiltinFunctionType, FunctionType, MappingProxyType, MethodDescriptorType
 from typing import TYPE_CHECKING, Any
 
@@ -288,9 +289,10 @@ def _pair(tx: Tracer, index: int, value: Value) -> Entry:
 class DictView(Value):
     """``d.keys()``, ``d.values()``, ``d.items()``: a window on the dict."""
 
-    def __init__(self, of: DictValue, kind: str) -> None:
+    def __init__(self, of: DictValue, kind: str, origin: Origin | None = None) -> None:
         self.of = of
         self.kind = kind
+        self.origin = origin
 
     def type(self) -> type:
         return type(getattr({}, self.kind)())
@@ -641,6 +643,16 @@ def _finds(real: Any, key: Any) -> bool:
 @wraps(MappingProxyType)
 def _proxy(tx: Tracer, real: Any, origin: Origin) -> Value:
     return dict_value(tx, real, origin)
+
+
+_VIEWS: dict[type, str] = {type(getattr({}, kind)()): kind for kind in ("keys", "values", "items")}
+
+
+@wraps(*_VIEWS)
+def _view(tx: Tracer, real: Any, origin: Origin) -> Value:
+    tx.guard_type(real, origin, "what it shows of a dict was used")
+    tx.viewed.update(map(id, gc.get_referents(real)))
+    return DictView(dict_value(tx, real.mapping, Attr(origin, "mapping")), _VIEWS[type(real)], origin)
 
 
 @wraps(set, frozenset)

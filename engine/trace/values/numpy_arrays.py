@@ -430,6 +430,24 @@ def array_operator(tx: Tracer, function: Callable[..., Any], operands: list[Valu
     return call_numpy(tx, function.__name__, function, function, operands, {})
 
 
+def _numbers() -> None:
+    for cls in {v for v in vars(np).values() if isinstance(v, type) and issubclass(v, (np.number, np.bool_))}:
+        if "Abstract" not in (cls.__doc__ or ""):
+            special(cls)(_number(cls))
+
+
+def _number(cls: Any) -> Any:
+    def rule(tx: Tracer, args: Args, kwargs: Words) -> Value:
+        from engine.trace.operations import fold_call
+
+        return fold_call(tx, cls, args, kwargs, f"numpy.{cls.__name__} of what is not known is created")
+
+    return rule
+
+
+_numbers()
+
+
 @special(np.dtype)
 def _dtype(tx: Tracer, args: Args, kwargs: Words) -> Value:
     from engine.trace.operations import fold_call

@@ -24,6 +24,7 @@ from engine.trace.values.classes import class_origin, find_in_class
 from engine.trace.values.exceptions import ExceptionValue
 from engine.trace.values.functions import BoundMethod, MethodOf, special
 from engine.trace.values.iteration import CallOf
+from engine.trace.values.sequences import ListValue
 from engine.trace.values.wrap import wraps_if
 
 if TYPE_CHECKING:
@@ -105,8 +106,9 @@ class CaughtWarnings(Value):
 
     is_mutable = True
 
-    def __init__(self, kwargs: Words) -> None:
+    def __init__(self, kwargs: Words, *, records: bool) -> None:
         self.kwargs = kwargs
+        self.records = records
 
     def type(self) -> type:
         return warnings.catch_warnings
@@ -124,7 +126,12 @@ class CaughtWarnings(Value):
             tx.quiet.pop()
         else:
             tx.quiet.append(tx.quiet[-1])
-        tx.happens(CallOf(_bound(name), [self, *rest]), f"catch_warnings is {'left' if rest else 'entered'}")
+        words = f"catch_warnings is {'left' if rest else 'entered'}"
+        if self.records and not rest:
+            log = GivenWarnings(tx)
+            tx.happens(CallOf(enter_with_log, [self, log]), words)
+            return log
+        tx.happens(CallOf(_bound(name), [self, *rest]), words)
         return NONE
 
     def children(self) -> list[Value]:
@@ -134,6 +141,45 @@ class CaughtWarnings(Value):
         CallOf(warnings.catch_warnings, [], self.kwargs).reconstruct(cg)
 
 
+class GivenWarnings(Value):
+    """The list that ``catch_warnings(record=True)`` gives: filled after the graph, and until a warning is given empty."""
+
+    is_mutable = True
+
+    def __init__(self, tx: Tracer) -> None:
+        self.since = len(tx.effects)
+
+    def type(self) -> type:
+        return list
+
+    def _empty(self, tx: Tracer) -> ListValue:
+        given = (call for call, _ in tx.effects[self.since :] if isinstance(call, CallOf))
+        if any(call.function in (warn_at, warn_outside) for call in given):
+            raise Unsupported("unknown-call", "the warnings that were given are looked at")
+        return ListValue([])
+
+    def truth(self, tx: Tracer) -> bool:
+        return self._empty(tx).truth(tx)
+
+    def length(self, tx: Tracer) -> Value:
+        return self._empty(tx).length(tx)
+
+    def iterate(self, tx: Tracer) -> Value:
+        return self._empty(tx).iterate(tx)
+
+    def get_item(self, tx: Tracer, key: Value) -> Value:
+        return self._empty(tx).get_item(tx, key)
+
+    def reconstruct(self, cg: Codegen) -> None:
+        cg.out.emit("BUILD_LIST", 0)
+
+
+def enter_with_log(catch: Any, log: list[Any]) -> None:
+    """Enter ``catch_warnings(record=True)`` so that it fills a list that is there already."""
+    catch.__enter__()
+    catch._module._showwarnmsg_impl = log.append
+
+
 def _bound(name: str) -> Any:
     return vars(warnings.catch_warnings)[name]
 
@@ -141,9 +187,9 @@ def _bound(name: str) -> Any:
 @special(warnings.catch_warnings)
 def _catch_warnings(tx: Tracer, args: Args, kwargs: Words) -> Value:
     words = dict(zip(kwargs, tx.constants(kwargs.values()), strict=True))
-    if args or words.get("record") or words.get("action") == "error" or words.get("module") is not None:
-        raise Unsupported("unknown-call", "warnings.catch_warnings keeps what is given")
-    return CaughtWarnings(dict(kwargs))
+    if args or words.get("action") == "error" or words.get("module") is not None:
+        raise Unsupported("unknown-call", "warnings.catch_warnings makes warnings errors, or is of another module")
+    return CaughtWarnings(dict(kwargs), records=bool(words.get("record")))
 
 
 # Loggers.

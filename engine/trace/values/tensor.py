@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import builtins
+import math
 import operator
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -24,6 +25,7 @@ from engine.trace.graph_builder import emit, evaluate
 from engine.trace.signals import Skip, Unsupported
 from engine.trace.unbacked import needs_number
 from engine.trace.values.base import NONE, Const, Value, force
+from engine.trace.values.symbolic import has_hint, hint
 from engine.trace.values.wrap import is_literal, wraps_if
 
 if TYPE_CHECKING:
@@ -356,8 +358,8 @@ class TensorValue(Value):
             config.capture_scalar_outputs
             and not any(is_unbacked(s) for s in sizes)
             and not self.fake.dtype.is_complex
-            and all(isinstance(s, int) for s in sizes)
-            and self.fake.numel() <= _LISTED
+            and all(map(has_hint, sizes))
+            and math.prod(map(hint, sizes)) <= _LISTED
         )
 
     def listed(self, tx: Tracer) -> Value:
@@ -366,7 +368,7 @@ class TensorValue(Value):
 
         if self.fake.dim() == 0:
             return self.call_method(tx, "item", [], {})
-        items = [self.get_item(tx, Const(n)) for n in range(self.fake.shape[0])]
+        items = [self.get_item(tx, Const(n)) for n in range(self.size(tx, 0).python(tx))]
         return ListValue([item.listed(tx) for item in items if isinstance(item, TensorValue)])
 
     def _has_requires_grad(self, tx: Tracer, args: list[Value], kwargs: dict[str, Value]) -> bool:
