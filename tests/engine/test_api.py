@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import operator
 import pathlib
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -240,7 +241,7 @@ def test_arguments_without_a_name_are_not_told() -> None:
     """What a resume function is handed from the stack is in no record of its inputs."""
 
     def broken(x: torch.Tensor) -> torch.Tensor:
-        return x.sum() + bool(x.exp().sum() > 0)
+        return x.sum() + operator.truth(x.exp().sum() > 0)
 
     with engine.record() as session:
         engine.compile(broken, backend="eager")(X)

@@ -301,7 +301,7 @@ class Recurrent(nn.Module):
         return torch.stack(states)
 
 
-@program(lambda: (torch.randn(2, 4),), breaks=2)
+@program(lambda: (torch.randn(2, 4),), breaks=1)
 class PrintsInForward(nn.Module):
     """A print in the middle of forward."""
 
