@@ -297,7 +297,7 @@ def evaluate(
         with tx.fake_mode:
             if run is None:
                 run, args = (getattr(args[0], target), args[1:]) if op == "call_method" else (target, args)
-            return over_fakes(run, args, kwargs)
+            return over_fakes(run, args, kwargs, has_symbols=bool(tx.shape_env.var_to_range))
     except _DATA_DEPENDENT as error:
         condition = getattr(error, "cond", None)
         raise needs_number(tx, condition, "data-dependent", f"{name} needs the value of a tensor") from error
@@ -324,14 +324,9 @@ def evaluate(
         raise Skip("raises", f"{name} raises {type(error).__name__}: {_first_line(error)}") from error
 
 
-def over_fakes(run: Callable[..., Any], args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
-    """What ``run`` gives; where torch's C++ cannot read a size that is a symbol, by torch's Python forms of its operators."""
-    try:
-        return run(*args, **kwargs)
-    except RuntimeError as error:
-        if "with symbolic sizes/strides" not in str(error):
-            raise
-    with enable_python_dispatcher():
+def over_fakes(run: Callable[..., Any], args: Sequence[Any], kwargs: dict[str, Any], *, has_symbols: bool) -> Any:
+    """What ``run`` gives; by torch's Python forms of composites where there are symbols: those in C++ make plain numbers of them, or fail."""
+    with enable_python_dispatcher() if has_symbols else contextlib.nullcontext():
         return run(*args, **kwargs)
 
 

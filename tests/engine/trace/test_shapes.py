@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
+import pytest
 import torch
 
 import engine
@@ -77,3 +79,28 @@ def test_marked_dimensions_are_symbols() -> None:
         setattr(x, attribute, value)
         match = next(g for g in trace(halves, {}, Options(), x=x).guards if isinstance(g, TensorMatch))
         assert match.sizes == (4, None)
+
+
+@pytest.mark.parametrize(
+    ("function", "sizes"),
+    [
+        (lambda x: torch.nn.functional.interpolate(x, scale_factor=2, mode="bilinear"), ((2, 3, 5, 6), (2, 3, 7, 8))),
+        (
+            lambda x: torch.nn.functional.conv1d(torch.nn.functional.pad(x, (2, 0)), torch.ones(3, 3, 3)),
+            ((2, 3, 5), (2, 3, 8)),
+        ),
+        (lambda x: torch.nn.functional.conv2d(x, torch.ones(4, 3, 3, 3), padding="same"), ((2, 3, 5, 6), (2, 3, 7, 8))),
+        (lambda x: torch.nn.functional.adaptive_avg_pool2d(x, 2), ((2, 3, 4, 6), (2, 3, 9, 8))),
+    ],
+    ids=["interpolate", "pad and conv1d", "conv2d", "adaptive pool"],
+)
+@pytest.mark.parametrize("backend", ["eager", "aot_eager"])
+def test_composites_keep_symbols(
+    function: Callable[[torch.Tensor], torch.Tensor], sizes: tuple[tuple[int, ...], ...], backend: str
+) -> None:
+    """What torch computes in several steps serves other sizes too, without being compiled again."""
+    compiled = engine.compile(function, backend=backend, dynamic=True)
+    with engine.expect(recompiles=0):
+        for size in sizes:
+            x = torch.randn(size)
+            torch.testing.assert_close(compiled(x), function(x))
