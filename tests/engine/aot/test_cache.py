@@ -120,7 +120,7 @@ def test_sizes_that_vary() -> None:
         assert record.aot is not None and record.aot.note == ""
         assert record.aot.cache == note
         assert record.guards is not None
-        guards.append([g.expected for g in record.guards.guards if g.kind == "shape relation"])
+        guards.append(sum(g.kind == "shape relation" for g in record.guards.guards))
         _over_sizes(_grows, run, (2, 3))
     assert guards[0] == guards[1]
 
