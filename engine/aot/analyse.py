@@ -264,7 +264,7 @@ def _strange(real: torch.Tensor, *, trains: bool) -> str:
 
 
 def is_reshaped(fake: torch.Tensor, real: Any) -> bool:
-    """Whether tracing changed an input's sizes, strides or offset (``t_``, ``unsqueeze_``): static dimensions tell."""
+    """Whether tracing changed an input's sizes, strides or offset (``t_``, ``unsqueeze_``); of symbols, what they are in this call tells."""
     if not isinstance(real, torch.Tensor):
         return False
     if fake.layout != real.layout or fake.ndim != real.ndim:
@@ -274,7 +274,13 @@ def is_reshaped(fake: torch.Tensor, real: Any) -> bool:
         *zip(fake.stride(), real.stride(), strict=True),
         (fake.storage_offset(), real.storage_offset()),
     ]
-    return any(isinstance(a, int) and a != b for a, b in pairs)
+    return any(_here(a) not in (None, b) for a, b in pairs)
+
+
+def _here(size: Any) -> int | None:
+    """A size in the call that is being compiled, asking for no guard; None where only the running graph knows."""
+    hint = size.node.hint if isinstance(size, torch.SymInt) else size
+    return None if hint is None else int(hint)
 
 
 def _unfit(node: torch.fx.Node) -> str:

@@ -364,3 +364,19 @@ def test_operators_made_of_others_write_in_inference_mode(fn: Callable[..., Any]
     engine.reset()
     decorated = torch.inference_mode()(fn)
     assert result(engine.compile(decorated, backend=backend)) == result(decorated)
+
+
+def test_a_layout_changed_where_sizes_vary() -> None:
+    """Dimensions that change places are told apart though their sizes are one symbol."""
+
+    def fn(x: Any) -> Any:
+        x.mul_(2)
+        x.swapaxes_(0, -1)
+        return x + 1
+
+    engine.reset()
+    compiled = engine.compile(fn, backend="aot_eager", dynamic=True)
+    for size in (3, 5):
+        x, y = (torch.arange(float(size * size)).view(size, size) for _ in range(2))
+        out, expected = compiled(x), fn(y)
+        assert (x.tolist(), x.stride(), out.tolist()) == (y.tolist(), y.stride(), expected.tolist())
