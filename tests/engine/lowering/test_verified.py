@@ -52,3 +52,14 @@ def test_results_of_calls_with_numbered_names_are_told_apart() -> None:
     graph = trace(function, (x,))
     program = lower(graph, "cuda:90", emit)
     assert {r.outcome for r in verify(program, graph, (x,)).values()} <= {"equal", "close"}
+
+
+def test_fractions_of_symbolic_sizes_reach_the_interpreter() -> None:
+    """A kernel is given what follows from the sizes of this call's inputs, as a number that need not be whole."""
+    x = torch.randn(6, 10)
+    graph = trace(
+        lambda a: a * (1.0 / a.shape[0]) + a.double().sum(1, keepdim=True) / a.shape[1] ** 0.5, (x,), is_dynamic=True
+    )
+    program = lower(graph, "cuda:90", emit)
+    assert any(argument.triton_type == "fp32" for kernel in program.kernels for argument in kernel.args)
+    assert {r.outcome for r in verify(program, graph, (x,)).values()} <= {"equal", "close"}
