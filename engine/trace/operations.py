@@ -358,6 +358,8 @@ def is_same(tx: Tracer, left: Value, right: Value) -> bool:
         return True
     if isinstance(left, Const) and isinstance(right, Const):
         return _is_same_constant(tx, left, right)
+    if _is_inside(left, right) or _is_inside(right, left):
+        return True
     mine, other = tx.real_of(left), tx.real_of(right)
     if mine is not NotImplemented and other is not NotImplemented:
         is_guarded = [v.is_mutable or v.real() is NotImplemented for v in (left, right)]
@@ -365,6 +367,16 @@ def is_same(tx: Tracer, left: Value, right: Value) -> bool:
             tx.guard_same(left, right, mine is other)
         return mine is other
     return _is_empty_tuple(left) and _is_empty_tuple(right)
+
+
+def _is_inside(value: Value, other: Value) -> bool:
+    """Whether a tensor was read from inside a wrapper that was made of the other one, or has it under another name, too."""
+    from engine.trace.values.tensor import TensorValue, is_subclass
+
+    if not (isinstance(value, TensorValue) and isinstance(other, TensorValue)) or value.fake is not other.fake:
+        return False
+    node = value.made_by
+    return node is not None and node.target is getattr and is_subclass(node.args[0].meta.get("example_value"))  # type: ignore[union-attr]
 
 
 def _is_empty_tuple(value: Value) -> bool:

@@ -170,7 +170,8 @@ def insides_of_two_tensors(x):
 def two_tensors_made(x):
     """A wrapper made in traced code."""
     both = TwoTensor(x.sin(), x.cos())
-    return both * 2, both.a + both.b
+    one = TwoTensor(x, x)
+    return both * 2, both.a + both.b, one.a is one.b, one.a is x, both.a is both.b
 
 
 @program(lambda: (TwoTensor(torch.ones(3), torch.ones(3)),))

@@ -107,7 +107,7 @@ def resized(x):
     return y * 2
 
 
-@program(lambda: (torch.randn(4), torch.randn(2)), breaks=1)
+@program(lambda: (torch.randn(4), torch.randn(2)))
 def storage_set(x, y):
     """set_ gives a tensor another's memory."""
     z = x.clone()
