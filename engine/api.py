@@ -159,8 +159,8 @@ def compiled_autograd(
 
     All that autograd runs is in the graph: hooks, Python functions, backwards of compiled calls (also of several, around graph breaks), and the
     adding to ``.grad``. Gradients, side effects and their order, and errors are those of eager; a backward that cannot be captured runs in
-    torch's own engine, with the reason in the records. Contexts nest: the innermost counts. A hook that adds hooks to the backward that runs, or
-    removes them, changes the next one, not this.
+    torch's own engine, with the reason in the records. Contexts nest: the innermost counts. Where a hook adds or removes hooks of the backward that
+    runs, the rest of that backward runs operator by operator, each node with the hooks that it has when its turn comes.
 
     Args:
         backend: as for ``compile``.

@@ -272,7 +272,7 @@ class Front:
         except Exception as error:
             if attempt.has_begun:
                 raise
-            return f"torch cannot capture it: {error}".splitlines()[0], None
+            return _in_words(str(error)), None
         finally:
             _thread.attempt = None
             attempt.close()
@@ -314,6 +314,20 @@ def _why_not(roots: Sequence[Any], *, creates_graph: bool) -> str:
     if torch.is_anomaly_enabled() and creates_graph:
         return "anomaly mode keeps which node made which, where gradients are to be differentiated themselves"
     return ""
+
+
+NOT_CAPTURED = {
+    "view_fn not supported": "it goes back through a write to a view of another type (real parts of complex numbers, for one)",
+    "NestedTensor support": "it goes back through nested tensors",
+    "compiled_args n": "a hook or node in C++ takes part that does not tell what it does, as those of DistributedDataParallel's reducer",
+}
+"""What torch's capture does not know: by its words for it, ours."""
+
+
+def _in_words(error: str) -> str:
+    first = error.strip().partition("\n")[0].rstrip()
+    known = next((words for part, words in NOT_CAPTURED.items() if part in error), "")
+    return f"{known}, which torch cannot capture" if known else f"torch cannot capture it: {first}"
 
 
 COLLISION = "within another compiled autograd call"

@@ -484,7 +484,7 @@ class Tracer:
         error = kind(text)
         if isinstance(error, AttributeError) and text.endswith("'"):
             error.name = text.rpartition(" attribute '")[2].removesuffix("'")
-        elif type(error) is NameError and text.startswith("name '"):
+        elif type(error) is NameError:
             error.name = text.split("'")[1]
         raise self.user_exception(error)
 

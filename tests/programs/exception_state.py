@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import enum
 import sys
 import unittest
 from typing import Any
@@ -265,3 +266,140 @@ def contexts_through_an_exit_stack(x):
             chain.append(errors.index(link))
             link = link.__context__
     return x + 1, chain
+
+
+class Bare:
+    """Has nothing."""
+
+
+class Slotted:
+    """Has a slot that nothing fills."""
+
+    __slots__ = ("empty",)
+
+
+class Kept(AttributeError):
+    """Keeps its name by the class in C."""
+
+    def __init__(self, text, name):
+        super().__init__(text, name=name, obj=7)
+
+
+@program(lambda: (torch.randn(3),))
+def attribute_errors_know_their_objects(x):
+    """Whatever way an attribute is read or deleted, and whoever says that it is missing."""
+    bare, found = Bare(), []
+    reads = (
+        lambda: bare.missing,
+        lambda: torch.missing,
+        lambda: (1).missing,
+        lambda: Slotted().empty,
+        lambda: getattr(bare, "missing"),  # noqa: B009
+        lambda: delattr(bare, "missing"),
+        lambda: object.__getattribute__(bare, "missing"),
+        lambda: x.missing,
+    )
+    for read in reads:
+        try:
+            read()
+        except AttributeError as error:
+            found.append((error.name, error.obj is bare, type(error.obj).__name__, str(error)))
+    try:
+        del bare.missing
+    except AttributeError as error:
+        found.append((error.name, error.obj is bare))
+    return x + 1, found
+
+
+@program(lambda: (torch.randn(3),))
+def names_of_name_errors(x):
+    """Of a global, and of a closure's variable that is not there yet."""
+    found = []
+
+    def inner():
+        if x is None:
+            late = 1
+        return (lambda: late)()
+
+    for call in (lambda: not_there_at_all, inner):  # noqa: F821
+        try:
+            call()
+        except NameError as error:
+            found.append((type(error).__name__, error.name, str(error)))
+    return x * 2, found
+
+
+@program(lambda: (torch.randn(3),))
+def exceptions_made_with_keywords(x):
+    """Those that the class knows are kept; others are refused in its words."""
+    found = []
+    for make in (
+        lambda: AttributeError("text", name="n", obj=3),
+        lambda: NameError("text", name="n"),
+        lambda: ImportError("text", name="n", path="p"),
+        lambda: Kept("text", "own"),
+        lambda: ValueError("text", key=1),
+    ):
+        try:
+            raise make()
+        except Exception as error:
+            kept = [getattr(error, name, None) for name in ("name", "obj", "path")]
+            found.append((type(error).__name__, str(error), kept, error.args))
+    return x - 1, found
+
+
+@program(lambda: (torch.randn(3),))
+def errors_of_the_system_by_number(x):
+    """OSError makes one of its subclass for the number, and keeps file names apart from the arguments."""
+    found = []
+    for args in ((2, "none", "file"), (17, "there"), ("plain",), (1, "two", "three", None, "five")):
+        try:
+            raise OSError(*args)
+        except FileNotFoundError as error:
+            found.append(("missing", error.args, error.filename, str(error)))
+        except OSError as error:
+            found.append((type(error).__name__, error.args, error.errno, str(error)))
+    return x + 3, found
+
+
+@program(lambda: (torch.randn(3),), breaks=1)
+def keywords_leave_with_the_exception(x):
+    """An exception that the caller gets still has what it was made with."""
+    doubled = x * 2
+    raise ImportError(f"text of {tuple(doubled.shape)}", name="n", path="p")
+
+
+class Colour(enum.Enum):
+    """Has one member."""
+
+    RED = 1
+
+
+@program(lambda: (torch.randn(3),))
+def attribute_errors_of_writes(x):
+    """What cannot be set, and members that an enumeration lacks."""
+    found, slotted = [], Slotted()
+    writes = (
+        lambda: setattr(slotted, "missing", 1),
+        lambda: setattr(1, "missing", 1),
+        lambda: Colour.BLUE,
+    )
+    for write in writes:
+        try:
+            write()
+        except AttributeError as error:
+            found.append((error.name, error.obj is slotted, str(error)))
+    try:
+        slotted.missing = 2
+    except AttributeError as error:
+        found.append((error.name, error.obj is slotted))
+    return x + 1, found
+
+
+@program(lambda: (torch.randn(3),), breaks=1)
+def what_was_added_to_an_exception(x):
+    """Notes and attributes stand in its dictionary."""
+    error = ValueError("text")
+    error.add_note("a note")
+    error.own = 3
+    return x + 1, vars(error)

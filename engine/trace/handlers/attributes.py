@@ -5,11 +5,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from engine.bytecode.opcodes import VERSION
-from engine.trace.signals import UserException
 from engine.trace.table import handles
 from engine.trace.values.base import NULL, Value, force
 from engine.trace.values.classes import SuperValue
-from engine.trace.values.exceptions import tell_object
+from engine.trace.values.exceptions import read, write
 
 if TYPE_CHECKING:
     from engine.bytecode.decode import Op
@@ -21,17 +20,9 @@ def push_method(frame: Frame, value: Value) -> None:
     frame.stack.extend((value, NULL) if VERSION >= (3, 13) else (NULL, value))
 
 
-def _read(tx: Tracer, of: Value, name: str) -> Value:
-    try:
-        return of.get_attr(tx, name)
-    except UserException as error:
-        tell_object(error.value, of, name)
-        raise
-
-
 @handles("LOAD_ATTR")
 def _load(tx: Tracer, frame: Frame, op: Op) -> None:
-    value = _read(tx, force(tx, frame.stack.pop()), op.argval)
+    value = read(tx, force(tx, frame.stack.pop()), op.argval)
     if VERSION >= (3, 12) and op.arg & 1:
         push_method(frame, value)
     else:
@@ -40,7 +31,7 @@ def _load(tx: Tracer, frame: Frame, op: Op) -> None:
 
 @handles("LOAD_METHOD")
 def _load_method(tx: Tracer, frame: Frame, op: Op) -> None:
-    push_method(frame, _read(tx, force(tx, frame.stack.pop()), op.argval))
+    push_method(frame, read(tx, force(tx, frame.stack.pop()), op.argval))
 
 
 @handles("LOAD_SUPER_ATTR")
@@ -56,9 +47,9 @@ def _load_super(tx: Tracer, frame: Frame, op: Op) -> None:
 @handles("STORE_ATTR")
 def _store(tx: Tracer, frame: Frame, op: Op) -> None:
     of = force(tx, frame.stack.pop())
-    of.set_attr(tx, op.argval, frame.stack.pop())
+    write(tx, of, op.argval, frame.stack.pop())
 
 
 @handles("DELETE_ATTR")
 def _delete(tx: Tracer, frame: Frame, op: Op) -> None:
-    force(tx, frame.stack.pop()).del_attr(tx, op.argval)
+    write(tx, force(tx, frame.stack.pop()), op.argval, None)

@@ -23,6 +23,7 @@ from engine.trace.values import iterators
 from engine.trace.values.base import NONE, Const, NotConstant, Value, force, is_none
 from engine.trace.values.classes import TENSOR_TYPE, ClassValue, SuperValue, class_origin, find_in_class
 from engine.trace.values.container_objects import new_container_value
+from engine.trace.values.exceptions import read, write
 from engine.trace.values.functions import BY_NAME, BuiltinValue, CellValue, PartialValue, special
 from engine.trace.values.iteration import until
 from engine.trace.values.mappings import DictValue, SetValue, entries_of
@@ -159,7 +160,7 @@ def _attribute_name(tx: Tracer, value: Value) -> str:
 def _getattr(tx: Tracer, args: Args, kwargs: Words) -> Value:
     name = _attribute_name(tx, args[1])
     if len(args) == 2:
-        return force(tx, args[0]).get_attr(tx, name)
+        return read(tx, force(tx, args[0]), name)
     try:
         return force(tx, args[0]).get_attr(tx, name)
     except UserException as error:
@@ -181,13 +182,13 @@ def _hasattr(tx: Tracer, args: Args, kwargs: Words) -> Value:
 
 @special(setattr)
 def _setattr(tx: Tracer, args: Args, kwargs: Words) -> Value:
-    force(tx, args[0]).set_attr(tx, _attribute_name(tx, args[1]), args[2])
+    write(tx, force(tx, args[0]), _attribute_name(tx, args[1]), args[2])
     return NONE
 
 
 @special(delattr)
 def _delattr(tx: Tracer, args: Args, kwargs: Words) -> Value:
-    force(tx, args[0]).del_attr(tx, _attribute_name(tx, args[1]))
+    write(tx, force(tx, args[0]), _attribute_name(tx, args[1]), None)
     return NONE
 
 

@@ -253,6 +253,11 @@ class ClassValue(Value):
         if hasattr(self.held, name):
             found = getattr(self.held, name)
             return tx.fixed(found) if callable(found) else tx.wrap(found, Attr(class_origin(self.held), name))
+        if issubclass(self.held, enum.Enum):  # its words differ from version to version
+            try:
+                getattr(self.held, name)
+            except AttributeError as error:
+                raise tx.user_exception(error) from None
         return tx.raise_error(AttributeError, f"type object '{self.held.__name__}' has no attribute '{name}'")  # type: ignore[no-any-return]
 
     def set_attr(self, tx: Tracer, name: str, value: Value) -> None:
@@ -341,15 +346,20 @@ def construct(
     """``Class(*args)`` for classes without a rule of their own; with ``by_type`` as if the metaclass had no ``__call__``."""
     from engine.trace.operations import fold_call
     from engine.trace.values.exception_groups import make_group
-    from engine.trace.values.exceptions import ExceptionValue
+    from engine.trace.values.exceptions import ExceptionValue, class_made
 
     cls = of.held
     _check_death(cls)
     if issubclass(cls, BaseException):
-        made = make_group(tx, cls, args) if issubclass(cls, BaseExceptionGroup) else ExceptionValue(cls, args)
+        if issubclass(cls, BaseExceptionGroup):
+            made: Value = make_group(tx, cls, args)
+        else:
+            made = ExceptionValue(class_made(tx, cls, args), args)
         init = find_in_class(cls, "__init__")
         if init is not None and isinstance(init[1], types.FunctionType):
             tx.wrap(init[1], Attr(class_origin(init[0]), "__init__")).call(tx, [made, *args], kwargs)
+        elif isinstance(made, ExceptionValue):
+            made.take_words(tx, kwargs)
         return made
     if issubclass(cls, enum.Enum) or is_placement_class(cls):
         return fold_call(tx, cls, args, kwargs, f"{cls.__name__}()")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 import traceback
 import types
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -12,7 +13,7 @@ import torch
 from engine.bytecode.resume import InstructionOffset
 from engine.ir.origin import Attr, Fixed, Origin
 from engine.ir.state_guard import GlobalState
-from engine.trace.signals import Skip, Unsupported
+from engine.trace.signals import Skip, Unsupported, UserException
 from engine.trace.support import new_exception
 from engine.trace.values.base import NONE, Attributed, Const, Value, force, is_none
 from engine.trace.values.classes import class_attribute, class_origin, find_in_class
@@ -118,6 +119,24 @@ def handled(tx: Tracer) -> Value | None:
     return None
 
 
+WORDS: Mapping[type[BaseException], tuple[str, ...]] = {
+    AttributeError: ("name", "obj"),
+    NameError: ("name",),
+    ImportError: ("name", "path"),
+}
+"""Keywords that exceptions are created with, by class."""
+
+
+def class_made(tx: Tracer, cls: type[BaseException], args: list[Value]) -> type[BaseException]:
+    """The class of what calling an exception's class makes: an OSError is of the subclass for its number."""
+    if cls is not OSError or not 2 <= len(args) <= 5:
+        return cls
+    number = force(tx, args[0])
+    if not isinstance(number, Const):
+        raise Unsupported("unknown-call", "OSError is created with a number that only the call knows")
+    return type(OSError(number.value, ""))
+
+
 class ExceptionValue(Attributed):
     """An exception. ``error`` is the Python object where a real one was raised while folding."""
 
@@ -151,11 +170,13 @@ class ExceptionValue(Attributed):
             return tx.wrap(getattr(self.error, name), Attr(self.origin, name))
         match name:
             case "args":
-                return TupleValue(list(self.args))
+                return TupleValue(self.args[:2] if self._keeps_files() else list(self.args))
             case "value" if issubclass(self.cls, StopIteration):
                 return self.args[0] if self.args else NONE
             case "__class__":
                 return tx.fixed(self.cls)
+            case "__dict__" if self.attributes or self.error is not None:
+                raise self.refuse("reading the attribute '__dict__'")
             case "__cause__":
                 return NONE
             case "__context__":
@@ -180,6 +201,10 @@ class ExceptionValue(Attributed):
         if found is None:
             raise self.refuse(f"reading the attribute {name!r}")
         return found
+
+    def _keeps_files(self) -> bool:
+        """Whether file names are attributes, and no arguments any more."""
+        return issubclass(self.cls, OSError) and self.cls is not BlockingIOError and 3 <= len(self.args) <= 5
 
     def _nothing_outside(self, tx: Tracer) -> None:
         """Raised while the tracer handles nothing: what it remembers depends on whether its caller handles something."""
@@ -211,6 +236,7 @@ class ExceptionValue(Attributed):
             return self
         if name == "__init__":
             self.args = list(args)
+            self.take_words(tx, kwargs)
             return NONE
         if name in ("__str__", "__repr__"):
             own = find_in_class(self.cls, name)
@@ -223,6 +249,16 @@ class ExceptionValue(Attributed):
         if own is not None and isinstance(own[1], (types.MethodDescriptorType, types.WrapperDescriptorType)):
             return self._by_object(tx, name, args)
         return super().call_method(tx, name, args, kwargs)
+
+    def take_words(self, tx: Tracer, words: dict[str, Value]) -> None:
+        """What the class in C makes of the keywords that it is created with."""
+        known = next((names for kind, names in WORDS.items() if issubclass(self.cls, kind)), ())
+        if not known and words:
+            tx.raise_type_error(f"{self.cls.__name__}() takes no keyword arguments")
+        for name, value in words.items():
+            if name not in known:
+                raise Unsupported("unknown-call", f"{self.cls.__name__} is created with the keyword {name!r}")
+            self.attributes[name] = value
 
     def _add_note(self, tx: Tracer, note: Value) -> Value:
         if note.type() is not str:
@@ -300,11 +336,61 @@ def tell_object(error: Value, of: Value, name: str) -> None:
     """An AttributeError that reading an attribute raised remembers whose it is, as Python notes it."""
     if not isinstance(error, ExceptionValue) or not issubclass(error.cls, AttributeError) or error.origin is not None:
         return
-    if "obj" in error.attributes or "name" in error.attributes or getattr(error.error, "obj", None) is not None:
+    if "obj" in error.attributes or "name" in error.attributes:
+        return
+    noted = getattr(error.error, "obj", None)
+    if noted is not None and not _is_held(of, noted):
         return
     error.attributes["obj"] = of
     if getattr(error.error, "name", None) is None:
         error.attributes["name"] = Const(name)
+
+
+def _is_held(value: Value, real: Any) -> bool:
+    return getattr(value, "value", getattr(value, "held", None)) is real
+
+
+def read(tx: Tracer, of: Value, name: str) -> Value:
+    """``of.name``; an AttributeError remembers both."""
+    try:
+        return of.get_attr(tx, name)
+    except UserException as error:
+        tell_object(error.value, of, name)
+        raise
+
+
+def write(tx: Tracer, of: Value, name: str, value: Value | None) -> None:
+    """``of.name = value``, ``del of.name`` for None; an AttributeError remembers what this version of Python notes."""
+    try:
+        if value is None:
+            of.del_attr(tx, name)
+        else:
+            of.set_attr(tx, name, value)
+    except UserException as error:
+        _tell_writing(error.value, of, name)
+        raise
+
+
+def _tell_writing(error: Value, of: Value, name: str) -> None:
+    if _WRITES_ARE_NOTED:
+        tell_object(error, of, name)
+        return
+    if not isinstance(error, ExceptionValue) or error.origin is not None or "obj" in error.attributes:
+        return
+    if isinstance(error.error, AttributeError) and error.error.obj is None:
+        error.error.name = None
+        error.attributes["obj"] = NONE
+
+
+def _notes_writes() -> bool:
+    try:
+        del types.SimpleNamespace().missing
+    except AttributeError as error:
+        return error.name is not None
+    return False
+
+
+_WRITES_ARE_NOTED = _notes_writes()
 
 
 def _is_exception(real: Any) -> bool:

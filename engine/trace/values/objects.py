@@ -296,10 +296,20 @@ class ObjectValue(Value):
             case "object.__init_subclass__":
                 return NONE
             case "object.__getattribute__":
-                return self._object_getattribute(tx, str(force(tx, args[0]).python(tx)))
+                return self._plainly(tx, str(force(tx, args[0]).python(tx)))
         if name.startswith("object."):
             return self._by_object(tx, name.removeprefix("object."), args)
         return super().call_method(tx, name, args, kwargs)
+
+    def _plainly(self, tx: Tracer, name: str) -> Value:
+        from engine.trace.signals import UserException
+        from engine.trace.values.exceptions import tell_object
+
+        try:
+            return self._object_getattribute(tx, name)
+        except UserException as error:
+            tell_object(error.value, self, name)
+            raise
 
     def _check_no_arguments(self, tx: Tracer) -> None:
         """``object.__init__`` takes nothing, unless the class has a ``__new__`` alone."""
