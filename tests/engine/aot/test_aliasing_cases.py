@@ -62,14 +62,14 @@ def _blocks(count: int, step: int) -> list[Any]:
     return [pytest.param(n, marks=[pytest.mark.slow] if n else [], id=f"{n}") for n in range(0, count, step)]
 
 
-@pytest.mark.parametrize("first", _blocks(1500, BLOCK))
+@pytest.mark.parametrize("first", _blocks(1300, BLOCK))
 def test_tensor_subclasses(first: int) -> None:
     """The same where arguments are tensor subclasses around two tensors, in training and without: what is inside of them is looked at, too."""
     _hold((generate(n, "wrapped") for n in range(first, first + BLOCK)), "aot_eager")
 
 
 @pytest.mark.parametrize("dynamic", [None, True])
-@pytest.mark.parametrize("first", _blocks(750, SOME))
+@pytest.mark.parametrize("first", _blocks(500, SOME))
 def test_sizes_that_vary(first: int, dynamic: bool | None) -> None:
     """The same over three sizes of each argument, which are symbols from the second or from the first call on."""
     _hold((generate(n, "sizes") for n in range(first, first + SOME)), "aot_eager", dynamic=dynamic)
