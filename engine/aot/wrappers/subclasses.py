@@ -306,7 +306,7 @@ def post_compile(change: Change, run: Run) -> Run:
             else:
                 plain += parts.take(value) if gradient is None else gradient.take_apart(value)
         versions = [(inputs[n], inputs[n]._version) for n, _ in plan.counts]
-        for parts, whole in zip(plan.inputs, inputs, strict=True) if plan.counts else ():
+        for parts, whole in zip(plan.inputs, inputs, strict=True):
             if parts is not None:
                 versions += [(p, p._version) for p in _parts_alone(parts, whole, inputs)]
         born = Born.of(plan.again, inputs) if trains else None
