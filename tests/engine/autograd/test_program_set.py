@@ -14,6 +14,7 @@ REASONS = (
     "it runs inside of a functional transform (torch.func)",
     "it goes back through a functional transform (torch.func)",
     "it was started inside of a captured backward, by a hook or a Python function",
+    "torch cannot capture it: NestedTensor support not implemented. ",
 )
 """Why some are left to torch's engine."""
 DIFFERENTIATING = {
