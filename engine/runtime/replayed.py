@@ -356,7 +356,7 @@ class CudaRecorder:
         stream, graph = self._streams[device], torch.cuda.CUDAGraph()
         torch.cuda.synchronize(device)
         stream.wait_stream(torch.cuda.current_stream(device))
-        with torch.cuda.stream(stream), _collector_off():
+        with torch.cuda.stream(stream), _collector_off(), _scratch_of_its_own():
             # Other threads may allocate meanwhile: only what this thread does must be allowed in a capture.
             graph.capture_begin(capture_error_mode="thread_local")
             try:
@@ -368,6 +368,16 @@ class CudaRecorder:
             graph.capture_end()
         torch.cuda.current_stream(device).wait_stream(stream)
         return Recording(graph.replay, outputs)
+
+
+@contextlib.contextmanager
+def _scratch_of_its_own() -> Any:
+    """The matrix library's scratch memory is taken from the recording's own memory, and is not kept a second time for calls outside of it."""
+    torch._C._cuda_clearCublasWorkspaces()
+    try:
+        yield
+    finally:
+        torch._C._cuda_clearCublasWorkspaces()
 
 
 @contextlib.contextmanager
