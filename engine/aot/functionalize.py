@@ -8,7 +8,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import operator
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -317,7 +317,6 @@ class Tracing:
             raise NotFunctional("the graph does not return a tuple")
         for i, w in zip(self._inputs, given, strict=True):
             interpreter.by_fake[id(i.fake)] = w
-        _check_memory(self._graph, interpreter.by_fake)
         outputs = OutputPlanner(
             self._inputs, args, interpreter.by_fake, self._graph.graph, in_grad_mode=self._in_grad_mode
         )
@@ -367,37 +366,6 @@ class Tracing:
         return InputPlan(
             i.name, True, n in self._written, self._written.get(n, -1), writes, counts, layout, n in self.hidden
         )
-
-
-def _check_memory(graph: torch.fx.GraphModule, by_fake: Mapping[int, Any]) -> None:
-    """What is written to is seen by the same values as in eager: torch's forms of operators for symbols may copy what eager views.
-
-    Raises:
-        NotFunctional: a value is another's view on one side only.
-    """
-    seen: dict[int, int] = {}
-    lies_in: dict[int, int] = {}
-    nodes = [(n, n.meta.get("example_value")) for n in graph.graph.nodes]
-    written = {
-        storage_of(v)
-        for n, _ in nodes
-        if is_mutating(n)
-        for a in n.all_input_nodes
-        if isinstance(v := a.meta.get("example_value"), torch.Tensor)
-    }
-    for node, traced in nodes if written else ():
-        value = by_fake.get(id(traced))
-        if not isinstance(traced, torch.Tensor) or not isinstance(value, FunctionalTensor) or _is_taken_apart(node):
-            continue
-        here, there = storage_of(traced), storage_of(value.elem)
-        is_same = seen.setdefault(here, there) == there and lies_in.setdefault(there, here) == here
-        if not is_same and (here in written or lies_in[there] in written):
-            raise NotFunctional(f"{node.name} shares memory that is written to otherwise than in eager")
-
-
-def _is_taken_apart(node: torch.fx.Node) -> bool:
-    """Whether an input is there for a wrapper of ours alone, which makes of it what was traced."""
-    return node.op == "placeholder" and all(isinstance(user.target, InGraph) for user in node.users)
 
 
 def _tensors(args: Sequence[Any]) -> list[torch.Tensor]:
