@@ -25,7 +25,7 @@ from engine.ir.origin import Origin
 from engine.ir.unbacked import is_unbacked
 from engine.trace.signals import Skip, Unsupported
 from engine.trace.unbacked import check_deferred, follows_unknown_float, needs_number
-from engine.trace.values.base import Value
+from engine.trace.values.base import Value, force
 
 if TYPE_CHECKING:
     from engine.trace.state import Tracer
@@ -200,8 +200,9 @@ def emit(
             torch.autograd.graph.increment_version(fake)
     _note_uncounted(op, target, fakes, keyword_fakes, result, before)
     changed = before is None or result is None or before != _versions((fakes, keyword_fakes))
-    for value in (*args, *(kwargs or {}).values()):
+    for given in (*args, *(kwargs or {}).values()):
         # In-place operators return one of their arguments: the same Python object, so the same value.
+        value = force(tx, given)
         if isinstance(value, TensorValue) and value.fake is result and result is not None:
             node.meta["example_value"] = result
             if not changed:
@@ -324,9 +325,14 @@ def evaluate(
         raise Skip("raises", f"{name} raises {type(error).__name__}: {_first_line(error)}") from error
 
 
+_GIVE_BACK = frozenset(("dropout", "dropout_"))
+"""Operators that may give back their operand, of which the Python form makes a copy; that in C++ keeps symbols."""
+
+
 def over_fakes(run: Callable[..., Any], args: Sequence[Any], kwargs: dict[str, Any], *, has_symbols: bool) -> Any:
     """What ``run`` gives; by torch's Python forms of composites where there are symbols: those in C++ make plain numbers of them, or fail."""
-    with enable_python_dispatcher() if has_symbols else contextlib.nullcontext():
+    by_python = has_symbols and getattr(run, "__name__", "") not in _GIVE_BACK
+    with enable_python_dispatcher() if by_python else contextlib.nullcontext():
         return run(*args, **kwargs)
 
 
@@ -336,8 +342,6 @@ def _first_line(error: BaseException) -> str:
 
 
 def _argument(tx: Tracer, value: Value) -> tuple[Any, Any]:
-    from engine.trace.values.base import force
-
     return force(tx, value).graph_arg(tx)
 
 

@@ -185,3 +185,12 @@ def nothing_to_see(x, y):
 def seen_by_place(x):
     """``as_strided`` counts from the start of the storage."""
     return x.as_strided((2, 2), (2, 1), 3), x * 1
+
+
+@program(lambda: (torch.randn(3, 4), torch.randn(2, 3)), lambda: (torch.randn(5, 4), torch.randn(2, 5)))
+def operands_given_back(x, y):
+    """Operators that have nothing to do give back their operand itself, also where sizes vary."""
+    kept = torch.nn.functional.dropout(x, 0.5, training=False)
+    same = kept is x, y.contiguous() is y, torch.dropout(y, 0.0, True) is y, y.to(torch.float32) is y
+    kept.add_(1)
+    return same, kept, x * 2, x.shape[0]
