@@ -124,6 +124,7 @@ def compile_graph(
             return _as_traced(graph, trains, reason, told)
         made, note = _found_or_made(onion.call, compilation, settings, trains=trains)
         assumed = _assumed(relations_of(graph, inputs)[known:], settings)
+        settings = replace(settings, assumed=None)  # it holds the call's tensors, which the backward must not
     except NotFunctional as error:
         return _as_traced(graph, trains, str(error), told)
     except Exception as error:  # what tracing to ATen does not know must not stop the user's code
