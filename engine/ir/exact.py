@@ -331,4 +331,4 @@ def _told(value: Any) -> str:
     """A value in words; a small dict, as ``**kwargs`` is, with what it holds."""
     if type(value) is not dict or not 0 < len(value) <= MOST_ITEMS or any(type(k) is not str for k in value):
         return describe(value)
-    return f"{{{', '.join(f'{k}: {describe(v, 1)}' for k, v in value.items())}}}"
+    return f"{{{', '.join(f'{k!r}: {describe(v, 1)}' for k, v in value.items())}}}"

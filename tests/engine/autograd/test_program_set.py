@@ -14,7 +14,7 @@ REASONS = (
     "it runs inside of a functional transform (torch.func)",
     "it goes back through a functional transform (torch.func)",
     "it was started inside of a captured backward, by a hook or a Python function",
-    "torch cannot capture it: NestedTensor support not implemented. ",
+    "it goes back through nested tensors, which torch cannot capture",
 )
 """Why some are left to torch's engine."""
 DIFFERENTIATING = {

@@ -15,16 +15,16 @@ def helper(x: torch.Tensor) -> torch.Tensor:
     return torch.sin(x)
 
 
-def talks(x: torch.Tensor, flag: bool, table: dict[str, int]) -> torch.Tensor:
+def talks(x: torch.Tensor, flag: bool, table: dict[str, int], rest: list[int]) -> torch.Tensor:
     y = helper(x)
     print("talking")
-    return y * table["k"] if flag else y
+    return y * table["k"] + len(rest) if flag else y
 
 
 def test_report_of_a_loaded_session(tmp_path: pathlib.Path) -> None:
     """It is Python that names the break with its line, holds the definitions and makes the inputs anew; loading and writing it run nothing."""
     with engine.record() as session:
-        engine.compile(talks, backend="eager")(torch.randn(3, 4, dtype=torch.float64), True, {"k": 2})
+        engine.compile(talks, backend="eager")(torch.randn(3, 4, dtype=torch.float64), True, {"k": 2}, [5])
     session.save(tmp_path / "session.json")
     loaded = Session.load(tmp_path / "session.json")
     text = loaded.reproduction(loaded.compilations[0].id)
@@ -36,7 +36,8 @@ def test_report_of_a_loaded_session(tmp_path: pathlib.Path) -> None:
     for line in (
         "x = torch.ones((3, 4,), dtype=torch.float64)",
         "flag = True",
-        "table = ...  # dict of 1: to be filled in",
-        "engine.compile(talks)(x=x, flag=flag, table=table)",
+        "table = {'k': 2}",
+        "rest = ...  # list of 1: to be filled in",
+        "engine.compile(talks)(x=x, flag=flag, table=table, rest=rest)",
     ):
         assert line in text.splitlines()
