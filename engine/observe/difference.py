@@ -17,6 +17,8 @@ CLOSE = 1.25
 """Times within this factor are called equal."""
 _NUMBERS = re.compile(r"\b(?:0x[0-9a-fA-F]{4,}|\d{6,})\b")
 """Addresses and ids, which differ from process to process."""
+_GENERATED = re.compile(r"\b(__\w*?_)\d+\b")
+"""Names that torch.compile makes up, numbered through the process: ``__builtins_dict___3``."""
 _HASH = re.compile(r"\b[a-z2-7]{40,}\b")
 _PLAIN_OPS = ("placeholder", "output", "get_attr")
 
@@ -97,6 +99,7 @@ def _few(counted: Counter[str]) -> tuple[str, ...]:
 
 
 def _same_everywhere(text: str) -> str:
+    text = _GENERATED.sub(r"\1…", text)
     return _HASH.sub("…", _NUMBERS.sub("…", text))
 
 
