@@ -146,6 +146,20 @@ class Value:
         raise Unsupported("side-effect", f"rebuilding a value of type {self.type().__name__} after the graph")
 
 
+class HeldValue(Value):
+    """A kind that stands for one real object, reached through ``origin``."""
+
+    def __init__(self, held: Any, origin: Origin) -> None:
+        self.held = held
+        self.origin = origin
+
+    def type(self) -> type:
+        return type(self.held)
+
+    def real(self) -> Any:
+        return self.held
+
+
 class NotConstant(Exception):
     """``python()`` of a value that is not fully known while tracing."""
 

@@ -17,7 +17,7 @@ import torch
 from engine.ir.origin import MISSING, Entry, Fixed, Origin
 from engine.ir.value_guard import Equals, IsObject
 from engine.trace.signals import Unsupported
-from engine.trace.values.base import NONE, Const, Value, force, is_none
+from engine.trace.values.base import NONE, Const, HeldValue, Value, force, is_none
 from engine.trace.values.classes import find_in_class, is_plain_class
 from engine.trace.values.functions import BoundMethod, FunctionValue, MadeFunction, MethodOf, RealFunction, special
 from engine.trace.values.mappings import DictValue, SetValue
@@ -34,18 +34,8 @@ Args = list[Value]
 Words = dict[str, Value]
 
 
-class EnvironmentValue(Value):
+class EnvironmentValue(HeldValue):
     """``os.environ``: each variable read is guarded."""
-
-    def __init__(self, held: Any, origin: Origin) -> None:
-        self.held = held
-        self.origin = origin
-
-    def type(self) -> type:
-        return type(self.held)
-
-    def real(self) -> Any:
-        return self.held
 
     def _read(self, tx: Tracer, key: Value) -> str | None:
         name = key.python(tx)

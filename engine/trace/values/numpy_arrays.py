@@ -20,7 +20,7 @@ from engine.options import config
 from engine.trace.graph_builder import emit
 from engine.trace.signals import Unsupported
 from engine.trace.support import numpy_of
-from engine.trace.values.base import NONE, Const, NotConstant, Value, force, is_none, reached
+from engine.trace.values.base import NONE, Const, HeldValue, NotConstant, Value, force, is_none, reached
 from engine.trace.values.functions import MethodOf, special
 from engine.trace.values.iterators import SequenceIterator
 from engine.trace.values.mappings import DictValue
@@ -197,21 +197,11 @@ def _array_of_arrays(data: Any, *args: Any, **kwargs: Any) -> Any:
     return torch_numpy.array(data, *args, **kwargs)
 
 
-class NumpyFunction(Value):
+class NumpyFunction(HeldValue):
     """A function of numpy."""
-
-    def __init__(self, held: Any, origin: Origin) -> None:
-        self.held = held
-        self.origin = origin
-
-    def type(self) -> type:
-        return type(self.held)
 
     def describe(self) -> str:
         return f"numpy.{self.held.__name__}"
-
-    def real(self) -> Any:
-        return self.held
 
     def truth(self, tx: Tracer) -> bool:
         return True

@@ -12,7 +12,7 @@ import torch
 from engine.ir.origin import MISSING, Attr, Global, Item, Maybe, Namespace, Origin
 from engine.ir.value_guard import HasAttribute, IsObject
 from engine.trace.signals import Unsupported
-from engine.trace.values.base import NONE, Const, Value, force
+from engine.trace.values.base import NONE, Const, HeldValue, Value, force
 from engine.trace.values.classes import (
     bind_attribute,
     class_origin,
@@ -601,23 +601,13 @@ STREAMS = Namespace(sys.__dict__, "sys")
 """The module whose attributes are the standard streams."""
 
 
-class OpaqueValue(Value):
+class OpaqueValue(HeldValue):
     """An object that is only passed on: nothing is known of it but its type."""
 
     is_mutable = True
 
-    def __init__(self, held: Any, origin: Origin) -> None:
-        self.held = held
-        self.origin = origin
-
-    def type(self) -> type:
-        return type(self.held)
-
     def describe(self) -> str:
         return f"{type(self.held).__module__}.{type(self.held).__qualname__} object"
-
-    def real(self) -> Any:
-        return self.held
 
     def key(self, tx: Tracer) -> Any:
         assert self.origin is not None

@@ -19,7 +19,7 @@ from engine.ir.state_guard import GlobalState
 from engine.ir.value_guard import Equals
 from engine.trace.signals import Unsupported
 from engine.trace.support import log_at, warn_at, warn_outside
-from engine.trace.values.base import NONE, Const, Value, force
+from engine.trace.values.base import NONE, Const, HeldValue, Value, force
 from engine.trace.values.classes import class_origin, find_in_class
 from engine.trace.values.exceptions import ExceptionValue
 from engine.trace.values.functions import BoundMethod, MethodOf, special
@@ -206,20 +206,12 @@ _LEVELS = {
 }
 
 
-class LoggerValue(Value):
+class LoggerValue(HeldValue):
     """A logger: whether a level is enabled is guarded, and what nobody listens to is left out."""
 
+    held: logging.Logger
+
     is_mutable = True
-
-    def __init__(self, held: logging.Logger, origin: Origin) -> None:
-        self.held = held
-        self.origin = origin
-
-    def type(self) -> type:
-        return type(self.held)
-
-    def real(self) -> Any:
-        return self.held
 
     def truth(self, tx: Tracer) -> bool:
         return True

@@ -23,7 +23,7 @@ from engine.trace.graph_builder import evaluate
 from engine.trace.operations import binary
 from engine.trace.signals import Unsupported
 from engine.trace.unbacked import check_deferred
-from engine.trace.values.base import NONE, Const, Value, force
+from engine.trace.values.base import NONE, Const, HeldValue, Value, force
 from engine.trace.values.functions import special
 from engine.trace.values.modules import ModuleValue
 from engine.trace.values.sequences import ListValue, TupleValue
@@ -181,18 +181,8 @@ def _checkpoint_valid(tx: Tracer, args: list[Value], kwargs: dict[str, Value]) -
     return Const(bool(torch.autograd._is_checkpoint_valid()))
 
 
-class BackendFlags(Value):
+class BackendFlags(HeldValue):
     """``torch.backends.cuda.matmul``: each flag that is read is guarded."""
-
-    def __init__(self, held: Any, origin: Origin) -> None:
-        self.held = held
-        self.origin = origin
-
-    def type(self) -> type:
-        return type(self.held)
-
-    def real(self) -> Any:
-        return self.held
 
     def get_attr(self, tx: Tracer, name: str) -> Value:
         try:
