@@ -10,6 +10,7 @@ import sys
 import threading
 import time
 import zlib
+from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -232,27 +233,22 @@ def test_leaving_with_work_under_way_ends_soon_and_leaves_nothing_behind(tmp_pat
     assert not list(tmp_path.glob("engine-worker-*"))
 
 
+@pytest.fixture
+def interrupts() -> Iterator[None]:
+    """Ctrl-C raises KeyboardInterrupt, also where the tests were started in the background, which ignores it."""
+    was = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, was)
+
+
+@pytest.mark.usefixtures("interrupts")
 def test_an_interrupted_call_stops_its_worker(pool: Pool) -> None:
     """Ctrl-C while waiting for an answer: the next task is not held up by the one given up."""
     pool.call("os:getpid", ())
-    ended = threading.Event()
-
-    def press() -> None:
-        # Again after a while: Python drops an interrupt that comes while an object is being finalised.
-        wait = 0.3
-        while not ended.wait(wait):
-            os.kill(os.getpid(), signal.SIGINT)
-            wait = 5.0
-
-    def wait() -> None:
-        try:
-            pool.call("time:sleep", (60,))
-        finally:
-            ended.set()
-
-    threading.Thread(target=press).start()
+    timer = threading.Timer(0.3, lambda: os.kill(os.getpid(), signal.SIGINT))
+    timer.start()
     with pytest.raises(KeyboardInterrupt):
-        wait()
+        pool.call("time:sleep", (60,))
     start = time.monotonic()
     assert pool.call("operator:add", (1, 2)) == 3
     assert time.monotonic() - start < 10
