@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import importlib.util
 import os
 import pathlib
 import shutil
@@ -31,6 +32,12 @@ def _has_gpu() -> bool:
     import torch
 
     return torch.cuda.is_available()
+
+
+def pytest_sessionstart(session: pytest.Session) -> None:
+    """Under CI no test may be skipped for want of Triton."""
+    if os.environ.get("CI") == "true" and importlib.util.find_spec("triton") is None:
+        raise pytest.UsageError("Triton is missing, and its tests would be skipped: pip install triton")
 
 
 @pytest.fixture(scope="session")

@@ -8,7 +8,7 @@ from engine.ir.origin import Attr, Item, IteratorState, Origin
 from engine.ir.value_guard import Equals, LengthIs
 from engine.options import config
 from engine.trace.signals import Unsupported
-from engine.trace.values.base import Value, force
+from engine.trace.values.base import HeldValue, Value, force
 from engine.trace.values.iterators import IteratorValue, RangeIterator, SequenceIterator, make_enumerate, make_zip
 from engine.trace.values.sequences import ListValue, SequenceValue
 from engine.trace.values.wrap import wraps_if
@@ -75,18 +75,8 @@ class KnownIterator(IteratorValue):
         cg.out.emit("POP_TOP")
 
 
-class OpaqueIterator(IteratorValue):
+class OpaqueIterator(HeldValue, IteratorValue):
     """A real iterator whose items are known only when it runs: each step is left to Python."""
-
-    def __init__(self, held: Any, origin: Origin) -> None:
-        self.held = held
-        self.origin = origin
-
-    def type(self) -> type:
-        return type(self.held)
-
-    def real(self) -> Any:
-        return self.held
 
     def step(self, tx: Tracer) -> Value | None:
         raise Unsupported(
