@@ -212,9 +212,9 @@ def _child(work: Callable[[], dict[str, Any]], writer: int) -> None:
         # Threads do not survive a fork: pools that torch started before are gone, and a kernel that was compiled (and cached) to run
         # on several threads would wait for them for ever.
         torch.set_num_threads(1)
-        os.environ["TORCHINDUCTOR_COMPILE_THREADS"] = "1"
         import torch._inductor.config as inductor  # here: it costs the start of every session most of a second
 
+        inductor.compile_threads = 1  # the pool of an earlier torch.compile in this process is gone too, and would never answer
         inductor.force_disable_caches = True
         signal.signal(signal.SIGINT, signal.SIG_DFL)
         sys.stdout = sys.stderr = io.StringIO()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
 import torch
 
 from notebook_ext.compare import Comparison, compare
@@ -33,3 +34,11 @@ def test_inference_mode() -> None:
     """Tensors made there count no writes, and are compared all the same."""
     with torch.inference_mode():
         assert compared(lambda x: x * 2, torch.ones(2)).difference == 0
+
+
+def test_torch_compile_used_before(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The threads that it compiles on are not in the process of the comparison, which must not wait for them."""
+    monkeypatch.setattr("torch._inductor.config.compile_threads", 4)
+    monkeypatch.setattr("torch._inductor.config.force_disable_caches", True)
+    torch.compile(lambda x: x.sin() * 3)(torch.ones(3))
+    assert compared(lambda x: x * 2, torch.ones(2)).difference == 0
