@@ -214,7 +214,9 @@ def _child(work: Callable[[], dict[str, Any]], writer: int) -> None:
         torch.set_num_threads(1)
         import torch._inductor.config as inductor  # here: it costs the start of every session most of a second
 
-        inductor.compile_threads = 1  # the pool of an earlier torch.compile in this process is gone too, and would never answer
+        inductor.compile_threads = (
+            1  # the pool of an earlier torch.compile in this process is gone too, and would never answer
+        )
         inductor.force_disable_caches = True
         signal.signal(signal.SIGINT, signal.SIG_DFL)
         sys.stdout = sys.stderr = io.StringIO()

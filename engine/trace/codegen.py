@@ -49,8 +49,8 @@ from engine.trace.side_effects import changed_inputs
 from engine.trace.signals import Unsupported
 from engine.trace.support import call_leaving, call_restoring, call_without_modes, check_truth, restoring, rewinding
 from engine.trace.values.base import Const, Lazy, Value
+from engine.trace.values.cells import CellValue
 from engine.trace.values.constants import DATES
-from engine.trace.values.functions import CellValue
 
 if TYPE_CHECKING:
     from engine.trace.state import Tracer

@@ -52,9 +52,9 @@ from engine.trace.state import Frame, Tracer
 from engine.trace.steps import StepLog
 from engine.trace.support import switch_modes
 from engine.trace.values.base import Value, force
+from engine.trace.values.cells import CellValue
 from engine.trace.values.classes import WRITTEN
 from engine.trace.values.contexts import leave_in_graph
-from engine.trace.values.functions import CellValue
 from engine.trace.values.torch_functions import guard_state
 
 for _family in (

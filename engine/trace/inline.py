@@ -18,7 +18,8 @@ from engine.trace.values.sequences import TupleValue
 
 if TYPE_CHECKING:
     from engine.trace.state import Frame, Tracer
-    from engine.trace.values.functions import FunctionValue, GeneratorValue
+    from engine.trace.values.functions import FunctionValue
+    from engine.trace.values.generators import GeneratorValue
 
 
 def inline_call(tx: Tracer, function: FunctionValue, args: list[Value], kwargs: dict[str, Value]) -> Value:
@@ -29,7 +30,7 @@ def inline_call(tx: Tracer, function: FunctionValue, args: list[Value], kwargs: 
     """
     from engine.trace.loop import run
     from engine.trace.state import Frame
-    from engine.trace.values.functions import GeneratorValue
+    from engine.trace.values.generators import GeneratorValue
 
     code = function.code
     if len(tx.frames) > tx.room():
@@ -173,7 +174,7 @@ def _throw_into_delegate(tx: Tracer, frame: Frame, error: Value) -> tuple[Value 
 
     What that yields; else what is raised in the body itself, None where the iterator returned and the body goes on.
     """
-    from engine.trace.values.functions import GeneratorValue
+    from engine.trace.values.generators import GeneratorValue
 
     send = frame.decoded.ops[frame.op.index - 1] if frame.op.index else frame.op
     if send.opname != "SEND" or frame.op.opname != "YIELD_VALUE":
@@ -243,7 +244,7 @@ def bind(tx: Tracer, function: FunctionValue, args: list[Value], kwargs: dict[st
     elif len(args) > count:
         raise_binding_error(tx, function, args, kwargs)
     if code.co_flags & inspect.CO_VARKEYWORDS:
-        bound[names[next_name]] = DictValue({k: (Const(k), v) for k, v in left.items()})
+        bound[names[next_name]] = DictValue.of(left)
     elif left:
         raise_binding_error(tx, function, args, kwargs)
     return bound

@@ -21,7 +21,7 @@ from engine.ir.files import is_library_file
 from engine.trace.resumption import Outcome, Resumption
 from engine.trace.signals import Cut
 from engine.trace.values.base import Lazy, Value
-from engine.trace.values.functions import GeneratorValue
+from engine.trace.values.generators import GeneratorValue
 
 if TYPE_CHECKING:
     from engine.trace.codegen import Codegen

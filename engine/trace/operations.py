@@ -325,8 +325,9 @@ def _equal(tx: Tracer, left: Value, right: Value) -> bool | None:
     """Equality where neither side defines its own: identity, or the equality of containers; None where unknown."""
     from engine.trace.values.classes import ClassValue
     from engine.trace.values.exceptions import ExceptionValue
-    from engine.trace.values.functions import BuiltinValue, FunctionValue
+    from engine.trace.values.functions import FunctionValue
     from engine.trace.values.mappings import DictValue
+    from engine.trace.values.methods import BuiltinValue
     from engine.trace.values.objects import ObjectValue, PythonModule
 
     if isinstance(left, DictValue) and isinstance(right, DictValue):

@@ -30,8 +30,8 @@ from engine.ir.frame import ResumeSlot, Slot
 from engine.trace.signals import Unsupported
 from engine.trace.support import TailCall, finish, leave_with
 from engine.trace.values.base import NULL, Const, Value, reached
+from engine.trace.values.cells import CellValue
 from engine.trace.values.exceptions import Handling
-from engine.trace.values.functions import CellValue
 from engine.trace.values.objects import ObjectValue
 
 if TYPE_CHECKING:

@@ -12,7 +12,7 @@ from engine.ir.origin import CellOf, Closure, Fixed, Local, Namespace, Origin
 from engine.ir.relation_guard import Distinct, NoOverlap, SameObject
 from engine.trace.signals import Skip, Unsupported
 from engine.trace.values.base import Value
-from engine.trace.values.functions import CellValue
+from engine.trace.values.cells import CellValue
 from engine.trace.values.mappings import DictValue, SetValue
 from engine.trace.values.objects import ObjectValue
 from engine.trace.values.outside_iterators import KnownIterator

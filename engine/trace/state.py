@@ -444,7 +444,7 @@ class Tracer:
 
     def constant_attr(self, value: Const, name: str) -> Value:
         """An attribute of a constant: a method to be folded, or a plain value."""
-        from engine.trace.values.functions import BoundMethod, ConstMethod
+        from engine.trace.values.methods import BoundMethod, ConstMethod
 
         try:
             found = getattr(value.value, name)

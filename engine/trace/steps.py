@@ -11,7 +11,7 @@ from engine.bytecode.spans import span_of
 from engine.records.trace import StepRecord
 from engine.trace.signals import UserException
 from engine.trace.table import RETURN
-from engine.trace.values.functions import CellValue
+from engine.trace.values.cells import CellValue
 from engine.trace.values.objects import ObjectValue
 from engine.trace.values.tensor import TensorValue
 

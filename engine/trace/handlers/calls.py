@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 from engine.bytecode.opcodes import VERSION
 from engine.trace.table import handles
 from engine.trace.values.base import NULL, Value, force
-from engine.trace.values.functions import CellValue, MadeFunction
+from engine.trace.values.cells import CellValue
+from engine.trace.values.functions import MadeFunction
 from engine.trace.values.mappings import DictValue, entries_of
 from engine.trace.values.refusals import called_name, has_method, is_iterable
 from engine.trace.values.sequences import TupleValue, sequence_items

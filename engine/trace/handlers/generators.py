@@ -8,7 +8,7 @@ from engine.bytecode.opcodes import VERSION
 from engine.trace.signals import UserException
 from engine.trace.table import YIELD, handles
 from engine.trace.values.base import NONE, Value, force, is_none
-from engine.trace.values.functions import GeneratorValue
+from engine.trace.values.generators import GeneratorValue
 from engine.trace.values.objects import ObjectValue
 
 if TYPE_CHECKING:

@@ -14,7 +14,7 @@ from engine.ir.value_guard import IsObject
 from engine.trace.signals import Unsupported, UserException
 from engine.trace.table import handles
 from engine.trace.values.base import NULL, Const, Value
-from engine.trace.values.functions import CellValue
+from engine.trace.values.cells import CellValue
 from engine.trace.values.wrap import is_literal
 
 if TYPE_CHECKING:

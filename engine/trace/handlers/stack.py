@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from engine.bytecode.apart import first_real
 from engine.trace.table import RETURN, handles
 from engine.trace.values.base import NULL, Const
-from engine.trace.values.functions import CellValue
+from engine.trace.values.cells import CellValue
 
 if TYPE_CHECKING:
     from engine.bytecode.decode import Op

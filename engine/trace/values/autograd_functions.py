@@ -14,9 +14,10 @@ from engine.trace.values.base import NONE, Const, Value, force
 from engine.trace.values.classes import class_attribute
 from engine.trace.values.contexts import set_grad
 from engine.trace.values.function_bodies import trace_bodies
-from engine.trace.values.functions import MethodOf, special
+from engine.trace.values.methods import MethodOf
 from engine.trace.values.nested import NestedBuilder, nested, twin
 from engine.trace.values.objects import ObjectValue
+from engine.trace.values.rules import special
 from engine.trace.values.sequences import TupleValue
 from engine.trace.values.symbolic import SymValue
 from engine.trace.values.tensor import TensorValue

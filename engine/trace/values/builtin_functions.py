@@ -21,14 +21,16 @@ from engine.trace.graph_builder import emit
 from engine.trace.signals import Skip, Unsupported, UserException
 from engine.trace.values import iterators
 from engine.trace.values.base import NONE, Const, NotConstant, Value, force, is_none
+from engine.trace.values.cells import CellValue
 from engine.trace.values.classes import TENSOR_TYPE, ClassValue, SuperValue, class_origin, find_in_class
 from engine.trace.values.container_objects import new_container_value
 from engine.trace.values.exceptions import read, write
-from engine.trace.values.functions import BY_NAME, BuiltinValue, CellValue, PartialValue, special
 from engine.trace.values.iteration import until
 from engine.trace.values.mappings import DictValue, SetValue, entries_of
+from engine.trace.values.methods import BuiltinValue, PartialValue
 from engine.trace.values.objects import ObjectValue
 from engine.trace.values.refusals import has_method, raise_missing
+from engine.trace.values.rules import BY_NAME, special
 from engine.trace.values.sequences import (
     ListValue,
     RangeValue,
@@ -769,7 +771,7 @@ def _locals(tx: Tracer, args: Args, kwargs: Words) -> Value:
     frame = tx.frames[-1]
     code = frame.code
     if not code.co_flags & inspect.CO_OPTIMIZED:  # the body of a class
-        return DictValue({name: (Const(name), value) for name, value in frame.locals.items()})
+        return DictValue.of(frame.locals)
     made = DictValue({})
     for name in dict.fromkeys((*code.co_varnames, *code.co_cellvars, *code.co_freevars)):
         value = frame.locals.get(name)

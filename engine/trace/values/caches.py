@@ -14,19 +14,11 @@ from engine.trace.signals import Unsupported
 from engine.trace.support import dispatched_function
 from engine.trace.values.base import NONE, Attributed, Const, NotConstant, Value, force, is_none
 from engine.trace.values.classes import ClassValue
-from engine.trace.values.functions import (
-    BY_CODE,
-    BoundMethod,
-    BuiltinValue,
-    FunctionValue,
-    MadeFunction,
-    MethodOf,
-    RealFunction,
-    special,
-    special_of,
-)
+from engine.trace.values.functions import FunctionValue, MadeFunction, RealFunction
 from engine.trace.values.iteration import CallOf
 from engine.trace.values.mappings import DictValue
+from engine.trace.values.methods import BoundMethod, BuiltinValue, MethodOf
+from engine.trace.values.rules import BY_CODE, special, special_of
 from engine.trace.values.sequences import TupleValue
 from engine.trace.values.tensor import TensorValue
 from engine.trace.values.wrap import wraps
@@ -173,7 +165,7 @@ class MadeCache(Attributed):
                 return NONE
             case "cache_parameters":
                 parts = {"maxsize": Const(self.maxsize), "typed": Const(self.typed)}
-                return DictValue({k: (Const(k), v) for k, v in parts.items()})
+                return DictValue.of(parts)
         return super().call_method(tx, name, args, kwargs)
 
     def children(self) -> list[Value]:
@@ -326,7 +318,7 @@ class MadeDispatch(Attributed):
         cg.helper(dispatched_function, 0)
         cg.const(tuple(self.registry))
         cg.load(TupleValue(list(self.registry.values())))
-        cg.load(DictValue({name: (Const(name), v) for name, v in self.attributes.items()}))
+        cg.load(DictValue.of(self.attributes))
         cg.out.call(3)
 
 

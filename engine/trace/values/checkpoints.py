@@ -13,7 +13,7 @@ import torch.utils.checkpoint
 from engine.graph.tokens import takes_token
 from engine.trace.signals import Unsupported
 from engine.trace.values.base import Value, force
-from engine.trace.values.functions import special
+from engine.trace.values.rules import special
 from engine.trace.values.tensor import TensorValue
 
 if TYPE_CHECKING:
@@ -88,7 +88,7 @@ def _policy(tx: Tracer, value: Value) -> Any:
 
 def _object(tx: Tracer, value: Value) -> Any:
     """The Python object that a value is, also of a partial function made in traced code."""
-    from engine.trace.values.functions import PartialValue
+    from engine.trace.values.methods import PartialValue
     from engine.trace.values.sequences import sequence_items
 
     value = force(tx, value)

@@ -19,7 +19,8 @@ from engine.ir.value_guard import HasAttribute
 from engine.trace.signals import Skip, Unsupported
 from engine.trace.values.arity import check_arity
 from engine.trace.values.base import NONE, Const, NotConstant, Value, force
-from engine.trace.values.functions import BoundMethod, BuiltinValue, MethodOf, special_of
+from engine.trace.values.methods import BoundMethod, BuiltinValue, MethodOf
+from engine.trace.values.rules import special_of
 from engine.trace.values.wrap import is_literal, wraps_if
 
 if TYPE_CHECKING:

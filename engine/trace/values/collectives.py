@@ -16,8 +16,9 @@ from engine.ir.origin import Attr, Fixed, Origin
 from engine.trace.graph_builder import emit
 from engine.trace.signals import Unsupported
 from engine.trace.values.base import NONE, Const, NotConstant, Value, force, is_none
-from engine.trace.values.functions import BY_NAME, MethodOf, special
+from engine.trace.values.methods import MethodOf
 from engine.trace.values.objects import OpaqueValue
+from engine.trace.values.rules import BY_NAME, special
 from engine.trace.values.sequences import ListValue, TupleValue, sequence_items
 from engine.trace.values.tensor import TensorValue
 from engine.trace.values.wrap import wraps_if

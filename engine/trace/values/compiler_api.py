@@ -17,9 +17,9 @@ from engine.ir.in_graph import InGraph
 from engine.trace.graph_builder import emit
 from engine.trace.signals import Unsupported
 from engine.trace.values.base import NONE, Const, NotConstant, Value, force
-from engine.trace.values.functions import BY_NAME, special
 from engine.trace.values.graph_contexts import IdleContext
 from engine.trace.values.mappings import DictValue
+from engine.trace.values.rules import BY_NAME, special
 from engine.trace.values.sequences import ListValue, TupleValue, sequence_items
 from engine.trace.values.symbolic import SymValue
 from engine.trace.values.tensor import TensorValue
@@ -117,7 +117,7 @@ BY_NAME[("torch._dynamo.comptime", "__call__")] = _at_compile_time
 def opaque_call(tx: Tracer, function: Any, args: Args, kwargs: Words) -> Value:
     """One node that calls ``function`` as it is, on containers of tensors, modules and constants."""
     leaves: Args = []
-    words = DictValue.of({k: (Const(k), v) for k, v in kwargs.items()})
+    words = DictValue.of(kwargs)
     tree = _taken_apart(tx, TupleValue([TupleValue(list(args)), words]), leaves)
     node = _OpaqueCall(function, tree)
     target = InGraph(
@@ -130,7 +130,7 @@ def opaque_call(tx: Tracer, function: Any, args: Args, kwargs: Words) -> Value:
 def made_wrapper(tx: Tracer, cls: type, args: Args, kwargs: Words) -> Value:
     """One node that makes a tensor of a subclass around other tensors."""
     leaves: Args = []
-    words = DictValue.of({k: (Const(k), v) for k, v in kwargs.items()})
+    words = DictValue.of(kwargs)
     tree = _taken_apart(tx, TupleValue([TupleValue(list(args)), words]), leaves)
 
     def make(*inside: Any) -> Any:

@@ -13,7 +13,8 @@ from engine.ir.value_guard import Equals
 from engine.trace.signals import Unsupported
 from engine.trace.support import context, grad_context, leave_autocast
 from engine.trace.values.base import NONE, Const, Value, force
-from engine.trace.values.functions import MethodOf, special
+from engine.trace.values.methods import MethodOf
+from engine.trace.values.rules import special
 from engine.trace.values.torch_functions import guard_state
 from engine.trace.values.wrap import wraps
 

@@ -18,8 +18,10 @@ from engine.trace import operations
 from engine.trace.signals import Unsupported
 from engine.trace.values.base import NONE, Const, Value, force, is_none
 from engine.trace.values.classes import class_origin
-from engine.trace.values.functions import BY_CODE, BoundMethod, PartialValue, RealFunction, special
+from engine.trace.values.functions import RealFunction
+from engine.trace.values.methods import BoundMethod, PartialValue
 from engine.trace.values.objects import ObjectValue
+from engine.trace.values.rules import BY_CODE, special
 from engine.trace.values.sequences import ListValue, TupleValue, sequence_items
 from engine.trace.values.wrap import wraps
 

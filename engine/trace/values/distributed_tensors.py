@@ -16,7 +16,7 @@ from engine.trace.graph_builder import emit
 from engine.trace.signals import Unsupported
 from engine.trace.values.base import Value, force
 from engine.trace.values.collectives import constant_of
-from engine.trace.values.functions import BY_NAME
+from engine.trace.values.rules import BY_NAME
 from engine.trace.values.tensor import OWN, OwnRule, TensorValue
 
 if TYPE_CHECKING:

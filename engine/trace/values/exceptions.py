@@ -17,7 +17,7 @@ from engine.trace.signals import Skip, Unsupported, UserException
 from engine.trace.support import new_exception
 from engine.trace.values.base import NONE, Attributed, Const, Value, force, is_none
 from engine.trace.values.classes import class_attribute, class_origin, find_in_class
-from engine.trace.values.functions import special
+from engine.trace.values.rules import special
 from engine.trace.values.sequences import ListValue, TupleValue, items_of, sequence_items
 from engine.trace.values.wrap import is_literal, makes, wraps_if
 

@@ -10,8 +10,8 @@ from torch._higher_order_ops.flex_attention import flex_attention as flex_attent
 from engine.trace.graph_builder import evaluate, wrap_result
 from engine.trace.signals import Unsupported
 from engine.trace.values.base import Value, force
-from engine.trace.values.functions import special
 from engine.trace.values.nested import Body, NestedBuilder, lift_all, trace_body
+from engine.trace.values.rules import special
 from engine.trace.values.sequences import TupleValue, sequence_items
 from engine.trace.values.tensor import TensorValue
 

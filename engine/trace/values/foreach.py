@@ -8,8 +8,8 @@ import torch
 
 from engine.trace.signals import Unsupported
 from engine.trace.values.base import Const, Value, force
-from engine.trace.values.functions import special
 from engine.trace.values.mappings import DictValue
+from engine.trace.values.rules import special
 from engine.trace.values.sequences import ListValue, TupleValue, sequence_items
 from engine.trace.values.tensor import TensorValue
 
@@ -36,7 +36,7 @@ def _group(tx: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
         rows = ListValue([ListValue([row[n] for n in places] if row else []) for row in lists])
         indices = ListValue([Const(n) for n in places] if with_indices else [])
         entries[key.key(tx)] = (key, TupleValue([rows, indices]))
-    return DictValue.of(entries)
+    return DictValue(entries)
 
 
 @special(torch._C._get_privateuse1_backend_name)

@@ -10,8 +10,8 @@ from engine.ir.in_graph import InGraph
 from engine.trace.graph_builder import emit
 from engine.trace.signals import Unsupported
 from engine.trace.values.base import Const, Value
-from engine.trace.values.functions import special
 from engine.trace.values.graph_contexts import GraphContext
+from engine.trace.values.rules import special
 
 if TYPE_CHECKING:
     from engine.trace.state import Tracer

@@ -22,7 +22,9 @@ from engine.trace.signals import Unsupported
 from engine.trace.support import context, enter_context, leave_context
 from engine.trace.values.base import NONE, Const, Value, force
 from engine.trace.values.contexts import ContextMethod, UnderContext
-from engine.trace.values.functions import BuiltinValue, MadeFunction, RealFunction, special
+from engine.trace.values.functions import MadeFunction, RealFunction
+from engine.trace.values.methods import BuiltinValue
+from engine.trace.values.rules import special
 from engine.trace.values.wrap import wraps
 
 if TYPE_CHECKING:

@@ -17,7 +17,6 @@ from engine.trace.graph_builder import wrap_result
 from engine.trace.signals import Unsupported
 from engine.trace.unbacked import check_deferred
 from engine.trace.values.base import Const, Value, force
-from engine.trace.values.functions import special
 from engine.trace.values.nested import (
     Body,
     NestedBuilder,
@@ -27,6 +26,7 @@ from engine.trace.values.nested import (
     trace_body,
     twin,
 )
+from engine.trace.values.rules import special
 from engine.trace.values.sequences import TupleValue, sequence_items
 from engine.trace.values.symbolic import SymValue
 from engine.trace.values.tensor import TensorValue

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from engine.trace.signals import Unsupported
 from engine.trace.values.base import Const, NotConstant, Value, force
-from engine.trace.values.functions import special
+from engine.trace.values.rules import special
 
 if TYPE_CHECKING:
     from engine.trace.codegen import Codegen

@@ -12,9 +12,10 @@ from engine.ir.in_graph import InGraph
 from engine.trace.graph_builder import emit
 from engine.trace.signals import Unsupported
 from engine.trace.values.base import NONE, Value, force
-from engine.trace.values.functions import MethodOf, special
 from engine.trace.values.graph_contexts import as_it_is
+from engine.trace.values.methods import MethodOf
 from engine.trace.values.nested import NestedBuilder, lift_all, looks_like, trace_body
+from engine.trace.values.rules import special
 from engine.trace.values.tensor import TensorValue
 from engine.trace.values.trees import Tree, pack
 

@@ -12,8 +12,8 @@ from engine.trace.signals import Unsupported, UserException
 from engine.trace.support import advanced, stepped, teed
 from engine.trace.values import iterators
 from engine.trace.values.base import NONE, Const, Value, force, is_none
-from engine.trace.values.functions import BY_NAME, special
 from engine.trace.values.iterators import IteratorValue, SequenceIterator, iterator_of
+from engine.trace.values.rules import BY_NAME, special
 from engine.trace.values.sequences import ListValue, TupleValue, sequence_items
 
 if TYPE_CHECKING:

@@ -37,7 +37,7 @@ class IteratorValue(Value):
         return False
 
     def get_attr(self, tx: Tracer, name: str) -> Value:
-        from engine.trace.values.functions import MethodOf
+        from engine.trace.values.methods import MethodOf
 
         if self.lacks(name):
             return super().get_attr(tx, name)

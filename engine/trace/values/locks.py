@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any
 from engine.trace.signals import Unsupported
 from engine.trace.support import held_lock
 from engine.trace.values.base import NONE, Const, Value, force
-from engine.trace.values.functions import MethodOf, special
+from engine.trace.values.methods import MethodOf
+from engine.trace.values.rules import special
 
 if TYPE_CHECKING:
     from engine.trace.codegen import Codegen

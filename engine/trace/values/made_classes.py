@@ -18,19 +18,14 @@ from engine.ir.origin import Attr
 from engine.trace.signals import TraceSignal, Unsupported
 from engine.trace.support import build_class, class_by_type
 from engine.trace.values.base import Const, NotConstant, Value, force
+from engine.trace.values.cells import CellValue
 from engine.trace.values.classes import ClassValue, SuperValue, class_origin, find_in_class
-from engine.trace.values.functions import (
-    BY_NAME,
-    BuiltinValue,
-    CellValue,
-    FunctionValue,
-    MadeFunction,
-    MethodOf,
-    special,
-)
+from engine.trace.values.functions import FunctionValue, MadeFunction
 from engine.trace.values.iteration import CallOf
 from engine.trace.values.mappings import DictValue
+from engine.trace.values.methods import BuiltinValue, MethodOf
 from engine.trace.values.objects import ObjectValue
+from engine.trace.values.rules import BY_NAME, special
 from engine.trace.values.sequences import TupleValue, sequence_items
 
 if TYPE_CHECKING:
@@ -352,7 +347,7 @@ def _by_metaclass(
         raise Unsupported("unknown-call", f"a class is made by the metaclass {meta.__name__}")
     of = tx.fixed(meta)
     assert isinstance(of, ClassValue)
-    space = DictValue({key: (Const(key), value) for key, value in entries.items()})
+    space = DictValue.of(entries)
     given: Args = [Const(name), TupleValue(list(bases)), space]
     new, init = find_in_class(meta, "__new__"), find_in_class(meta, "__init__")
     if new is not None and isinstance(new[1], staticmethod):
@@ -405,7 +400,7 @@ def _set_name(tx: Tracer, made: MadeClass, key: str, of: Value) -> None:
 
 
 def _recipe(function: Any, name: str, bases: list[Value], entries: dict[str, Value], words: Words) -> Value:
-    listed = DictValue({key: (Const(key), value) for key, value in entries.items()})
+    listed = DictValue.of(entries)
     return CallOf(function, [Const(name), TupleValue(list(bases)), listed], dict(words))
 
 
@@ -451,7 +446,7 @@ def decorated(function: Any) -> Callable[[Tracer, Args, Words], Value]:
     """The rule for a class decorator that changes the class in place, or makes one like it (or takes keywords first)."""
 
     def rule(tx: Tracer, args: Args, kwargs: Words) -> Value:
-        from engine.trace.values.functions import PartialValue
+        from engine.trace.values.methods import PartialValue
 
         of = force(tx, args[0]) if args else None
         if of is None:

@@ -11,9 +11,9 @@ from engine.ir.origin import Attr, Fixed
 from engine.trace.signals import Unsupported
 from engine.trace.values.base import NONE, Const, NotConstant, Value, force
 from engine.trace.values.classes import class_origin, find_in_class
-from engine.trace.values.functions import special
 from engine.trace.values.mappings import DictValue
 from engine.trace.values.modules import REGISTRATION_HOOKS, ModuleValue
+from engine.trace.values.rules import special
 from engine.trace.values.wrap import is_literal
 
 if TYPE_CHECKING:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import collections
 import gc
+from collections.abc import Mapping
 from types import BuiltinFunctionType, FunctionType, MappingProxyType, MethodDescriptorType
 from typing import TYPE_CHECKING, Any
 
@@ -38,9 +39,9 @@ class DictValue(Value):
         """Attributes that traced code set on an OrderedDict."""
 
     @classmethod
-    def of(cls, entries: dict[Any, Entry]) -> DictValue:
-        """A plain new dict."""
-        return cls(entries)
+    def of(cls, values: Mapping[str, Value]) -> DictValue:
+        """A plain new dict of values by name."""
+        return cls({name: (Const(name), value) for name, value in values.items()})
 
     def type(self) -> type:
         return self.cls
@@ -122,7 +123,7 @@ class DictValue(Value):
             self.set_item(tx, force(tx, key), value)
 
     def get_attr(self, tx: Tracer, name: str) -> Value:
-        from engine.trace.values.functions import MethodOf
+        from engine.trace.values.methods import MethodOf
 
         if name == "__class__":
             return tx.fixed(self.cls)
@@ -338,7 +339,7 @@ class DictView(Value):
         return any(same_or_equal(tx, force(tx, i), item) for i in self.items())
 
     def get_attr(self, tx: Tracer, name: str) -> Value:
-        from engine.trace.values.functions import MethodOf
+        from engine.trace.values.methods import MethodOf
 
         return MethodOf(self, name)
 
@@ -461,7 +462,7 @@ class SetValue(Value):
         return self.elements.get(key)
 
     def get_attr(self, tx: Tracer, name: str) -> Value:
-        from engine.trace.values.functions import MethodOf
+        from engine.trace.values.methods import MethodOf
 
         if name == "__class__":
             return tx.fixed(self.cls)

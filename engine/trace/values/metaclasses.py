@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from engine.ir.origin import Attr
 from engine.trace.values.base import Const, Value, force
 from engine.trace.values.classes import ClassValue, bind_attribute, class_origin, construct, find_in_class
-from engine.trace.values.functions import BoundMethod
+from engine.trace.values.methods import BoundMethod
 
 if TYPE_CHECKING:
     from engine.trace.state import Tracer

@@ -236,7 +236,7 @@ class ModuleValue(ObjectValue):
         if self._hook_table(tx, "_backward_hooks") or self._hook_table(tx, "_backward_pre_hooks"):
             raise Unsupported("unknown-call", f"the hooks of {self.describe()} run")
         for hook, with_keywords in self._hooks(tx, "_forward_pre_hooks"):
-            words = DictValue({k: (Const(k), v) for k, v in kwargs.items()})
+            words = DictValue.of(kwargs)
             given: list[Value] = [self, TupleValue(list(args)), *([words] if with_keywords else [])]
             result = force(tx, hook.call(tx, given, {}))
             if isinstance(result, Const) and result.value is None:
@@ -247,7 +247,7 @@ class ModuleValue(ObjectValue):
                 args = list(result.items) if isinstance(result, TupleValue) else [result]
         output = self._forward(tx, args, kwargs)
         for hook, with_keywords in self._hooks(tx, "_forward_hooks"):
-            words = DictValue({k: (Const(k), v) for k, v in kwargs.items()})
+            words = DictValue.of(kwargs)
             given = [self, TupleValue(list(args)), *([words] if with_keywords else []), output]
             result = force(tx, hook.call(tx, given, {}))
             if not (isinstance(result, Const) and result.value is None):
@@ -346,7 +346,7 @@ class ModuleValue(ObjectValue):
         if name in ("items", "keys", "values") and issubclass(self.cls, torch.nn.ModuleDict) and not args:
             from engine.trace.values.mappings import DictView
 
-            return DictView(DictValue({k: (Const(k), v) for k, v in self._members(tx).items()}), name)
+            return DictView(DictValue.of(self._members(tx)), name)
         if name in (
             "parameters",
             "named_parameters",

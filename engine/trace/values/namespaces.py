@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING, Any
 from engine.ir.origin import Origin
 from engine.trace import operations
 from engine.trace.values.base import Const, Value, force
-from engine.trace.values.functions import MethodOf, special
 from engine.trace.values.mappings import entries_of
+from engine.trace.values.methods import MethodOf
 from engine.trace.values.objects import ObjectValue
+from engine.trace.values.rules import special
 from engine.trace.values.wrap import wraps
 
 if TYPE_CHECKING:

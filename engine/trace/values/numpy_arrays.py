@@ -21,9 +21,10 @@ from engine.trace.graph_builder import emit
 from engine.trace.signals import Unsupported
 from engine.trace.support import numpy_of
 from engine.trace.values.base import NONE, Const, HeldValue, NotConstant, Value, force, is_none, reached
-from engine.trace.values.functions import MethodOf, special
 from engine.trace.values.iterators import SequenceIterator
 from engine.trace.values.mappings import DictValue
+from engine.trace.values.methods import MethodOf
+from engine.trace.values.rules import special
 from engine.trace.values.sequences import ListValue, RangeValue, SequenceValue, TupleValue
 from engine.trace.values.symbolic import SymValue, has_hint, hint
 from engine.trace.values.tensor import TensorValue

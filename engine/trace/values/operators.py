@@ -12,7 +12,8 @@ from engine.ir.origin import Attr, Origin
 from engine.trace.graph_builder import emit
 from engine.trace.signals import Unsupported
 from engine.trace.values.base import Const, Value, force
-from engine.trace.values.functions import BuiltinValue, special
+from engine.trace.values.methods import BuiltinValue
+from engine.trace.values.rules import special
 from engine.trace.values.sequences import ListValue, TupleValue
 from engine.trace.values.wrap import wraps, wraps_if
 

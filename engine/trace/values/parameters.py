@@ -10,8 +10,8 @@ from engine.ir.in_graph import InGraph
 from engine.trace.graph_builder import evaluate
 from engine.trace.signals import Unsupported
 from engine.trace.values.base import NONE, Const, Value, force
-from engine.trace.values.functions import special
 from engine.trace.values.nested import NestedBuilder
+from engine.trace.values.rules import special
 from engine.trace.values.tensor import TensorValue
 
 if TYPE_CHECKING:

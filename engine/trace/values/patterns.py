@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 from engine.ir.origin import Origin
 from engine.trace.values.base import Const, Value, force
-from engine.trace.values.functions import MethodOf, special
 from engine.trace.values.iterators import SequenceIterator
+from engine.trace.values.methods import MethodOf
+from engine.trace.values.rules import special
 from engine.trace.values.wrap import makes, wraps
 
 if TYPE_CHECKING:

@@ -13,7 +13,8 @@ from engine.ir.origin import Fixed, Origin
 from engine.trace.graph_builder import evaluate
 from engine.trace.signals import Unsupported
 from engine.trace.values.base import NONE, Const, Value, force
-from engine.trace.values.functions import MethodOf, special
+from engine.trace.values.methods import MethodOf
+from engine.trace.values.rules import special
 from engine.trace.values.tensor import TensorValue
 from engine.trace.values.wrap import wraps
 

@@ -12,8 +12,10 @@ from engine.ir.origin import Attr, Local, Origin, Referent
 from engine.ir.value_guard import IsObject
 from engine.trace.signals import Skip, Unsupported
 from engine.trace.values.base import NONE, Lazy, Value, force
-from engine.trace.values.functions import BoundMethod, CellValue, special
+from engine.trace.values.cells import CellValue
+from engine.trace.values.methods import BoundMethod
 from engine.trace.values.objects import ObjectValue
+from engine.trace.values.rules import special
 from engine.trace.values.wrap import wraps
 
 if TYPE_CHECKING:

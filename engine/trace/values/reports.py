@@ -22,8 +22,9 @@ from engine.trace.support import log_at, warn_at, warn_outside
 from engine.trace.values.base import NONE, Const, HeldValue, Value, force
 from engine.trace.values.classes import class_origin, find_in_class
 from engine.trace.values.exceptions import ExceptionValue
-from engine.trace.values.functions import BoundMethod, MethodOf, special
 from engine.trace.values.iteration import CallOf
+from engine.trace.values.methods import BoundMethod, MethodOf
+from engine.trace.values.rules import special
 from engine.trace.values.sequences import ListValue
 from engine.trace.values.wrap import wraps_if
 

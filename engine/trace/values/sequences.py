@@ -97,7 +97,7 @@ class SequenceValue(Value):
         return SequenceIterator(self.items, _ITERATORS.get(cls, type(iter(()))), source=self)
 
     def get_attr(self, tx: Tracer, name: str) -> Value:
-        from engine.trace.values.functions import MethodOf
+        from engine.trace.values.methods import MethodOf
 
         if not hasattr(self.type(), name):
             if self.origin is not None and self.type().__dictoffset__:
@@ -216,7 +216,7 @@ class TupleValue(SequenceValue):
                     from engine.trace.values.mappings import DictValue
 
                     fields = self.cls._fields  # type: ignore[attr-defined]
-                    return DictValue.of({f: (Const(f), i) for f, i in zip(fields, self.items, strict=True)})
+                    return DictValue.of(dict(zip(fields, self.items, strict=True)))
             if not hasattr(tuple, name):
                 return force(tx, self.get_attr(tx, name)).call(tx, args, kwargs)
         if name == "numel" and self.cls is torch.Size:

@@ -342,7 +342,7 @@ class TensorValue(Value):
             if known is not None:
                 return known
         if name in ("as_subclass", "new_tensor"):
-            from engine.trace.values.functions import special_of
+            from engine.trace.values.rules import special_of
 
             rule = special_of(getattr(torch.Tensor, name))
             assert rule is not None

@@ -21,9 +21,9 @@ from engine.trace.signals import Unsupported
 from engine.trace.support import as_subclass
 from engine.trace.values.base import NONE, Const, NotConstant, Value, force
 from engine.trace.values.classes import ClassValue, bind_attribute, class_attribute, class_origin, find_in_class
-from engine.trace.values.functions import special
 from engine.trace.values.mappings import DictValue
 from engine.trace.values.objects import ObjectValue
+from engine.trace.values.rules import special
 from engine.trace.values.sequences import ListValue, TupleValue, sequence_items
 from engine.trace.values.symbolic import SymValue
 from engine.trace.values.tensor import TensorValue
@@ -214,7 +214,7 @@ def ask(tx: Tracer, function: Any, special_args: list[Value], args: Args, kwargs
             kinds.insert(at, value)
     classes = TupleValue([tx.wrap(k.type(), class_origin(k.type())) for k in kinds])
     function_value = tx.fixed(function)
-    words = DictValue.of({k: (Const(k), v) for k, v in kwargs.items()})
+    words = DictValue.of(kwargs)
     if tx.function_modes:
         mode = tx.function_modes.pop()
         try:
@@ -492,7 +492,7 @@ class ProtocolOff(Value):
         return _OFF  # type: ignore[no-any-return]
 
     def get_attr(self, tx: Tracer, name: str) -> Value:
-        from engine.trace.values.functions import MethodOf
+        from engine.trace.values.methods import MethodOf
 
         return MethodOf(self, name) if name in ("__enter__", "__exit__") else super().get_attr(tx, name)
 

@@ -19,8 +19,8 @@ from engine.options import config
 from engine.trace.signals import Unsupported
 from engine.trace.values.arity import check_method_arity
 from engine.trace.values.base import NONE, Const, Value, force
-from engine.trace.values.functions import BY_NAME, special
 from engine.trace.values.optimizers import is_optimizers
+from engine.trace.values.rules import BY_NAME, special
 
 if TYPE_CHECKING:
     from engine.trace.state import Tracer

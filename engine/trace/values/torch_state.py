@@ -24,8 +24,8 @@ from engine.trace.operations import binary
 from engine.trace.signals import Unsupported
 from engine.trace.unbacked import check_deferred
 from engine.trace.values.base import NONE, Const, HeldValue, Value, force
-from engine.trace.values.functions import special
 from engine.trace.values.modules import ModuleValue
+from engine.trace.values.rules import special
 from engine.trace.values.sequences import ListValue, TupleValue
 from engine.trace.values.symbolic import SymValue
 from engine.trace.values.tensor import TensorValue

@@ -13,9 +13,9 @@ from engine.ir.in_graph import InGraph
 from engine.trace.graph_builder import emit
 from engine.trace.signals import Unsupported
 from engine.trace.values.base import Const, NotConstant, Value, force
-from engine.trace.values.functions import BY_CODE, special
 from engine.trace.values.mappings import DictValue
 from engine.trace.values.nested import Body, NestedBuilder, lift_all, looks_like, outer_value, trace_body, twin
+from engine.trace.values.rules import BY_CODE, special
 from engine.trace.values.sequences import TupleValue, sequence_items
 from engine.trace.values.symbolic import SymValue
 from engine.trace.values.tensor import TensorValue
@@ -97,7 +97,7 @@ class _Arguments:
 
     def __init__(self, tx: Tracer, args: list[Value], kwargs: dict[str, Value]) -> None:
         self.leaves: list[Value] = []
-        named = DictValue.of({k: (tx.from_python(k), v) for k, v in kwargs.items()})
+        named = DictValue.of(kwargs)
         self.tree = flatten(tx, TupleValue([TupleValue(list(args)), named]), self.leaves)
         for leaf in self.leaves:
             leaf.graph_arg(tx)  # inputs of the outer graph, in the order of the arguments

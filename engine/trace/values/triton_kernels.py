@@ -13,9 +13,10 @@ from engine.ir.origin import Attr, Origin
 from engine.trace.graph_builder import emit
 from engine.trace.signals import Unsupported
 from engine.trace.values.base import Const, Value, force
-from engine.trace.values.functions import FunctionValue, MadeFunction, RealFunction, special
+from engine.trace.values.functions import FunctionValue, MadeFunction, RealFunction
 from engine.trace.values.mappings import DictValue
 from engine.trace.values.objects import OpaqueValue
+from engine.trace.values.rules import special
 from engine.trace.values.sequences import TupleValue, sequence_items
 from engine.trace.values.symbolic import SymValue
 from engine.trace.values.tensor import TensorValue
@@ -145,7 +146,7 @@ class KernelLaunch(Value):
         if self.kernel.is_chosen_later:
             return self._real_grid(tx)
         named = dict(zip(self.kernel.parameters, args, strict=False)) | words
-        meta = DictValue({name: (Const(name), value) for name, value in named.items()})
+        meta = DictValue.of(named)
         return [force(tx, i) for i in sequence_items(tx, self.grid.call(tx, [meta], {}))]
 
     def _real_grid(self, tx: Tracer) -> Any:

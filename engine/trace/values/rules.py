@@ -1,0 +1,72 @@
+"""Callables with a rule of their own, and where the rules are looked up."""
+
+from __future__ import annotations
+
+import types
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import torch._compile
+
+from engine.trace.values.base import Value
+
+if TYPE_CHECKING:
+    from engine.trace.state import Tracer
+
+Special = Callable[["Tracer", list[Value], dict[str, Value]], Value]
+
+
+SPECIAL: dict[int, tuple[Any, Special]] = {}
+"""Callables with a rule of their own, by id; the callable is kept beside it."""
+
+
+BY_NAME: dict[tuple[str, str], Special] = {}
+"""Rules for functions of modules that must not be imported for their sake, and for class methods from C: by module or class, and name."""
+
+
+ByCode = Callable[["Tracer", Any, list[Value], dict[str, Value]], Value]
+
+
+BY_CODE: dict[int, tuple[types.CodeType, ByCode]] = {}
+"""Rules for wrappers that the standard library makes anew for each function, by the id of the code that they share."""
+
+
+def special(*callables: Any) -> Callable[[Special], Special]:
+    """Register what calling one of these callables does in traced code."""
+
+    def register(rule: Special) -> Special:
+        for fn in callables:
+            SPECIAL[id(fn)] = (fn, rule)
+        return rule
+
+    return register
+
+
+def special_of(fn: Any) -> Special | None:
+    """The rule for a callable, if it has one."""
+    known = SPECIAL.get(id(fn))
+    if known is not None and known[0] is fn:
+        return known[1]
+    if type(fn) is types.BuiltinFunctionType and isinstance(fn.__self__, type):
+        # Class methods from C are bound anew at each access.
+        return BY_NAME.get((fn.__self__.__name__, fn.__name__))
+    if (
+        type(fn) is types.FunctionType
+        and fn.__module__
+        and fn.__module__.startswith(("torch._dynamo", "torch.distributed"))
+    ):
+        return BY_NAME.get((fn.__module__, fn.__name__))
+    if type(fn) is types.FunctionType and fn.__code__ is _KEPT_FROM_DYNAMO and hasattr(fn, "__wrapped__"):
+        return special_of(fn.__wrapped__)  # torch wraps torch.manual_seed so, once torch._dynamo is loaded
+    return None
+
+
+_KEPT_FROM_DYNAMO = next(
+    (
+        c
+        for c in torch._compile._disable_dynamo.__code__.co_consts
+        if isinstance(c, types.CodeType) and c.co_name == "inner"
+    ),
+    None,
+)
+"""The code of what ``torch._disable_dynamo`` makes of a function of torch's own."""
