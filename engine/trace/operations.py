@@ -155,8 +155,9 @@ def _mutates(left: Value) -> bool:
 
 
 def _containers(tx: Tracer, symbol: str, left: Value, right: Value) -> Value | None:
-    from engine.trace.values.mappings import DictValue, DictView, SetValue
+    from engine.trace.values.mappings import DictValue, DictView
     from engine.trace.values.sequences import ListValue, SequenceValue, TupleValue, sequence_items
+    from engine.trace.values.sets import SetValue
 
     plain = symbol.rstrip("=")
     if symbol == "+=" and isinstance(left, ListValue):
@@ -291,8 +292,9 @@ def compare(tx: Tracer, symbol: str, left: Value, right: Value) -> Value:
 
 def _compare_sets(tx: Tracer, symbol: str, left: Value, right: Value) -> Value | None:
     """The six comparisons of sets and of dicts' views that behave as sets; None for anything else."""
-    from engine.trace.values.mappings import DictView, SetValue
+    from engine.trace.values.mappings import DictView
     from engine.trace.values.sequences import sequence_items
+    from engine.trace.values.sets import SetValue
 
     sides: list[set[Any]] = []
     for side in (left, right):

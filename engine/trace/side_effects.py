@@ -13,11 +13,12 @@ from engine.ir.relation_guard import Distinct, NoOverlap, SameObject
 from engine.trace.signals import Skip, Unsupported
 from engine.trace.values.base import Value
 from engine.trace.values.cells import CellValue
-from engine.trace.values.mappings import DictValue, SetValue
+from engine.trace.values.mappings import DictValue
 from engine.trace.values.objects import ObjectValue
 from engine.trace.values.outside_iterators import KnownIterator
 from engine.trace.values.random_numbers import RandomValue
 from engine.trace.values.sequences import ListValue
+from engine.trace.values.sets import SetValue
 from engine.trace.values.tensor import TensorValue
 
 if TYPE_CHECKING:

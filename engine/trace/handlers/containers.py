@@ -7,11 +7,12 @@ from typing import TYPE_CHECKING
 from engine.trace.signals import Unsupported
 from engine.trace.table import handles
 from engine.trace.values.base import Const, LazyText, Value, force
-from engine.trace.values.mappings import DictValue, SetValue, entries_of
+from engine.trace.values.mappings import DictValue, entries_of
 from engine.trace.values.objects import ObjectValue
 from engine.trace.values.refusals import called_name, has_method, is_iterable
 from engine.trace.values.rules import special_of
 from engine.trace.values.sequences import ListValue, SliceValue, TupleValue, sequence_items
+from engine.trace.values.sets import SetValue
 from engine.trace.values.symbolic import SymValue
 
 if TYPE_CHECKING:

@@ -26,7 +26,7 @@ from engine.trace.values.classes import TENSOR_TYPE, ClassValue, SuperValue, cla
 from engine.trace.values.container_objects import new_container_value
 from engine.trace.values.exceptions import read, write
 from engine.trace.values.iteration import until
-from engine.trace.values.mappings import DictValue, SetValue, entries_of
+from engine.trace.values.mappings import DictValue, entries_of
 from engine.trace.values.methods import BuiltinValue, PartialValue
 from engine.trace.values.objects import ObjectValue
 from engine.trace.values.refusals import has_method, raise_missing
@@ -40,6 +40,7 @@ from engine.trace.values.sequences import (
     is_plainly_named,
     sequence_items,
 )
+from engine.trace.values.sets import SetValue
 from engine.trace.values.symbolic import SymValue
 from engine.trace.values.tensor import TensorMethod, TensorValue
 

@@ -12,11 +12,12 @@ from engine.ir.value_guard import Equals
 from engine.trace.signals import Unsupported
 from engine.trace.values.base import NONE, Const, NotConstant, Value, force
 from engine.trace.values.classes import ClassValue, find_in_class
-from engine.trace.values.mappings import DictValue, SetValue, dict_value, entries_of, set_value
+from engine.trace.values.mappings import DictValue, dict_value, entries_of
 from engine.trace.values.methods import BoundMethod, BuiltinValue
 from engine.trace.values.objects import ObjectValue
 from engine.trace.values.rules import special
 from engine.trace.values.sequences import ListValue, TupleValue, items_of, sequence_items
+from engine.trace.values.sets import SetValue, set_value
 from engine.trace.values.shown import shown
 from engine.trace.values.wrap import wraps, wraps_if
 

@@ -20,12 +20,13 @@ from engine.trace.signals import Unsupported
 from engine.trace.values.base import NONE, Const, HeldValue, Value, force, is_none
 from engine.trace.values.classes import find_in_class, is_plain_class
 from engine.trace.values.functions import FunctionValue, MadeFunction, RealFunction
-from engine.trace.values.mappings import DictValue, SetValue
+from engine.trace.values.mappings import DictValue
 from engine.trace.values.methods import BoundMethod, MethodOf
 from engine.trace.values.namespaces import NamespaceValue
 from engine.trace.values.objects import ObjectValue
 from engine.trace.values.rules import special
 from engine.trace.values.sequences import ListValue, TupleValue
+from engine.trace.values.sets import SetValue
 from engine.trace.values.tensor import TensorValue
 from engine.trace.values.wrap import wraps
 

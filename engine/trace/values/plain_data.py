@@ -12,10 +12,11 @@ from engine.trace.support import filled_buffer
 from engine.trace.values.base import NONE, Const, Value, force
 from engine.trace.values.constants import DATES
 from engine.trace.values.iterators import SequenceIterator
-from engine.trace.values.mappings import DictValue, SetValue
+from engine.trace.values.mappings import DictValue
 from engine.trace.values.methods import MethodOf
 from engine.trace.values.rules import special
 from engine.trace.values.sequences import ListValue, RangeValue, TupleValue
+from engine.trace.values.sets import SetValue
 
 if TYPE_CHECKING:
     from engine.trace.codegen import Codegen
