@@ -260,6 +260,8 @@ def _strange(real: torch.Tensor, *, trains: bool) -> str:
         return "an inference tensor, which may not be saved for a backward"
     if real.is_conj() or real.is_neg():
         return "a lazily conjugated or negated view"
+    if real._base is not None and storage_of(real._base) != storage_of(real):
+        return "a view that was given other memory than what it is a view of"
     return ""
 
 

@@ -17,10 +17,9 @@ from torch._subclasses.functional_tensor import FunctionalTensor, FunctionalTens
 from torch.fx.experimental.proxy_tensor import disable_proxy_modes_tracing, get_proxy_mode, track_tensor_tree
 from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
-from engine.aot.analyse import is_mutating, is_reshaped, output_args
+from engine.aot.analyse import is_mutating, is_reshaped
 from engine.aot.functionalize import Interpreter, Tracing, fake_mode_of, labelled, trace, unwrap
-from engine.aot.outputs import chain_of
-from engine.aot.views import NotFunctional, history_of, storage_of
+from engine.aot.views import NotFunctional
 from engine.graph.passes.drop_aliases import drop_aliases
 from engine.graph.passes.drop_dead import drop_dead
 from engine.graph.passes.watch import PASSES, Watch
@@ -107,12 +106,8 @@ class _Watching(Interpreter):
         super().__init__(graph)
         self.numbers: list[int] = []
         self.origins: list[NodeOrigin] = []
-        self.unseen: set[torch.fx.Node] = set()
-        """Nodes that ran under ``no_grad``."""
 
     def run_node(self, n: torch.fx.Node) -> Any:
-        if not torch.is_grad_enabled():
-            self.unseen.add(n)
         self.numbers.append(torch._C._autograd._get_sequence_nr())
         self.origins.append(origin_of(n))
         return super().run_node(n)
@@ -184,19 +179,6 @@ class _Differentiating(Tracing):
         for fake, position in self._outputs.whole:
             if fake.requires_grad != (position in self.differentiable):
                 raise NotFunctional("an output would need a gradient where eager's needs none, or the other way round")
-
-        for node in output_args(self._graph.graph):
-            if isinstance(node, torch.fx.Node) and self._is_made_in_the_dark(node):
-                raise NotFunctional(f"{node.name} is a view of a view that was made under no_grad")
-
-    def _is_made_in_the_dark(self, node: torch.fx.Node) -> bool:
-        """Whether gradients flow from this view to one made under ``no_grad``, and end there."""
-        fake = node.meta.get("example_value")
-        if not isinstance(fake, torch.Tensor) or not fake._is_view() or fake.is_inference():
-            return False
-        if not self._watching.unseen or history_of(node.name, fake) is None:
-            return False
-        return any(n in self._watching.unseen for n in chain_of(node, storage_of(fake)))
 
     def _gradients(self, results: Sequence[Any], sources: Sequence[Any], leaves: list[Any]) -> list[Any]:
         needed = [sources[k] for k in self.differentiable]

@@ -59,13 +59,26 @@ def view_of(name: str, base: torch.Tensor, fake: torch.Tensor, *, in_grad_mode: 
     view = _view_of(name, base, fake)
     if not fake._is_view() or fake.is_inference():
         return view
-    is_unseen = base.requires_grad and history_of(name, fake) is None
+    history = history_of(name, fake) if base.requires_grad else None
+    if history is not None and _ends_in_the_dark(history, history_of(name, base)):
+        raise NotFunctional(f"{name} is a view of a view that was made under no_grad")
+    is_unseen = base.requires_grad and history is None
     return replace(
         view,
         is_unseen=is_unseen,
         is_one_of_several=_becomes_one_of_several(base, fake),
         made_where="" if is_unseen else _made_where(base, fake, in_grad_mode=in_grad_mode),
     )
+
+
+def _ends_in_the_dark(history: Any, last: Any) -> bool:
+    """Whether gradients that flow from here, and not through ``last``, end where a view was made under ``no_grad``."""
+    while history is not last and history.next_functions:
+        onwards = [n for n, _ in history.next_functions if n is not None]
+        if not onwards:
+            return True
+        history = onwards[0]
+    return False
 
 
 def _made_where(base: torch.Tensor, fake: torch.Tensor, *, in_grad_mode: bool) -> MadeWhere:

@@ -122,6 +122,7 @@ def pre_compile(call: Call) -> Change | None:
     members = {n: (k, b.starts[at]) for k, b in enumerate(bases) for at, n in enumerate(b.members)}
     passed = tuple(n for n in range(len(call.inputs)) if n not in members)
     plan, results = _plan(call, members)
+    _check_histories(call.inputs, plan, groups)
     inputs, graph = _with_bases(call, bases, members, results)
     why = "one of them is written to, which must show in the others"
     names = [" and ".join(call.inputs[n].name for n in b.members) for b in bases]
@@ -207,6 +208,24 @@ def _plan(call: Call, members: dict[int, Any]) -> tuple[Plan, list[int]]:
         outputs.append(found)
     inputs = tuple(_input(i, n in members) for n, i in enumerate(call.inputs))
     return Plan(inputs, tuple(outputs), len(results), roots=tuple(planner.roots)), results
+
+
+def _check_histories(inputs: Sequence[GraphInput], plan: Plan, groups: Sequence[Sequence[int]]) -> None:
+    """A view of what needs a gradient, made without one, may not outlive a write; traced code does not see writes that it counts apart.
+
+    Raises:
+        NotFunctional: there may have been such a write.
+    """
+    for output in plan.outputs:
+        seen = inputs[output.index] if output.kind == "alias of input" else None
+        if seen is None or not seen.real.requires_grad:
+            continue
+        others = next((g for g in groups if output.index in g), ())
+        for m in others:
+            if _written(inputs[m]) and not counts_with(seen.fake, inputs[m].fake):
+                raise NotFunctional(
+                    f"{inputs[m].name}, written to, may spoil the history of {output.name}, a view of {seen.name}"
+                )
 
 
 def counts_of(inputs: Sequence[GraphInput], members: Iterable[int]) -> tuple[tuple[int, int], ...]:
