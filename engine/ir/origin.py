@@ -7,10 +7,12 @@ The idea is Dynamo's ``source.py``.
 
 from __future__ import annotations
 
+import contextvars
 import dataclasses
 import itertools
 import keyword
 import warnings
+import weakref
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from types import CellType
@@ -535,6 +537,59 @@ def item_origin(container: Any, base: Origin, key: Any) -> Origin:
     kind: Any = type(container)
     own = isinstance(container, (dict, list, tuple)) and kind.__getitem__ not in _PLAIN_ITEMS
     return Stored(base, key) if own else Item(base, key)
+
+
+def proxied(proxy: Any) -> Any:
+    """The object that a weak proxy stands for, ``MISSING`` where it is gone or does not tell."""
+    try:
+        found = proxy.__sizeof__.__self__
+    except (ReferenceError, AttributeError):
+        return MISSING
+    return found if any(r is proxy for r in weakref.getweakrefs(found)) else MISSING
+
+
+@dataclass(frozen=True)
+class Proxied(Origin):
+    """The object that a weak proxy stands for, or ``MISSING``."""
+
+    base: Origin
+
+    @property
+    def expr(self) -> str:
+        return f"what {self.base.expr} stands for"
+
+    def code(self, base: str, const: ConstName) -> str:
+        return f"{const(proxied, 'proxied')}({base})"
+
+    def read(self, base: Any) -> Any:
+        return proxied(base)
+
+
+def _default_of(variable: contextvars.ContextVar[Any]) -> Any:
+    try:
+        return variable.get()
+    except LookupError:
+        return MISSING
+
+
+@dataclass(frozen=True)
+class ContextContent(Origin):
+    """What a context variable holds, or the default that it was made with; ``MISSING`` where there is none."""
+
+    base: Origin
+    with_default: bool = False
+
+    @property
+    def expr(self) -> str:
+        return f"{self.base.expr}.get()"
+
+    def code(self, base: str, const: ConstName) -> str:
+        if self.with_default:
+            return f"{const(self.read, 'content')}({base})"
+        return f"{base}.get({const(MISSING, 'MISSING')})"
+
+    def read(self, base: Any) -> Any:
+        return contextvars.Context().run(_default_of, base) if self.with_default else base.get(MISSING)
 
 
 @dataclass(frozen=True)

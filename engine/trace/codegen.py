@@ -26,6 +26,7 @@ from engine.ir.origin import (
     Attr,
     CellOf,
     Closure,
+    ContextContent,
     Drawn,
     EntryAt,
     Fixed,
@@ -39,6 +40,7 @@ from engine.ir.origin import (
     Namespace,
     Origin,
     Plain,
+    Proxied,
     Referent,
     Stored,
     TypeOf,
@@ -534,7 +536,7 @@ class Codegen:
                 self._head_call(tensor_of_array)
             case Referent():
                 self._head_call(operator.call)
-            case Plain() | Drawn() | IteratorState():
+            case Plain() | Drawn() | IteratorState() | ContextContent() | Proxied():
                 self._head_call(origin.read)
             case Stored(_, key):
                 self._head_call(stored_item, key)

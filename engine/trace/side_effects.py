@@ -13,6 +13,7 @@ from engine.ir.relation_guard import Distinct, NoOverlap, SameObject
 from engine.trace.signals import Skip, Unsupported
 from engine.trace.values.base import Value
 from engine.trace.values.cells import CellValue
+from engine.trace.values.context_variables import VariableValue
 from engine.trace.values.mappings import DictValue
 from engine.trace.values.objects import ObjectValue
 from engine.trace.values.outside_iterators import KnownIterator
@@ -77,6 +78,10 @@ def _replay_one(cg: Codegen, value: Value) -> str:
         cg.load(value)
         value.fill(cg)
         return f"{_name(value)}: the state of the random numbers is set"
+    if isinstance(value, VariableValue):
+        cg.load(value)
+        value.fill(cg)
+        return f"{_name(value)}: the context variable is set" if value.done else ""
     raise Unsupported("side-effect", f"changing a {value.type().__name__}")
 
 

@@ -231,6 +231,10 @@ class Tracer:
         """What functions from outside that cache their results gave for which arguments, by their ids."""
         self.effects: list[tuple[Value, str]] = []
         """Calls that have no result but happen, in order, after the graph: how to make them, and in words."""
+        self.context: dict[int, list[Any]] = {}
+        """What was done to context variables and still holds, by the ids of their values; what the call found there is not in it."""
+        self.contexts_entered = 0
+        """How many copies of the context the traced code runs in."""
         self.quiet: list[bool] = [False]
         """For each ``catch_warnings`` entered, outermost first: whether a filter set inside takes every warning without raising."""
         self.input_ints: list[Any] = []

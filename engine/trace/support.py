@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import abc
+import contextvars
 import functools
 import logging
 import pathlib
@@ -41,6 +42,11 @@ def finish(result: Any) -> Any:
         result = None
         result = function(*arguments)
     return result
+
+
+def set_variable(variable: contextvars.ContextVar[Any], value: Any) -> contextvars.Token[Any]:
+    """Set a context variable in the context of the caller."""
+    return variable.set(value)
 
 
 def call_without_modes(run: Callable[..., Any], *inputs: Any) -> Any:
@@ -349,6 +355,16 @@ def new_object(cls: type) -> Any:
     return made
 
 
+def new_local() -> threading.local:
+    """Data of the thread, empty as yet."""
+    return threading.local()
+
+
+def new_partial(cls: type[functools.partial[Any]], function: Any, *args: Any, **kwargs: Any) -> Any:
+    """An instance of a subclass of ``partial`` whose ``__init__`` has been traced already."""
+    return functools.partial.__new__(cls, function, *args, **kwargs)
+
+
 def new_exception(cls: type[BaseException], line: int, *args: Any) -> BaseException:
     """An exception whose class's own ``__init__`` has been traced already; what C code does at its creation is done.
 
@@ -376,8 +392,9 @@ def setter_of(cls: type, names: Iterable[str]) -> Callable[[Any, tuple[str, ...]
 
 def set_attributes(target: Any, names: tuple[str, ...], values: tuple[Any, ...]) -> None:
     """Set attributes past any ``__setattr__`` of the class, which was traced already."""
+    plainly: Any = threading.local.__setattr__ if isinstance(target, threading.local) else object.__setattr__
     for name, value in zip(names, values, strict=True):
-        object.__setattr__(target, name, value)
+        plainly(target, name, value)
 
 
 def set_described(target: Any, names: tuple[str, ...], values: tuple[Any, ...]) -> None:

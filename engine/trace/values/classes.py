@@ -414,6 +414,11 @@ def _plain_object(tx: Tracer, of: ClassValue, args: list[Value], kwargs: dict[st
 
     cls = of.held
     base = container_base(cls)
+    if issubclass(cls, functools.partial) and cls.__new__ is functools.partial.__new__:
+        from engine.trace.values.partial_objects import new_partial_value
+
+        made = new_partial_value(tx, cls, args, kwargs)
+        return made if cls.__init__ is object.__init__ else _initialised(tx, cls, made, args, kwargs)
     if base is not None and cls.__new__ is base.__new__ and not cls.__flags__ & _ABSTRACT:
         built = new_instance(tx, cls, base, args, kwargs)
         return _initialised(tx, cls, built, args, kwargs)
@@ -425,7 +430,7 @@ def _plain_object(tx: Tracer, of: ClassValue, args: list[Value], kwargs: dict[st
             methods = f"an implementation for abstract method{'s' * (len(abstract) > 1)} {names}"
             tx.raise_type_error(f"Can't instantiate abstract class {cls.__name__} without {methods}")
         tx.raise_type_error(f"Can't instantiate abstract class {cls.__name__} with abstract {methods}")
-    if (not is_plain_class(cls) and base is None) or not cls.__module__:
+    if (not is_plain_class(cls) and base is None and not issubclass(cls, functools.partial)) or not cls.__module__:
         raise Unsupported("unknown-call", f"{cls.__module__}.{cls.__qualname__} is created")
     new = find_in_class(cls, "__new__")
     if new is not None and new[0] is not object and new[0].__module__ != "typing":

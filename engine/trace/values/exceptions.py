@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 import traceback
 import types
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -109,6 +109,35 @@ def _clear_frames(tx: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Va
     if not isinstance(force(tx, args[0]), TracebackValue) and not is_none(force(tx, args[0])):
         raise Unsupported("unknown-call", "traceback.clear_frames is called")
     return NONE
+
+
+def _reads_frames(function: Any) -> Callable[[Tracer, list[Value], dict[str, Value]], Value]:
+    def rule(tx: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
+        # Frames of traced calls are gone: only where the function runs as Python is each in it.
+        raise Skip("unsupported-operation", f"{function.__name__}() reads the frames of a traceback")
+
+    return rule
+
+
+for _name in "extract_stack extract_tb format_exc format_exception format_stack format_tb print_exc print_exception print_stack".split():
+    special(getattr(traceback, _name))(_reads_frames(getattr(traceback, _name)))
+for _name in "print_tb print_last walk_stack walk_tb".split():
+    special(getattr(traceback, _name))(_reads_frames(getattr(traceback, _name)))
+special(traceback.TracebackException)(_reads_frames(traceback.TracebackException))
+
+
+@special(traceback.format_exception_only)
+def _exception_text(tx: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    error = force(tx, args[-1]) if args else NONE
+    if (
+        kwargs
+        or not isinstance(error, ExceptionValue)
+        or issubclass(error.cls, (SyntaxError, NameError, AttributeError))
+    ):
+        raise Skip("unsupported-operation", "an exception is formatted")
+    if "__notes__" in error.attributes or issubclass(error.cls, BaseExceptionGroup):
+        raise Skip("unsupported-operation", "an exception with notes is formatted")
+    return tx.fold(traceback.format_exception_only, error.in_c(tx))
 
 
 def handled(tx: Tracer) -> Value | None:

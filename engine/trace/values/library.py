@@ -28,7 +28,7 @@ from engine.trace.values.rules import special
 from engine.trace.values.sequences import ListValue, TupleValue
 from engine.trace.values.sets import SetValue
 from engine.trace.values.tensor import TensorValue
-from engine.trace.values.wrap import wraps
+from engine.trace.values.wrap import is_literal, wraps
 
 if TYPE_CHECKING:
     from engine.trace.state import Tracer
@@ -100,6 +100,40 @@ def _twin(tx: Tracer, of: MadeFunction) -> types.FunctionType:
     words = of.keyword_default_values
     made.__kwdefaults__ = dict(zip(words, tx.constants(words.values()), strict=True)) or None
     return made
+
+
+def _described(function: Callable[..., Any]) -> Callable[[Tracer, Args, Words], Value]:
+    """A question about how a function, class or module is annotated, answered at once."""
+
+    def rule(tx: Tracer, args: Args, kwargs: Words) -> Value:
+        of = force(tx, args[0]) if args else NONE
+        real = of.real()
+        is_method = isinstance(of, BoundMethod) and isinstance(of.function, RealFunction)
+        if is_method:
+            real = types.MethodType(of.function.held, object())  # type: ignore[attr-defined]
+        if not isinstance(real, (types.FunctionType, types.MethodType, type, types.ModuleType)) or len(args) > 1:
+            raise Unsupported("unknown-call", f"{function.__name__}() of {of.describe()}")
+        try:
+            found = function(real, **dict(zip(kwargs, tx.constants(kwargs.values()), strict=True)))
+        except (NameError, TypeError, ValueError) as error:
+            raise tx.user_exception(error) from error
+        return _told(tx, found)
+
+    return rule
+
+
+def _told(tx: Tracer, found: Any) -> Value:
+    if type(found) is dict:
+        return DictValue({name: (Const(name), _told(tx, item)) for name, item in found.items()})
+    if isinstance(found, tuple):
+        return TupleValue([_told(tx, item) for item in found], type(found))
+    if isinstance(found, list):
+        return ListValue([_told(tx, item) for item in found])
+    return Const(found) if is_literal(found) else tx.fixed(found, str(found))
+
+
+for _question in (inspect.get_annotations, inspect.getfullargspec, typing.get_type_hints):
+    special(_question)(_described(_question))
 
 
 @special(dataclasses.fields)
@@ -227,9 +261,11 @@ for _family in (
     "iteration",
     "made_classes",
     "namespaces",
+    "partial_objects",
     "patterns",
     "random_numbers",
     "references",
     "reports",
+    "thread_data",
 ):
     importlib.import_module(f"engine.trace.values.{_family}")  # each fills in its part of the tables

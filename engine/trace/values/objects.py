@@ -198,6 +198,10 @@ class ObjectValue(Value):
         """Whether the ``__setattr__`` that ``base`` defines does what ``object``'s does, as far as tracing goes."""
         return False
 
+    def deletes_plainly(self, base: builtins.type) -> bool:
+        """Whether the ``__delattr__`` that ``base`` defines does what ``object``'s does."""
+        return False
+
     def set_plainly(self, tx: Tracer, name: str, value: Value | None) -> None:
         """``object.__setattr__`` (or with None ``object.__delattr__``)."""
         found = find_in_class(self.cls, name)
@@ -236,7 +240,7 @@ class ObjectValue(Value):
 
     def del_attr(self, tx: Tracer, name: str) -> None:
         custom = find_in_class(self.cls, "__delattr__")
-        if custom is not None and custom[0] is not object:
+        if custom is not None and custom[0] is not object and not self.deletes_plainly(custom[0]):
             if not isinstance(custom[1], types.FunctionType):
                 raise self.refuse(f"deleting the attribute {name!r}")
             tx.wrap(custom[1], Attr(class_origin(custom[0]), "__delattr__")).call(tx, [self, Const(name)], {})

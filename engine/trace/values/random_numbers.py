@@ -62,6 +62,11 @@ class RandomValue(Value):
             return self._seed(tx, args, kwargs)
         if self.state is None:
             return self._draw(tx, name, args, kwargs)
+        if name == "getstate" and not args:
+            return tx.fold(self.state.getstate)
+        if name == "setstate" and len(args) == 1:
+            tx.mutating(self)
+            return tx.fold(self.state.setstate, *tx.constants(args))
         if name == "shuffle":
             return self._shuffle(tx, args[0])
         if name in _OF_ITEMS:

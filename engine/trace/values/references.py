@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from engine.bytecode.resume import resumed
-from engine.ir.origin import Attr, Local, Origin, Referent
+from engine.ir.origin import MISSING, Attr, Local, Origin, Proxied, Referent, proxied
 from engine.ir.value_guard import IsObject
 from engine.trace.signals import Skip, Unsupported
 from engine.trace.values.base import NONE, Lazy, Value, force
@@ -26,10 +26,23 @@ if TYPE_CHECKING:
 class ReferenceValue(Value):
     """A ``weakref.ref``. ``of`` is what it refers to, None where that is gone. One made while tracing has no origin."""
 
-    def __init__(self, of: Value, origin: Origin | None = None, held: Any = None) -> None:
+    is_mutable = True
+
+    def __init__(
+        self, of: Value, origin: Origin | None = None, held: Any = None, callback: Value | None = None
+    ) -> None:
         self.of = of
         self.origin = origin
         self.held = held
+        self.callback = callback
+        self.object: Any = NotImplemented
+        """What it refers to, where that exists."""
+
+    def real(self) -> Any:
+        # Of references without a callback, an object has one.
+        if self.held is None and self.callback is None and self.object is not NotImplemented:
+            return weakref.ref(self.object)
+        return NotImplemented if self.held is None else self.held
 
     def type(self) -> builtins.type:
         return weakref.ref if self.held is None else type(self.held)
@@ -51,14 +64,14 @@ class ReferenceValue(Value):
         return self.of
 
     def children(self) -> list[Value]:
-        return [self.of]
+        return [self.of] if self.callback is None else [self.of, self.callback]
 
     def reconstruct(self, cg: Codegen) -> None:
         if cg.at_break and _may_die(cg.tx, self.of):
             raise Unsupported("side-effect", f"{self.of.describe()} must die at the moment at which nothing names it")
         cg.out.callable(lambda: cg.const(weakref.ref))
-        cg.load(self.of)
-        cg.out.call(1)
+        cg.load_all(self.children())
+        cg.out.call(len(self.children()))
 
 
 def _may_die(tx: Tracer, of: Value) -> bool:
@@ -91,11 +104,94 @@ def _reference(tx: Tracer, real: Any, origin: Origin) -> Value:
     return ReferenceValue(tx.wrap(held, at), origin, real)
 
 
+class ProxyValue(Value):
+    """A ``weakref.proxy`` of an object that is alive: all that is asked of it is asked of that."""
+
+    is_mutable = True
+
+    def __init__(self, of: Value, origin: Origin | None, held: Any) -> None:
+        self.of = of
+        self.origin = origin
+        self.held = held
+
+    def type(self) -> builtins.type:
+        return type(self.held)
+
+    def real(self) -> Any:
+        return self.held
+
+    def describe(self) -> str:
+        return f"weak proxy of {self.of.describe()}"
+
+    def children(self) -> list[Value]:
+        return [self.of]
+
+    def get_attr(self, tx: Tracer, name: str) -> Value:
+        return self.of.get_attr(tx, name)
+
+    def set_attr(self, tx: Tracer, name: str, value: Value) -> None:
+        self.of.set_attr(tx, name, value)
+
+    def del_attr(self, tx: Tracer, name: str) -> None:
+        self.of.del_attr(tx, name)
+
+    def call(self, tx: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
+        return self.of.call(tx, args, kwargs)
+
+    def call_method(self, tx: Tracer, name: str, args: list[Value], kwargs: dict[str, Value]) -> Value:
+        return self.of.call_method(tx, name, args, kwargs)
+
+    def truth(self, tx: Tracer) -> bool:
+        return self.of.truth(tx)
+
+    def length(self, tx: Tracer) -> Value:
+        return self.of.length(tx)
+
+    def iterate(self, tx: Tracer) -> Value:
+        return self.of.iterate(tx)
+
+    def get_item(self, tx: Tracer, key: Value) -> Value:
+        return self.of.get_item(tx, key)
+
+    def set_item(self, tx: Tracer, key: Value, value: Value) -> None:
+        self.of.set_item(tx, key, value)
+
+    def contains(self, tx: Tracer, item: Value) -> bool:
+        return self.of.contains(tx, item)
+
+    def key(self, tx: Tracer) -> Any:
+        return tx.raise_type_error(f"unhashable type: '{self.type().__name__}'")
+
+    def reconstruct(self, cg: Codegen) -> None:
+        cg.out.callable(lambda: cg.const(weakref.proxy))
+        cg.load(self.of)
+        cg.out.call(1)
+
+
+@wraps(weakref.ProxyType, weakref.CallableProxyType)
+def _proxy(tx: Tracer, real: Any, origin: Origin) -> Value:
+    tx.guard_type(real, origin, "what it stands for was used")
+    held = proxied(real)
+    if held is MISSING:
+        raise Unsupported("unsupported-operation", "a weak proxy of what is gone, or does not tell, is used")
+    of = tx.wrap(held, Proxied(origin))
+    if not isinstance(of, ObjectValue):
+        raise Unsupported("unsupported-operation", f"a weak proxy of {of.describe()} is used")
+    return ProxyValue(of, origin, real)
+
+
 def _rule(kind: str) -> Callable[[Tracer, list[Value], dict[str, Value]], Value]:
     def rule(tx: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
         of = force(tx, args[0]) if args else NONE
         if kind == "reference" and len(args) == 1 and not kwargs and (not _may_die(tx, of) or type(of) is ObjectValue):
-            return ReferenceValue(of)
+            made = ReferenceValue(of)
+            made.object = tx.real_of(of)
+            return made
+        if not kwargs and not isinstance(of, BoundMethod) and not _may_die(tx, of):
+            if kind == "reference" and len(args) == 2:
+                return ReferenceValue(of, callback=args[1])
+            if kind == "proxy" and len(args) == 1 and type(of) is ObjectValue and of.method(tx, "__call__") is None:
+                return ProxyValue(of, None, weakref.proxy(of.held))
         what = f"a weak {kind} to {of.describe()} is made"
         if isinstance(of, BoundMethod) or _may_die(tx, of):
             # It dies when its last name goes: a function cut in two holds it for longer, or less long.

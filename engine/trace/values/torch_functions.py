@@ -126,7 +126,7 @@ _INLINE_ANYWAY = (
     "torch.distributed.tensor.parallel",
 )
 _LEFT_TO_PYTHON = frozenset(
-    "logging warnings importlib threading asyncio subprocess socket os io pdb numpy scipy pandas matplotlib tqdm IPython time "
+    "logging warnings importlib asyncio subprocess socket os io pdb numpy scipy pandas matplotlib tqdm IPython time "
     "gc sys traceback multiprocessing concurrent shutil pathlib json pickle tempfile linecache".split()
 )
 
@@ -137,6 +137,8 @@ def may_inline(fn: types.FunctionType) -> bool:
     top = module.partition(".")[0]
     if top == "torch":
         return module.startswith(_INLINE_ANYWAY) or not f"{module}.".startswith(_LEFT_DOTTED)
+    if top == "threading":
+        return fn.__qualname__ in ("Event.is_set", "Event.isSet")
     return top not in _LEFT_TO_PYTHON and (top != "unittest" or module in ("unittest.case", "unittest.util"))
 
 
