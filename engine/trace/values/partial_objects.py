@@ -11,10 +11,10 @@ from engine.trace.signals import Unsupported
 from engine.trace.support import new_partial
 from engine.trace.values.base import Value, force
 from engine.trace.values.classes import ClassValue
-from engine.trace.values.methods import PartialValue
-from engine.trace.values.rules import special
 from engine.trace.values.mappings import DictValue
+from engine.trace.values.methods import PartialValue
 from engine.trace.values.objects import ObjectValue
+from engine.trace.values.rules import special
 from engine.trace.values.sequences import TupleValue
 from engine.trace.values.wrap import wraps_if
 

@@ -10,8 +10,8 @@ from engine.ir.origin import Origin
 from engine.trace.signals import Unsupported
 from engine.trace.support import new_local
 from engine.trace.values.base import Value
-from engine.trace.values.rules import special
 from engine.trace.values.objects import ObjectValue
+from engine.trace.values.rules import special
 from engine.trace.values.wrap import wraps_if
 
 if TYPE_CHECKING:
