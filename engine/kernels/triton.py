@@ -459,7 +459,8 @@ class Printer:
             space |= self.kernel.ops[number].space
         is_scattered = op.name == "atomic_add" or (op.name == "store" and op.mask is not None)
         wanted = op.space if op.name == "load" or is_scattered else space
-        if wanted - space:
+        varies = wanted & {R} if self.block.is_row else wanted  # a row is one number
+        if varies - space:
             text = f"{text} + tl.zeros({self.shape(wanted)}, tl.int32)"
         return text
 

@@ -22,6 +22,7 @@ from engine.ir.kernel import Program
 from engine.ir.loops import Def
 from engine.ir.tuning import USUAL, Chooser
 from engine.ir.unbacked import is_unbacked
+from engine.lowering.attentions import attentions
 from engine.lowering.blocks import Cuts, Cutter
 from engine.lowering.decompose import decompose, is_library, reason_for
 from engine.lowering.fuse import bases, fuse, probed
@@ -96,6 +97,8 @@ def lower(
         watch = Watch(graph.module)
         with watch.watching("decompose"):
             watch.module = decompose(graph, fused_random=fused_random)
+        with watch.watching("attentions"):
+            exchanged = attentions(watch.module)
         with watch.watching("whole"):
             watch.module = whole(watch.module)
         with watch.watching("masks_as_numbers"):
@@ -113,7 +116,8 @@ def lower(
         by_themselves = functools.partial(alone, walk, target, emit)
         schedule = with_templates(schedule, returned, chooser, by_themselves, refused, walk.sizes)
         program = layout(walk, schedule, target, emit, Cutter(chooser, cuts, emit, target, walk.sizes))
-        return replace(program, record=replace(program.record, passes=tuple(watch.records)))
+        decisions = (*exchanged, *program.record.decisions)
+        return replace(program, record=replace(program.record, passes=tuple(watch.records), decisions=decisions))
     except LoweringError:
         raise
     except Exception as error:
