@@ -153,11 +153,14 @@ class _Work:
             if not by_heads:  # heads are all that there is
                 given = tuple(self._call(last, aten.unsqueeze.default, (t, 0)) for t in given)
             found = self._call(last, operator("attention"), (*given, mask), {"scale": scale})
-            if not by_heads:
-                found = self._call(last, aten.squeeze.dim, (found, 0))
-        last.replace_all_uses_with(found)
+            # A view, which lies as eager's result does for whoever is handed it.
+            as_it_is = (aten.permute.default, (found, [0, 1, 2, 3])) if by_heads else (aten.squeeze.dim, (found, 0))
+            seen = self._call(last, *as_it_is)
+        seen.meta["val"] = last.meta["val"]
+        last.replace_all_uses_with(seen)
         self.graph.erase_node(last)
-        found.name = last.name  # by which its values are compared
+        if by_heads:
+            found.name = last.name  # by which its values are compared
 
     def _mask(self, scores: Scores, dtype: torch.dtype, softmax: torch.fx.Node) -> torch.fx.Node | None:
         """What is added to the scores; None where nothing is. Attentions that share a mask share what is made of it."""
