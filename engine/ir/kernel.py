@@ -141,6 +141,8 @@ class Program:
     reference: torch.fx.GraphModule | None = field(default=None, compare=False, repr=False)
     told: Mapping[str, tuple[str, int]] = field(default_factory=dict)
     """Symbols that an ATen call's result tells when the program runs: (its name, dimension), dimension -1 for a number."""
+    assumed: Mapping[str, Size] = field(default_factory=dict)
+    """Numbers that ATen reads from tensors, by name, and what the graph takes them to be: told by nothing else, and to be checked."""
     parts: Mapping[str, tuple[str, int]] = field(default_factory=dict)
     """Buffers that hold one of several results of a node of ``reference``, which have no node of their own: (the node's name, which one)."""
 

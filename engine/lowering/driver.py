@@ -149,6 +149,7 @@ class Walk:
         self.sizes: dict[str, int] = {}
         """By symbol, the size at hand."""
         self.told: dict[str, tuple[Def, int]] = {}
+        self.assumed: dict[str, Size] = {}
         """Symbols that are known once an ATen call was made: its result, and the dimension, -1 for a number."""
         self.outputs: tuple[Any, ...] = ()
         self.unbound: list[tuple[torch.fx.Node, Tensor]] = []
@@ -364,9 +365,14 @@ class Walk:
         self.low.externs.append(ExternNode(node, target, args, kwargs, (number,), True, reason, self.low.origins))
         self.low.add(number)
         self.values[node] = self._scalar(value)
-        symbols = [str(s) for s in value.node.expr.free_symbols]
-        if len(symbols) == 1 and symbols[0] not in self.symbols:
-            self.told.setdefault(symbols[0], (number, -1))
+        expression = value.node.expr
+        symbol = next(iter(expression.free_symbols), None)
+        # A truth is a symbol too: whether it is one.
+        is_new = str(symbol) not in self.symbols and str(symbol) not in self.told
+        if is_new and (expression == symbol or isinstance(value, torch.SymBool)):
+            self.told[str(symbol)] = (number, -1)
+        elif isinstance(value, torch.SymInt):
+            self.assumed[node.name] = plain(expression)
 
     def _tell(self, made: Def) -> None:
         """Note the sizes that only an ATen call's result tells."""

@@ -66,6 +66,7 @@ def layout(walk: Walk, schedule: Schedule, target: str, emit: Emit, cutter: Cutt
         told,
         walk.module,
         told={symbol: (made.name, dim) for symbol, (made, dim) in walk.told.items()},
+        assumed=walk.assumed,
         parts=_parts(walk),
     )
     _check_known(program)

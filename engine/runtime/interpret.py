@@ -9,6 +9,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
+import sympy
 import torch
 import torch.fx
 
@@ -18,6 +19,7 @@ from engine.records.kernels import VerifyRecord
 from engine.runtime.exact import NotExact, exact_values
 from engine.runtime.interpreted import Outcome, Pointer, Trial
 from engine.runtime.pool import Pool, WorkerFailed
+from engine.runtime.program import assumptions
 
 WHERE = "Triton's interpreter"
 TIMEOUT = 120.0
@@ -55,6 +57,8 @@ def verify(program: Program, graph: Graph | None, inputs: Iterable[Any]) -> dict
     try:
         values = _reference(module, inputs, _needed(program), program.parts)
         sizes = _Sizes(program, inputs, values)
+        if broken := sizes.broken():
+            return _all_unverifiable(kernels, f"its graph assumes {broken}, which these values do not fulfil")
     except Exception as error:
         return _all_unverifiable(kernels, f"the ATen graph could not be run on the CPU: {_one_line(error)}")
     return _Verification(program, module, _placeholders(module, inputs), sizes, values).run()
@@ -98,7 +102,7 @@ def _one_line(error: BaseException) -> str:
 def _needed(program: Program) -> frozenset[str]:
     arguments = [a for k in program.kernels for a in k.args]
     starts = frozenset(a.start for a in arguments if isinstance(a.start, str))
-    telling = frozenset(name for name, _ in program.told.values())
+    telling = frozenset(name for name, _ in program.told.values()) | program.assumed.keys()
     return starts | telling | frozenset(a.buffer for a in arguments if a.kind == "pointer")
 
 
@@ -161,6 +165,8 @@ class _Sizes:
             symbol: inputs[index] if dimension < 0 else inputs[index].shape[dimension]
             for symbol, (index, dimension) in program.symbols.items()
         }
+        self._known |= {name: values[name] for name in program.assumed if name in values}
+        self._assumptions = tuple(assumptions(program))
         for symbol, (name, dimension) in program.told.items():
             if name in values:
                 self._known[symbol] = values[name] if dimension < 0 else values[name].shape[dimension]
@@ -191,6 +197,14 @@ class _Sizes:
         if not value.is_number:
             raise ValueError(f"the number {number} is not known")
         return float(value)
+
+    def broken(self) -> str:
+        """What the graph assumes and these inputs do not fulfil; empty if they do."""
+        for relation in self._assumptions:
+            known = {s: self._known[str(s)] for s in relation.free_symbols if str(s) in self._known}
+            if relation.subs(known) == sympy.false:
+                return str(relation)
+        return ""
 
     def all(self, sizes: Iterable[Size]) -> tuple[int, ...]:
         """Several sizes."""

@@ -17,6 +17,7 @@ from engine.errors import UnbuiltKernel
 from engine.ir.binary import ALIGNMENT, static_size, unit_of
 from engine.ir.kernel import Buffer, Extern, KernelArg, KernelSource, Launch, Program, Ref, Size
 from engine.runtime.launch import Bind, Launcher, on_gpu
+from engine.runtime.rescued import OtherSizes
 
 Run = Callable[..., tuple[Any, ...]]
 BUILDERS = 4
@@ -167,7 +168,10 @@ class _Writer:
         known = (*self.program.symbols, *self.program.told)
         self._symbols = {name: f"s_{re.sub(r'[^A-Za-z0-9_]', '_', name)}" for name in known}
         numbers = {name for name, dimension in self.program.told.values() if dimension < 0}
+        numbers |= self.program.assumed.keys()
         self._names |= {name: f"n{i}_{re.sub(r'[^A-Za-z0-9_]', '_', name)}" for i, name in enumerate(sorted(numbers))}
+        self._symbols |= {name: self._names[name] for name in self.program.assumed}
+        self._known: set[str] = set()
         inputs = set(self.program.inputs)
         self._allocated = {
             a.buffer
@@ -184,6 +188,8 @@ class _Writer:
             "torch": torch,  # sympy prints float(size) as torch.sym_float
             "empty_strided": torch.empty_strided,
             "settled": settled,
+            "of_these_sizes": of_these_sizes,
+            "other_sizes": other_sizes,
             "real_view": real_view,
             "view_as_complex": torch.view_as_complex,
             "device": self.device,
@@ -193,6 +199,7 @@ class _Writer:
 
     def text(self, *, checks: bool = True) -> str:
         """The whole function. Without ``checks`` inputs may be misaligned."""
+        self._known.clear()
         lines = [*self._symbol_lines(), *self._input_lines(checks)]
         deaths = self._deaths()
         if self.is_boxed:
@@ -286,8 +293,21 @@ class _Writer:
                 if telling == name:
                     value = self._names[name]
                     yield f"{self._symbols[symbol]} = {value}" + (f".size({dimension})" if dimension >= 0 else " + 0")
+            if name in self.program.buffers and _is_sized_by_data(step.target):
+                sizes = self._sizes(self.program.buffers[name].shape)
+                yield f"of_these_sizes({self._names[name]}, {sizes}, {name!r})"
             yield from self._settle(name)
         yield "del r"
+        yield from self._checks({name for name in step.results if name})
+
+    def _checks(self, made: set[str]) -> Iterator[str]:
+        """Check what the graph assumes as soon as it can be: kernels must not read by sizes that are wrong."""
+        for relation in assumptions(self.program):
+            needs = {self.program.told[s][0] for s in map(str, relation.free_symbols) if s in self.program.told}
+            needs |= {s for s in map(str, relation.free_symbols) if s in self.program.assumed}
+            if needs and needs <= self._known | made and not needs <= self._known:
+                yield f"if not {self._size(relation)}: other_sizes({str(relation)!r})"
+        self._known |= made
 
     def _settle(self, name: str) -> Iterator[str]:
         """Kernels index by the buffer's strides and count on its alignment: bring what ATen returned into that form."""
@@ -375,6 +395,28 @@ class _Writer:
         return deaths
 
 
+def _is_sized_by_data(target: Any) -> bool:
+    """Whether values decide the size of an operator's result, of which the graph may have assumed something."""
+    if not isinstance(target, torch._ops.OpOverload):
+        return True
+    return target.namespace != "aten" or torch.Tag.dynamic_output_shape in target.tags
+
+
+def assumptions(program: Program) -> Iterator[Any]:
+    """Relations between sizes and numbers that the graph takes for granted, and that only the running graph can check.
+
+    Relations that it returns are among them, as that is how a graph says what it assumed.
+    """
+    for name, expected in program.assumed.items():
+        yield sympy.Eq(sympy.Symbol(name, integer=True), expected, evaluate=False)
+    for out in program.outputs:
+        relation = out.node.expr if isinstance(out, torch.SymBool) else out
+        if isinstance(relation, sympy.logic.boolalg.Boolean) and not isinstance(
+            relation, sympy.logic.boolalg.BooleanAtom
+        ):
+            yield relation
+
+
 def _lies_apart(buffer: Buffer) -> bool:
     """Whether a matrix has room between its rows."""
     if len(buffer.shape) != 2 or static_size(buffer.stride[1]) != 1:
@@ -406,6 +448,25 @@ def _refs(value: Any) -> Iterator[Ref]:
 def real_view(tensor: torch.Tensor) -> torch.Tensor:
     """A complex tensor's parts as they are in memory, a conjugation that was put off done first."""
     return torch.view_as_real(tensor.resolve_conj())
+
+
+def of_these_sizes(tensor: torch.Tensor, size: tuple[int, ...], name: str) -> None:
+    """Check the size of a result that values decide.
+
+    Raises:
+        OtherSizes: it is not the one that the graph assumes.
+    """
+    if tuple(tensor.shape) != size:
+        raise OtherSizes(f"{name} has the shape {tuple(tensor.shape)} where the graph assumes {size}")
+
+
+def other_sizes(relation: str) -> None:
+    """Say that sizes are not related as the graph assumes.
+
+    Raises:
+        OtherSizes: always.
+    """
+    raise OtherSizes(f"the graph assumes {relation} of sizes that values decide, which does not hold in this call")
 
 
 def settled(

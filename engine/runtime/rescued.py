@@ -1,4 +1,4 @@
-"""A call that a card has no room for, or whose kernels it will not start, is computed by ATen instead; a sentence says why."""
+"""A call that a card has no room for, whose kernels it will not start, or whose sizes they do not fit, is computed by ATen; a sentence says why."""
 
 from __future__ import annotations
 
@@ -6,6 +6,11 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
+
+
+class OtherSizes(RuntimeError):
+    """Sizes that values decide are not what a graph assumes: its kernels would read what is not there."""
+
 
 Run = Callable[..., Any]
 Told = Callable[[BaseException, str, str], None]
@@ -39,7 +44,12 @@ def rescued(run: Run, instead: Callable[[], Run], told: Told, *, is_boxed: bool)
             told(error, full_card(error), "" if is_boxed else THIS_CALL)
             if is_boxed:
                 raise
-            failed = error.with_traceback(None)  # which holds what the program had made so far
+            failed: BaseException = error.with_traceback(None)  # which holds what the program had made so far
+        except OtherSizes as error:
+            told(error, f"Kernels do not fit this call: {error}.", "" if is_boxed else THIS_CALL)
+            if is_boxed:
+                raise
+            failed = error.with_traceback(None)
         except RuntimeError as error:
             if not is_refusal(error):
                 raise

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import torch
 
-from engine.runtime.rescued import EVERY_CALL, THIS_CALL, full_card, rescued
+from engine.runtime.rescued import EVERY_CALL, THIS_CALL, OtherSizes, full_card, rescued
 
 
 class Failing:
@@ -55,6 +55,16 @@ def test_a_call_without_room_is_computed_by_aten() -> None:
     ((sentence, done),) = told
     assert sentence.startswith("The card has no room left: ")
     assert done == THIS_CALL
+
+
+def test_a_call_whose_sizes_do_not_fit_is_computed_by_aten() -> None:
+    """And the next one by kernels again."""
+    heard: list[tuple[str, str]] = []
+    failing = Failing(OtherSizes("the graph assumes Eq(u0, u1)"))
+    run = rescued(failing, lambda: plain, lambda error, text, done: heard.append((text, done)), is_boxed=False)
+    assert [run(torch.ones(1))[0].item() for _ in range(2)] == [2, 2]
+    assert failing.calls == 2
+    assert heard == [("Kernels do not fit this call: the graph assumes Eq(u0, u1).", THIS_CALL)]
 
 
 def test_a_kernel_that_cannot_start_is_not_tried_again() -> None:
