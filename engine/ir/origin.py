@@ -635,6 +635,23 @@ class Drawn(Origin):
         return torch.int64 if self.method in WHOLE_DRAWS else torch.float64
 
 
+@dataclass(frozen=True)
+class DrawState(Origin):
+    """What tells the states of a ``random.Random`` apart: a number."""
+
+    base: Origin
+
+    @property
+    def expr(self) -> str:
+        return f"{self.base.expr}.getstate()"
+
+    def code(self, base: str, const: ConstName) -> str:
+        return f"hash({base}.getstate())"
+
+    def read(self, base: Any) -> Any:
+        return hash(base.getstate())
+
+
 WHOLE_DRAWS = frozenset(("randint", "randrange", "getrandbits"))
 """The methods of ``random.Random`` that draw whole numbers."""
 

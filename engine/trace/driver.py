@@ -121,6 +121,7 @@ def trace_frame(request: FrameRequest, options: Options, *, steps: bool = False)
         except Restart as again:
             _drop_frames(again, again.reason)
             again.as_eager = again.as_eager or not attempt.tx.is_compiling
+            again.draws = again.draws or attempt.tx.draws
             restart = again
             restarts += again.executed > 0
         except Skip as skip:
@@ -203,6 +204,7 @@ class _Attempt:
         modes = function_modes()
         self.modes = modes if are_looked_into(modes) else ()
         self.tx.is_compiling = restart is None or not restart.as_eager
+        self.tx.draws = "" if restart is None else restart.draws
         self.log = StepLog(self.tx) if steps else None
         self.executed = 0
         self.cut = None if restart is None else restart.cut
@@ -235,6 +237,7 @@ class _Attempt:
             except Unsupported as reason:
                 reason.stack = reason.stack or self.tx.spans()
                 self._unwind(frame)
+                self._guess_draws(reason)
                 if reason.kind == "budget" and self.tx.executed - begun < config.instruction_budget // 2:
                     # Its own loops are long, not one call's: what follows a break here would meet the budget again.
                     raise self._skip(reason, reason.stack, "its own loops are too long to unroll") from reason
@@ -273,6 +276,21 @@ class _Attempt:
         """Where code that has asked whether it is compiled raises, trace it again as plain Python would answer it: there it may not raise."""
         if self.tx.asked_for_compiler and self.tx.is_compiling:
             raise Restart(0, Unsupported("asked", f"what compiled code does here raises: {what}"), as_eager=True)
+
+    def _guess_draws(self, reason: Unsupported) -> None:
+        """Where Python needs to know what is drawn, know it, for the states in which the generators are: once, and in a frame without tensors.
+
+        Code with tensors that draws is run many times, in many states: there what is drawn stays unknown.
+        """
+        tx = self.tx
+        if tx.draws == "known":
+            self._check_draws(reason)
+        elif not tx.draws and (tx.drawn or tx.asked_for_draws) and not tx.tensors_seen and not self.request.entry:
+            raise Restart(0, reason, draws="known")
+
+    def _check_draws(self, reason: Unsupported) -> None:
+        if self.tx.draws == "known" and self.tx.tensors_seen:
+            raise Restart(0, reason, draws="inputs")
 
     def _check_global_state(self) -> None:
         """Leave frames that run under a transformation of torch's to Python."""
@@ -329,6 +347,7 @@ class _Attempt:
 
     def _return(self, frame: Frame, value: Value) -> TracedFrame:
         tx = self.tx
+        self._check_draws(Unsupported("asked", "tensors depend on random numbers"))
         is_idle = not tx.graph.operations and not tx.tensors_seen and not self.options.fullgraph
         if tx.asked_for_compiler and tx.is_compiling and is_idle:
             raise Restart(0, Unsupported("asked", "nothing here is compiled"), as_eager=True)

@@ -64,7 +64,15 @@ class UserException(TraceSignal):
 class Restart(TraceSignal):
     """Trace the frame again from its start, and break before the root frame's ``executed``-th instruction, for ``reason``; 0: do not."""
 
-    def __init__(self, executed: int, reason: Unsupported, *, as_eager: bool = False, cut: Cut | None = None) -> None:
+    def __init__(
+        self,
+        executed: int,
+        reason: Unsupported,
+        *,
+        as_eager: bool = False,
+        cut: Cut | None = None,
+        draws: str = "",
+    ) -> None:
         super().__init__(str(reason))
         self.executed = executed
         self.reason = reason
@@ -72,6 +80,8 @@ class Restart(TraceSignal):
         """Whether the frame has nothing for a graph, so that it learns of no compiler."""
         self.cut = cut
         """Where inside the calls of that instruction to break instead."""
+        self.draws = draws
+        """What is drawn from Python's random generators: "known", with their states guarded, or "inputs" of the graph; empty: not decided."""
 
 
 class Finished(TraceSignal):

@@ -223,12 +223,22 @@ class Tracer:
         """What is being called by a call instruction that leaves the result on the stack as it is."""
         self.changes = 0
         """Counts mutations of any kind; equal counts mean that nothing changed."""
+        self.draws = ""
+        """How numbers are drawn from Python's random generators: see ``Restart``."""
+        self.asked_for_draws = False
+        """Whether anything but a number for the graph was to be drawn from a random generator."""
         self.drawn = 0
         """How many random numbers the graph takes as inputs."""
         self.outside_changes = 0
         """Those of what existed before the call."""
         self.memos: dict[int, dict[Any, Value]] = {}
         """What functions from outside that cache their results gave for which arguments, by their ids."""
+        self.showing: set[tuple[int, int]] = set()
+        """Objects whose text is being made by functions that look out for recursion: what looks out, and the ids of their values."""
+        self.stand_ins: dict[int, Any] | None = None
+        """While a container is shown: what stands for it, and for those inside, by the ids of their values."""
+        self.proxies: dict[int, Value] = {}
+        """The weak proxy that was made of each object, by the ids of their values."""
         self.effects: list[tuple[Value, str]] = []
         """Calls that have no result but happen, in order, after the graph: how to make them, and in words."""
         self.context: dict[int, list[Any]] = {}

@@ -268,7 +268,7 @@ def make_function(
     made.__kwdefaults__ = keyword_defaults
     for word, value in (attributes or {}).items():
         setattr(made, word, value)
-    if annotations:
+    if annotations is not None:
         made.__annotations__ = annotations
     return made
 
@@ -358,11 +358,6 @@ def new_object(cls: type) -> Any:
 def new_local() -> threading.local:
     """Data of the thread, empty as yet."""
     return threading.local()
-
-
-def new_partial(cls: type[functools.partial[Any]], function: Any, *args: Any, **kwargs: Any) -> Any:
-    """An instance of a subclass of ``partial`` whose ``__init__`` has been traced already."""
-    return functools.partial.__new__(cls, function, *args, **kwargs)
 
 
 def new_exception(cls: type[BaseException], line: int, *args: Any) -> BaseException:

@@ -84,7 +84,6 @@ _WITHOUT_SIGNATURE: dict[Any, Arity] = {
     itertools.combinations: _between(2, 2, "iterable r"),
     itertools.combinations_with_replacement: _between(2, 2, "iterable r"),
     itertools.product: Arity(0, _ANY, _ANY, frozenset(("repeat",))),
-    functools.partial: Arity(1, _ANY, _ANY, None),
     functools.reduce: _between(2, 3),
     dict.pop: _between(2, 3),
     set.update: _between(1, _ANY),

@@ -25,10 +25,13 @@ from engine.trace.values.cells import CellValue
 from engine.trace.values.classes import TENSOR_TYPE, ClassValue, SuperValue, class_origin, find_in_class
 from engine.trace.values.container_objects import new_container_value
 from engine.trace.values.exceptions import read, write
+from engine.trace.values.identity import HashValue
 from engine.trace.values.iteration import until
 from engine.trace.values.mappings import DictValue, entries_of
-from engine.trace.values.methods import BuiltinValue, PartialValue
+from engine.trace.values.methods import BuiltinValue
 from engine.trace.values.objects import ObjectValue
+from engine.trace.values.partials import partial_of
+from engine.trace.values.references import ProxyValue
 from engine.trace.values.refusals import has_method, raise_missing
 from engine.trace.values.rules import BY_NAME, special
 from engine.trace.values.sequences import (
@@ -41,6 +44,7 @@ from engine.trace.values.sequences import (
     sequence_items,
 )
 from engine.trace.values.sets import SetValue
+from engine.trace.values.shown import container_text
 from engine.trace.values.symbolic import SymValue
 from engine.trace.values.tensor import TensorMethod, TensorValue
 
@@ -95,6 +99,8 @@ def is_instance(tx: Tracer, of: Value, classes: Value) -> bool:
         tx.fold(isinstance, None, cls)
     if isinstance(cls, TENSOR_TYPE):
         return _is_of_tensor_type(of, cls)
+    if isinstance(of, ProxyValue):
+        return issubclass(of.type(), cls) or is_instance(tx, of.of, classes)
     asked = _asked(tx, of, cls)
     if asked is not None:
         return asked
@@ -164,12 +170,16 @@ def _getattr(tx: Tracer, args: Args, kwargs: Words) -> Value:
     name = _attribute_name(tx, args[1])
     if len(args) == 2:
         return read(tx, force(tx, args[0]), name)
+    return _attribute_or(tx, force(tx, args[0]), name, args[2])
+
+
+def _attribute_or(tx: Tracer, of: Value, name: str, default: Value) -> Value:
     try:
-        return force(tx, args[0]).get_attr(tx, name)
+        return of.get_attr(tx, name)
     except UserException as error:
         if not issubclass(error.value.type(), AttributeError):
             raise
-        return args[2]
+        return default
 
 
 @special(hasattr)
@@ -444,6 +454,9 @@ def _texts(fn: Any, name: str) -> Any:
             raise Unsupported("data-dependent", f"{name.strip('_')}() of a tensor shows its values")
         if hasattr(of, "made"):
             return of.call_method(tx, name, [], {})
+        text = container_text(tx, of) if isinstance(of, (ListValue, TupleValue, DictValue, SetValue)) else None
+        if text is not None:
+            return Const(text)
         return operations.fold_call(tx, fn, args, kwargs, f"{fn.__name__}() of {of.describe()}")
 
     return rule
@@ -575,9 +588,12 @@ def _hash(tx: Tracer, args: Args, kwargs: Words) -> Value:
         return of.call_special(tx, "__hash__", [])
     if of.type().__hash__ is None:
         tx.raise_type_error(f"unhashable type: '{of.type().__name__}'")
-    if not isinstance(of, (Const, TupleValue)) and of.type() is not frozenset:
-        raise of.refuse("hash()")
-    return operations.fold_call(tx, hash, args, kwargs, "hash()")
+    if isinstance(of, (Const, TupleValue)) or of.type() is frozenset:
+        try:
+            return tx.fold(hash, of.python(tx))
+        except NotConstant:
+            pass
+    return HashValue(tx, of)
 
 
 @special(vars)
@@ -607,14 +623,6 @@ def _object(tx: Tracer, args: Args, kwargs: Words) -> Value:
     return ObjectValue(object, None, NotImplemented)
 
 
-@special(functools.partial)
-def _partial(tx: Tracer, args: Args, kwargs: Words) -> Value:
-    inner = force(tx, args[0])
-    if isinstance(inner, PartialValue):
-        return PartialValue(inner.function, [*inner.args, *args[1:]], {**inner.kwargs, **kwargs})
-    return PartialValue(inner, list(args[1:]), kwargs)
-
-
 @special(functools.reduce)
 def _reduce(tx: Tracer, args: Args, kwargs: Words) -> Value:
     items = list(sequence_items(tx, args[1]))
@@ -628,7 +636,8 @@ def _reduce(tx: Tracer, args: Args, kwargs: Words) -> Value:
 
 @special(functools.wraps)
 def _wraps(tx: Tracer, args: Args, kwargs: Words) -> Value:
-    return PartialValue(BuiltinValue(functools.update_wrapper, None), [], {"wrapped": args[0], **kwargs})
+    given = dict(zip(("wrapped", "assigned", "updated"), args, strict=False)) | kwargs
+    return partial_of(BuiltinValue(functools.update_wrapper, None), [], given)
 
 
 @special(functools.update_wrapper)
@@ -646,7 +655,7 @@ def _update_wrapper(tx: Tracer, args: Args, kwargs: Words) -> Value:
         else:
             wrapper.set_attr(tx, name, found)
     for name in tx.constants(sequence_items(tx, updated)):
-        source = wrapped.get_attr(tx, name) if not isinstance(wrapped, PartialValue) else DictValue({})
+        source = _attribute_or(tx, wrapped, name, DictValue({}))
         force(tx, wrapper.get_attr(tx, name)).call_method(tx, "update", [source], {})
     wrapper.set_attr(tx, "__wrapped__", wrapped)
     return wrapper

@@ -13,8 +13,8 @@ from engine.ir.value_guard import DictKeys, IsObject
 from engine.trace.signals import Unsupported
 from engine.trace.support import dispatched_function
 from engine.trace.values.base import NONE, Attributed, Const, NotConstant, Value, force, is_none
-from engine.trace.values.classes import ClassValue
-from engine.trace.values.functions import FunctionValue, MadeFunction, RealFunction
+from engine.trace.values.classes import MADE_BY, ClassValue
+from engine.trace.values.functions import FunctionDict, FunctionValue, MadeFunction, RealFunction
 from engine.trace.values.iteration import CallOf
 from engine.trace.values.mappings import DictValue
 from engine.trace.values.methods import BoundMethod, BuiltinValue, MethodOf
@@ -107,7 +107,11 @@ class MadeCache(Attributed):
 
     is_mutable = True
 
-    def __init__(self, function: Value, maxsize: int | None, typed: bool, born: int) -> None:
+    def __init__(
+        self, function: Value, maxsize: int | None, typed: bool, born: int, cls: Any = None, info: Any = _INFO
+    ) -> None:
+        self.cls: type = cls or functools._lru_cache_wrapper
+        self.info = info
         self.function = function
         self.maxsize = maxsize
         self.typed = typed
@@ -118,7 +122,7 @@ class MadeCache(Attributed):
         self.misses = 0
 
     def type(self) -> type:
-        return functools._lru_cache_wrapper
+        return self.cls
 
     def truth(self, tx: Tracer) -> bool:
         return True
@@ -145,6 +149,8 @@ class MadeCache(Attributed):
             return self.attributes[name]
         if name in ("cache_info", "cache_clear", "cache_parameters"):
             return MethodOf(self, name)
+        if name == "__dict__":
+            return FunctionDict(self)
         if name == "__wrapped__":
             return self.function
         return force(tx, self.function).get_attr(tx, name)
@@ -157,7 +163,7 @@ class MadeCache(Attributed):
         match name:
             case "cache_info":
                 counts = (self.hits, self.misses, self.maxsize, len(self.memo))
-                return TupleValue([Const(n) for n in counts], _INFO)
+                return TupleValue([Const(n) for n in counts], self.info)
             case "cache_clear":
                 tx.changes += 1
                 self.memo.clear()
@@ -176,14 +182,37 @@ class MadeCache(Attributed):
             error = Unsupported("side-effect", "rebuilding a cache that holds results after the graph")
             error.born = self.born
             raise error
-        cg.out.callable(lambda: cg.const(functools.lru_cache(self.maxsize, self.typed)))
+        cg.out.callable(lambda: cg.const(self.cls))
         cg.load(self.function)
-        cg.out.call(1)
+        for part in (self.maxsize, self.typed, self.info):
+            cg.const(part)
+        cg.out.call(4)
+        cg.helper(functools.update_wrapper, 1)
+        cg.load(self.function)
+        cg.out.call(2)
         for name, value in self.attributes.items():
             cg.out.emit("COPY", 1)
             cg.load(value)
             cg.out.emit("SWAP", 2)
             cg.out.emit("STORE_ATTR", name)
+
+
+def _wrapper(tx: Tracer, cls: Any, args: Args, kwargs: Words) -> Value:
+    """What ``lru_cache`` itself calls: the wrapper without the function's names."""
+    names = ("user_function", "maxsize", "typed", "cache_info_type")
+    given = dict(zip(names, args, strict=False)) | kwargs
+    if set(given) != set(names):
+        raise Unsupported("unknown-call", "a cache is created")
+    if force(tx, given["user_function"]).lacks("__call__"):
+        tx.raise_type_error("the first argument must be callable")
+    size, typed, info = tx.constants([given[n] for n in names[1:]])
+    if size is not None and not isinstance(size, int):
+        tx.raise_type_error("maxsize should be integer or None")
+    function = force(tx, given["user_function"])
+    return MadeCache(function, size if size is None else max(0, size), bool(typed), tx.root_executed, cls, info)
+
+
+MADE_BY[functools._lru_cache_wrapper] = _wrapper
 
 
 class _Caching(Value):

@@ -88,7 +88,7 @@ def _policy(tx: Tracer, value: Value) -> Any:
 
 def _object(tx: Tracer, value: Value) -> Any:
     """The Python object that a value is, also of a partial function made in traced code."""
-    from engine.trace.values.methods import PartialValue
+    from engine.trace.values.partials import PartialValue
     from engine.trace.values.sequences import sequence_items
 
     value = force(tx, value)
@@ -100,9 +100,9 @@ def _object(tx: Tracer, value: Value) -> Any:
         return items if value.type() is list else tuple(items)
     if found is not NotImplemented or not isinstance(value, PartialValue):
         return found
-    parts = [_object(tx, v) for v in (value.function, *value.args, *value.kwargs.values())]
+    parts = [_object(tx, v) for v in (value.function, *value.positional.items, *value.words.values())]
     if any(p is NotImplemented for p in parts):
         return NotImplemented
-    count = 1 + len(value.args)
-    words = dict(zip(value.kwargs, parts[count:], strict=True))
+    count = 1 + len(value.positional.items)
+    words = dict(zip(value.words, parts[count:], strict=True))
     return functools.partial(parts[0], *parts[1:count], **words)

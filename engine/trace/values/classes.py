@@ -9,6 +9,7 @@ import inspect
 import sys
 import types
 import typing
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -42,6 +43,41 @@ def find_in_class(cls: builtins.type, name: str) -> tuple[builtins.type, Any] | 
                 return base, written
         elif name in base.__dict__:
             return base, base.__dict__[name]
+    return None
+
+
+Made = Callable[["Tracer", Any, list[Value], dict[str, Value]], Value]
+MADE_BY: dict[builtins.type, Made] = {}
+"""How instances of classes from C are made, of their subclasses, and of the same classes from a later import of their module."""
+
+
+def imported_first(cls: builtins.type) -> Any:
+    """The class that a module of the standard library from C gave at its first import, of one from a later import; None for any other."""
+    if not cls.__flags__ & _HEAP or not isinstance(cls.__module__, str):
+        return None
+    module = sys.modules.get(f"_{cls.__module__}")
+    first = None if module is None else vars(module).get(cls.__name__)
+    if not isinstance(first, type) or first is cls or not _is_from_c(cls) or vars(first).keys() != vars(cls).keys():
+        return None
+    return first
+
+
+def _is_from_c(cls: builtins.type) -> bool:
+    return type(cls) is type and not any(isinstance(entry, types.FunctionType) for entry in vars(cls).values())
+
+
+def _is_cache(cls: builtins.type) -> bool:
+    return cls is functools._lru_cache_wrapper or imported_first(cls) is functools._lru_cache_wrapper
+
+
+def _made_by(cls: builtins.type) -> Made | None:
+    """How instances are made where a class from C that has a rule does it."""
+    for base in cls.__mro__[:-1]:
+        rule = MADE_BY.get(base) or MADE_BY.get(imported_first(base))
+        if rule is not None:
+            return rule
+        if "__new__" in vars(base):
+            return None
     return None
 
 
@@ -96,6 +132,8 @@ def bind_attribute(
 ) -> Value:
     """What a class's raw entry gives when read through an instance, or through the class (``instance`` None)."""
     origin = Attr(class_origin(base), name)
+    if base in tx.made_classes and is_literal(found):
+        return Const(found)  # each call makes its own class
     if isinstance(found, Written):
         return _bind_written(tx, name, force(tx, found.value), instance)
     if isinstance(found, types.FunctionType):
@@ -103,7 +141,7 @@ def bind_attribute(
         return function if instance is None else BoundMethod(instance, function, name=name)
     if isinstance(found, staticmethod):
         return tx.wrap(found.__func__, origin)
-    if isinstance(found, functools._lru_cache_wrapper) and instance is not None:
+    if _is_cache(type(found)) and instance is not None:
         return BoundMethod(instance, tx.wrap(found, origin), name=name)
     if isinstance(found, classmethod):
         behind: Any = found.__func__
@@ -413,12 +451,12 @@ def _plain_object(tx: Tracer, of: ClassValue, args: list[Value], kwargs: dict[st
     from engine.trace.values.objects import ObjectValue
 
     cls = of.held
+    by_class = _made_by(cls)
+    if by_class is not None:
+        made = by_class(tx, cls, args, kwargs)
+        init = find_in_class(made.type(), "__init__")
+        return made if init is None or init[0] is object else _initialised(tx, cls, made, args, kwargs)
     base = container_base(cls)
-    if issubclass(cls, functools.partial) and cls.__new__ is functools.partial.__new__:
-        from engine.trace.values.partial_objects import new_partial_value
-
-        made = new_partial_value(tx, cls, args, kwargs)
-        return made if cls.__init__ is object.__init__ else _initialised(tx, cls, made, args, kwargs)
     if base is not None and cls.__new__ is base.__new__ and not cls.__flags__ & _ABSTRACT:
         built = new_instance(tx, cls, base, args, kwargs)
         return _initialised(tx, cls, built, args, kwargs)

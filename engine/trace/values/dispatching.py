@@ -17,13 +17,14 @@ from engine.ir.value_guard import IsObject, ReducesTo
 from engine.trace import operations
 from engine.trace.signals import Unsupported
 from engine.trace.values.base import NONE, Const, Value, force, is_none
-from engine.trace.values.classes import class_origin
+from engine.trace.values.classes import MADE_BY, class_origin, imported_first
 from engine.trace.values.functions import RealFunction
-from engine.trace.values.methods import BoundMethod, PartialValue
+from engine.trace.values.methods import BoundMethod
 from engine.trace.values.objects import ObjectValue
+from engine.trace.values.partials import partial_of
 from engine.trace.values.rules import BY_CODE, special
 from engine.trace.values.sequences import ListValue, TupleValue, sequence_items
-from engine.trace.values.wrap import wraps
+from engine.trace.values.wrap import wraps_if
 
 if TYPE_CHECKING:
     from engine.trace.codegen import Codegen
@@ -41,6 +42,7 @@ class Getter(Value):
 
     def __init__(self, cls: type, args: Args, kwargs: Words, origin: Origin | None = None) -> None:
         self.cls = cls
+        self.kind: type = imported_first(cls) or cls
         self.args = args
         self.kwargs = kwargs
         self.origin = origin
@@ -60,14 +62,16 @@ class Getter(Value):
 
     def call(self, tx: Tracer, args: Args, kwargs: Words) -> Value:
         of = force(tx, args[0])
-        if self.cls is operator.methodcaller:
+        if not args or len(args) > 1 or kwargs:
+            tx.fold(operator.itemgetter(0), *[None] * len(args), **dict.fromkeys(kwargs))
+        if self.kind is operator.methodcaller:
             name = str(force(tx, self.args[0]).python(tx))
             return force(tx, of.get_attr(tx, name)).call(tx, list(self.args[1:]), self.kwargs)
         found = [self._one(tx, of, force(tx, a)) for a in self.args]
         return found[0] if len(found) == 1 else TupleValue(found)
 
     def _one(self, tx: Tracer, of: Value, wanted: Value) -> Value:
-        if self.cls is operator.itemgetter:
+        if self.kind is operator.itemgetter:
             return of.get_item(tx, wanted)
         for part in str(wanted.python(tx)).split("."):
             of = force(tx, of.get_attr(tx, part))
@@ -82,18 +86,19 @@ class Getter(Value):
         cg.call_keywords(len(self.args), tuple(self.kwargs))
 
 
-def _made_getter(cls: Any) -> Any:
-    def rule(tx: Tracer, args: Args, kwargs: Words) -> Value:
-        return Getter(cls, list(args), kwargs)
-
-    return rule
-
-
-for _cls in (operator.itemgetter, operator.attrgetter, operator.methodcaller):
-    special(_cls)(_made_getter(_cls))
+def _made_getter(tx: Tracer, cls: Any, args: Args, kwargs: Words) -> Value:
+    by_name = (imported_first(cls) or cls) is not operator.itemgetter
+    known = [force(tx, a).python(tx) if tx.is_constant(a) else None for a in args] if by_name else [None] * len(args)
+    tx.fold(lambda: cls(*known, **dict.fromkeys(kwargs)) and None)
+    return Getter(cls, list(args), kwargs)
 
 
-@wraps(operator.itemgetter, operator.attrgetter, operator.methodcaller)
+_GETTERS = (operator.itemgetter, operator.attrgetter, operator.methodcaller)
+for _cls in _GETTERS:
+    MADE_BY[_cls] = _made_getter
+
+
+@wraps_if(21, lambda real: type(real) in _GETTERS or imported_first(type(real)) in _GETTERS)
 def _getter(tx: Tracer, real: Any, origin: Origin) -> Value:
     tx.guard_type(real, origin, "it was called")
     args, pairs = parts = exact.parts_of(real)
@@ -110,9 +115,19 @@ def _getter(tx: Tracer, real: Any, origin: Origin) -> Value:
 
 
 def _recursive_repr(tx: Tracer, of: RealFunction, args: Args, kwargs: Words) -> Value:
-    """The guard against recursion is left out: tracing has a limit of its own."""
-    inner = of.held.__wrapped__  # type: ignore[attr-defined]
-    return tx.wrap(inner, Fixed(inner, inner.__qualname__)).call(tx, args, kwargs)
+    """What an object shows of itself inside of itself is a few dots."""
+    cells = dict(zip(of.code.co_freevars, of.cells(tx), strict=True))
+    fill = cells["fillvalue"].content if "fillvalue" in cells else None
+    shown = (id(of.code), id(force(tx, args[0])))
+    if shown in tx.showing:
+        return fill or Const("...")
+    function = cells["user_function"].content
+    assert function is not None
+    tx.showing.add(shown)
+    try:
+        return force(tx, function).call(tx, args, kwargs)
+    finally:
+        tx.showing.discard(shown)
 
 
 _WRAPPERS: tuple[tuple[Any, Any], ...] = (
@@ -134,7 +149,7 @@ def bound_partial(tx: Tracer, found: Any, instance: Value, owner: type, name: st
         raise Unsupported("unsupported-operation", "a partialmethod of anything but a function")
     args = [tx.lazy(a, Item(Attr(origin, "args"), n)) for n, a in enumerate(found.args)]
     words = {k: tx.lazy(v, Item(Attr(origin, "keywords"), k)) for k, v in found.keywords.items()}
-    return PartialValue(BoundMethod(instance, inner), list(args), dict(words))
+    return partial_of(BoundMethod(instance, inner), list(args), dict(words))
 
 
 class ComparedBy(ObjectValue):
@@ -203,6 +218,8 @@ class _ToKey(Value):
         return type(functools.cmp_to_key(max))
 
     def call(self, tx: Tracer, args: Args, kwargs: Words) -> Value:
+        if len(args) + len(kwargs) != 1 or not (args or "obj" in kwargs):
+            tx.fold(functools.cmp_to_key(max), *[None] * len(args), **dict.fromkeys(kwargs))
         return ComparedBy(self.compare, args[0] if args else kwargs["obj"])
 
     def children(self) -> list[Value]:
@@ -216,6 +233,8 @@ class _ToKey(Value):
 
 @special(functools.cmp_to_key)
 def _cmp_to_key(tx: Tracer, args: Args, kwargs: Words) -> Value:
+    if len(args) + len(kwargs) != 1 or not (args or "mycmp" in kwargs):
+        tx.fold(functools.cmp_to_key, *[None] * len(args), **dict.fromkeys(kwargs))
     return _ToKey(args[0] if args else kwargs["mycmp"])
 
 

@@ -50,6 +50,13 @@ class FunctionValue(Value):
         """Cells in the order of ``co_freevars``."""
         raise NotImplementedError
 
+    def call_method(self, tx: Tracer, name: str, args: list[Value], kwargs: dict[str, Value]) -> Value:
+        if name == "__get__":
+            from engine.trace.values.methods import BoundMethod
+
+            return self if is_none(force(tx, args[0])) else BoundMethod(args[0], self)
+        return super().call_method(tx, name, args, kwargs)
+
     def call(self, tx: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
         from engine.trace.inline import inline_call
 
@@ -169,6 +176,8 @@ class RealFunction(FunctionValue):
     def get_attr(self, tx: Tracer, name: str) -> Value:
         if name == "__call__":
             return self
+        if name == "__get__":
+            return MethodOf(self, name)
         if name in ("__name__", "__qualname__", "__module__", "__doc__"):
             return tx.from_python(getattr(self.held, name))
         if name == "__code__":
@@ -204,6 +213,7 @@ class MadeFunction(Attributed, FunctionValue):
         self.cell_values: list[CellValue] = []
         self.attributes: dict[str, Value] = {}
         self.annotations: dict[str, Value] = {}
+        self._annotations: Value | None = None
         self.stub: Any = None
         """What stands for it inside a twin."""
 
@@ -222,6 +232,10 @@ class MadeFunction(Attributed, FunctionValue):
     def get_attr(self, tx: Tracer, name: str) -> Value:
         if name in self.attributes:
             return self.attributes[name]
+        if name == "__call__":
+            return self
+        if name == "__get__":
+            return MethodOf(self, name)
         if name == "__name__":
             return Const(self.name)
         if name == "__qualname__":
@@ -234,7 +248,7 @@ class MadeFunction(Attributed, FunctionValue):
         if name == "__code__":
             return Const(self.code)
         if name == "__annotations__":
-            return DictValue.of(dict(self.annotations))
+            return self._annotation_dict()
         if name == "__dict__":
             return FunctionDict(self)
         if name == "__defaults__":
@@ -262,6 +276,7 @@ class MadeFunction(Attributed, FunctionValue):
         if name in ("__kwdefaults__", "__annotations__"):
             entries = {} if is_none(force(tx, value)) else tx.entries(value)
             if name == "__annotations__":
+                self._annotations = None if is_none(force(tx, value)) else force(tx, value)
                 self.annotations = entries
             else:
                 self.keyword_default_values = entries
@@ -270,13 +285,22 @@ class MadeFunction(Attributed, FunctionValue):
             raise self.refuse(f"setting {name}")
         self.attributes[name] = value
 
+    def _annotation_dict(self) -> Value:
+        """``f.__annotations__``: one dict, to which more may be added."""
+        if self._annotations is None:
+            self._annotations = DictValue.of(self.annotations)
+        return self._annotations
+
+    def _noted(self) -> list[Value]:
+        return list(self.annotations.values()) if self._annotations is None else [self._annotations]
+
     def children(self) -> list[Value]:
         return [
             *self.default_values,
             *self.keyword_default_values.values(),
             *self.cell_values,
             *self.attributes.values(),
-            *self.annotations.values(),
+            *self._noted(),
         ]
 
     def reconstruct(self, cg: Codegen) -> None:
@@ -294,7 +318,7 @@ class MadeFunction(Attributed, FunctionValue):
         cg.load(DictValue.of(self.keyword_default_values) if self.keyword_default_values else NONE)
         cg.load(TupleValue(list(self.cell_values)))
         cg.load(DictValue.of(self.attributes) if self.attributes else NONE)
-        cg.load(DictValue.of(self.annotations) if self.annotations else NONE)
+        cg.load(self._annotation_dict() if self.annotations or self._annotations is not None else NONE)
         cg.out.call(9)
 
     def _comes_with_class(self, cg: Codegen) -> bool:
@@ -310,9 +334,9 @@ class MadeFunction(Attributed, FunctionValue):
 
 
 class FunctionDict(Value):
-    """The ``__dict__`` of a function that the traced code made: updated, read by key, or listed."""
+    """The ``__dict__`` of a function, or of a cache around one, that the traced code made: updated, read by key, or listed."""
 
-    def __init__(self, of: MadeFunction) -> None:
+    def __init__(self, of: Attributed) -> None:
         self.of = of
 
     def type(self) -> type:

@@ -65,6 +65,31 @@ class IdKey:
         return isinstance(other, IdKey) and is_same(self.tx, self.of, other.of)
 
 
+class HashValue(Value):
+    """``hash(of)`` of what holds objects that hash by their addresses: known only to be equal for equal values."""
+
+    def __init__(self, tx: Tracer, of: Value) -> None:
+        self.of = of
+        self.number = hash(of.key(tx))
+
+    def type(self) -> type:
+        return int
+
+    def describe(self) -> str:
+        return f"hash of {self.of.describe()}"
+
+    def key(self, tx: Tracer) -> Any:
+        return self.number
+
+    def children(self) -> list[Value]:
+        return [self.of]
+
+    def reconstruct(self, cg: Codegen) -> None:
+        cg.out.callable(lambda: cg.const(hash))
+        cg.load(self.of)
+        cg.out.call(1)
+
+
 @contextlib.contextmanager
 def unchanging(tx: Tracer, what: str) -> Iterator[None]:
     """A method of the user's that runs as often as containers ask for it: how often, and when, is for Python to say if it changes anything.
@@ -125,6 +150,8 @@ def _id(tx: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
 
 def equal_ids(tx: Tracer, left: Value, right: Value) -> bool | None:
     """Whether two ids are equal; None where one of the two is no id."""
+    if isinstance(left, HashValue) and isinstance(right, HashValue):
+        return left.number == right.number
     if isinstance(left, IdValue) and isinstance(right, IdValue):
         return IdKey(tx, left.of) == IdKey(tx, right.of)
     return None

@@ -261,7 +261,7 @@ for _family in (
     "iteration",
     "made_classes",
     "namespaces",
-    "partial_objects",
+    "partials",
     "patterns",
     "random_numbers",
     "references",

@@ -18,6 +18,7 @@ from engine.ir.origin import Attr
 from engine.trace.signals import TraceSignal, Unsupported
 from engine.trace.support import build_class, class_by_type
 from engine.trace.values.base import Const, NotConstant, Value, force
+from engine.trace.values.caches import MadeCache
 from engine.trace.values.cells import CellValue
 from engine.trace.values.classes import ClassValue, SuperValue, class_origin, find_in_class
 from engine.trace.values.functions import FunctionValue, MadeFunction
@@ -47,6 +48,10 @@ def twin(tx: Tracer, value: Value) -> Any:
         return value.held if isinstance(value, (ClassValue, BuiltinValue, Descriptor)) else value.value
     if isinstance(value, MadeFunction):
         return _stub(tx, value)
+    if isinstance(value, MadeCache):
+        made = value.cls(twin(tx, value.function), value.maxsize, value.typed, value.info)
+        tx.known[id(made)] = (value, made)
+        return made
     if value.origin is not None and value.real() is not NotImplemented:
         return value.real()
     if isinstance(value, TupleValue) and tx.is_constant(value):
@@ -139,7 +144,7 @@ def _describes(cls: Any) -> Callable[[Tracer, Args, Words], Value]:
     def rule(tx: Tracer, args: Args, kwargs: Words) -> Value:
         for value in (*args, *kwargs.values()):
             forced = force(tx, value)
-            is_known = isinstance(forced, (Const, ClassValue, FunctionValue, BuiltinValue, Descriptor))
+            is_known = isinstance(forced, (Const, ClassValue, FunctionValue, BuiltinValue, Descriptor, MadeCache))
             if not is_known and not tx.is_constant(forced):
                 raise Unsupported("unknown-call", f"{cls.__name__}() of {forced.describe()}")
         real = [twin(tx, a) for a in args]
@@ -446,11 +451,11 @@ def decorated(function: Any) -> Callable[[Tracer, Args, Words], Value]:
     """The rule for a class decorator that changes the class in place, or makes one like it (or takes keywords first)."""
 
     def rule(tx: Tracer, args: Args, kwargs: Words) -> Value:
-        from engine.trace.values.methods import PartialValue
+        from engine.trace.values.partials import partial_of
 
         of = force(tx, args[0]) if args else None
         if of is None:
-            return PartialValue(tx.fixed(function), [], dict(kwargs))
+            return partial_of(tx.fixed(function), [], dict(kwargs))
         words = dict(zip(kwargs, tx.constants(kwargs.values()), strict=True))
         if not isinstance(of, MadeClass):
             raise Unsupported("unknown-call", f"{function.__name__}() of {of.describe()}")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import types
 from typing import TYPE_CHECKING, Any
 
@@ -11,8 +10,7 @@ from engine.ir.value_guard import Equals
 from engine.trace.graph_builder import emit
 from engine.trace.signals import Unsupported
 from engine.trace.values.arity import check_arity, check_method_arity
-from engine.trace.values.base import Attributed, Const, Value, force
-from engine.trace.values.mappings import DictValue
+from engine.trace.values.base import Const, Value, force
 from engine.trace.values.rules import special_of
 from engine.trace.values.shown import shown
 from engine.trace.values.wrap import wraps, wraps_if
@@ -132,76 +130,6 @@ class ConstMethod(Value):
         cg.out.attribute(self.name)
 
 
-class PartialValue(Attributed):
-    """``functools.partial``."""
-
-    def __init__(
-        self,
-        function: Value,
-        args: list[Value],
-        kwargs: dict[str, Value],
-        origin: Origin | None = None,
-        held: Any = None,
-    ) -> None:
-        self.function = function
-        self.args = args
-        self.kwargs = kwargs
-        self.origin = origin
-        self.held = held
-        self.attributes: dict[str, Value] = {}
-
-    def type(self) -> type:
-        return functools.partial
-
-    def truth(self, tx: Tracer) -> bool:
-        return True
-
-    def call(self, tx: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
-        function = force(tx, self.function)
-        if tx.direct is self:
-            tx.direct = function
-        return function.call(tx, [*self.args, *args], {**self.kwargs, **kwargs})
-
-    def get_attr(self, tx: Tracer, name: str) -> Value:
-        from engine.trace.values.sequences import TupleValue
-
-        match name:
-            case "func":
-                return self.function
-            case "args":
-                return TupleValue(list(self.args))
-            case "keywords":
-                return DictValue.of(dict(self.kwargs))
-            case "__self__" if isinstance(self.function, BoundMethod):
-                return self.function.of
-        if name in self.attributes:
-            return self.attributes[name]
-        if self.origin is not None and name in vars(self.held):
-            return tx.wrap(vars(self.held)[name], Attr(self.origin, name))
-        if not hasattr(functools.partial, name):
-            tx.raise_error(AttributeError, f"'functools.partial' object has no attribute '{name}'")
-        return super().get_attr(tx, name)
-
-    def set_attr(self, tx: Tracer, name: str, value: Value) -> None:
-        if self.origin is not None or (hasattr(functools.partial, name) and name != "__doc__"):
-            raise self.refuse(f"setting the attribute {name!r}")
-        tx.changes += 1
-        self.attributes[name] = value
-
-    def children(self) -> list[Value]:
-        return [self.function, *self.args, *self.kwargs.values(), *self.attributes.values()]
-
-    def reconstruct(self, cg: Codegen) -> None:
-        cg.out.callable(lambda: cg.const(functools.partial))
-        cg.load_all([self.function, *self.args, *self.kwargs.values()])
-        cg.call_keywords(1 + len(self.args), tuple(self.kwargs))
-        for name, value in self.attributes.items():
-            cg.out.emit("COPY", 1)
-            cg.load(value)
-            cg.out.emit("SWAP", 2)
-            cg.out.emit("STORE_ATTR", name)
-
-
 class BuiltinValue(Value):
     """A function or method from C."""
 
@@ -267,15 +195,6 @@ def _method(tx: Tracer, real: types.MethodType, origin: Origin) -> Value:
     tx.guard_type(real, origin, "it was called")
     of = tx.lazy(real.__self__, Attr(origin, "__self__"))
     return BoundMethod(of, tx.wrap(real.__func__, Attr(origin, "__func__")), origin)
-
-
-@wraps(functools.partial)
-def _partial(tx: Tracer, real: functools.partial[Any], origin: Origin) -> Value:
-    tx.guard_type(real, origin, "it was called")
-    args = tx.wrap(real.args, Attr(origin, "args"))
-    kwargs = tx.wrap(real.keywords, Attr(origin, "keywords"))
-    words = {str(k): v for k, (_, v) in kwargs.entries.items()}  # type: ignore[attr-defined]
-    return PartialValue(tx.wrap(real.func, Attr(origin, "func")), args.items, words, origin, real)  # type: ignore[attr-defined]
 
 
 def _is_builtin(real: Any) -> bool:

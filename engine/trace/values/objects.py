@@ -427,13 +427,14 @@ class ObjectValue(Value):
     def key(self, tx: Tracer) -> Any:
         found = find_in_class(self.cls, "__hash__")
         if found is not None and found[1] is not object.__dict__["__hash__"]:
-            from engine.trace.values.identity import HashedKey, unchanging
+            from engine.trace.values.identity import HashedKey, HashValue, unchanging
 
             method = self.method(tx, "__hash__")
             if method is None:
                 return tx.raise_type_error(f"unhashable type: '{self.cls.__name__}'")
             with unchanging(tx, f"{self.cls.__name__}.__hash__"):
-                number = force(tx, method.call(tx, [], {})).python(tx)
+                found_hash = force(tx, method.call(tx, [], {}))
+                number = found_hash.number if isinstance(found_hash, HashValue) else found_hash.python(tx)
             if not isinstance(number, int):
                 return tx.raise_type_error("__hash__ method should return an integer")
             return HashedKey(tx, self, number)

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from engine.ir.origin import Drawn, Fixed, Origin
+from engine.ir.origin import Drawn, DrawState, Fixed, Origin
+from engine.ir.value_guard import Equals
 from engine.trace.graph_builder import emit, evaluate
 from engine.trace.signals import Unsupported
 from engine.trace.values.base import NONE, Const, Value, force
@@ -39,9 +40,10 @@ class RandomValue(Value):
 
     is_mutable = True
 
-    def __init__(self, origin: Origin | None, state: random.Random | None) -> None:
+    def __init__(self, origin: Origin | None, state: random.Random | None, held: random.Random | None = None) -> None:
         self.origin = origin
         self.state = state
+        self.held = held
 
     def type(self) -> type:
         return random.Random
@@ -60,6 +62,8 @@ class RandomValue(Value):
     def call_method(self, tx: Tracer, name: str, args: Args, kwargs: Words) -> Value:
         if name == "seed":
             return self._seed(tx, args, kwargs)
+        if self.state is None and tx.draws == "known":
+            self._look(tx)
         if self.state is None:
             return self._draw(tx, name, args, kwargs)
         if name == "getstate" and not args:
@@ -78,9 +82,19 @@ class RandomValue(Value):
         tx.mutating(self)
         return tx.fold(getattr(self.state, name), *values, **words)
 
+    def _look(self, tx: Tracer) -> None:
+        """Take the state in which the generator is for granted."""
+        assert self.origin is not None
+        if self.held is None:
+            return
+        at = DrawState(self.origin)
+        tx.guard(Equals(at, at.read(self.held), cause=tx.cause("what is drawn from it decided what was traced")))
+        self.state = random_from(self.held.getstate())
+
     def _draw(self, tx: Tracer, name: str, args: Args, kwargs: Words) -> Value:
         """A number drawn at each call anew, before the graph, which takes it as an input: what is drawn here and now tells nothing."""
         refused = Unsupported("unknown-call", f"random numbers are drawn ({name})")
+        tx.asked_for_draws = True
         if self.origin is None or name not in _INPUTS or tx.is_nested():
             raise refused
         given = tuple(v.python(tx) for v in (force(tx, a) for a in args) if _is_number(v))
@@ -170,7 +184,7 @@ def random_from(state: Any) -> random.Random:
 @wraps(random.Random)
 def _wrap(tx: Tracer, real: random.Random, origin: Origin) -> Value:
     tx.guard_type(real, origin, "random numbers are drawn from it")
-    return RandomValue(origin, None)
+    return RandomValue(origin, None, real)
 
 
 @special(random.Random)

@@ -15,6 +15,7 @@ from engine.trace.values.base import NONE, Lazy, Value, force
 from engine.trace.values.cells import CellValue
 from engine.trace.values.methods import BoundMethod
 from engine.trace.values.objects import ObjectValue
+from engine.trace.values.partials import PartialValue
 from engine.trace.values.rules import special
 from engine.trace.values.wrap import wraps
 
@@ -93,6 +94,28 @@ def _content(cell: Any) -> Any:
     return cell.content if isinstance(cell, CellValue) else None
 
 
+def _is_held(tx: Tracer, of: Value) -> bool:
+    """Whether the traced code reaches an object from where it is, by way of anything but weak references."""
+    held = [
+        *(v for f in tx.frames for v in (*f.locals.values(), *f.stack, *f.cells.values(), f.function) if v is not None),
+        *(v for v in tx.globals_written.values() if v is not None),
+        *tx.mutated.values(),
+    ]
+    seen: set[int] = set()
+    while held:
+        value = held.pop()
+        if isinstance(value, Lazy):
+            if value.known is None:
+                continue
+            value = value.known
+        if value is of:
+            return True
+        if id(value) not in seen and not isinstance(value, (ReferenceValue, ProxyValue)):
+            seen.add(id(value))
+            held += value.children()
+    return False
+
+
 @wraps(weakref.ref, weakref.KeyedRef)
 def _reference(tx: Tracer, real: Any, origin: Origin) -> Value:
     tx.guard_type(real, origin, "what it refers to was used")
@@ -105,7 +128,7 @@ def _reference(tx: Tracer, real: Any, origin: Origin) -> Value:
 
 
 class ProxyValue(Value):
-    """A ``weakref.proxy`` of an object that is alive: all that is asked of it is asked of that."""
+    """A ``weakref.proxy``: does what the object does, for as long as something holds that. ``held`` is None where the traced code makes it."""
 
     is_mutable = True
 
@@ -115,10 +138,22 @@ class ProxyValue(Value):
         self.held = held
 
     def type(self) -> builtins.type:
-        return type(self.held)
+        if self.held is not None:
+            return type(self.held)
+        return weakref.ProxyType if self.of.lacks("__call__") else weakref.CallableProxyType
 
     def real(self) -> Any:
-        return self.held
+        return NotImplemented if self.held is None else self.held
+
+    def _alive(self, tx: Tracer) -> Value:
+        """The object, whose death would be Python's to see.
+
+        Raises:
+            Skip: nothing that the traced code can reach holds it.
+        """
+        if _may_die(tx, self.of) and not _is_held(tx, self.of):
+            raise Skip("unknown-call", f"whether {self.of.describe()} is still alive is asked")
+        return self.of
 
     def describe(self) -> str:
         return f"weak proxy of {self.of.describe()}"
@@ -127,42 +162,50 @@ class ProxyValue(Value):
         return [self.of]
 
     def get_attr(self, tx: Tracer, name: str) -> Value:
-        return self.of.get_attr(tx, name)
+        return self._alive(tx).get_attr(tx, name)
 
     def set_attr(self, tx: Tracer, name: str, value: Value) -> None:
-        self.of.set_attr(tx, name, value)
+        self._alive(tx).set_attr(tx, name, value)
 
     def del_attr(self, tx: Tracer, name: str) -> None:
-        self.of.del_attr(tx, name)
+        self._alive(tx).del_attr(tx, name)
 
     def call(self, tx: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
-        return self.of.call(tx, args, kwargs)
+        return self._alive(tx).call(tx, args, kwargs)
 
     def call_method(self, tx: Tracer, name: str, args: list[Value], kwargs: dict[str, Value]) -> Value:
-        return self.of.call_method(tx, name, args, kwargs)
+        return self._alive(tx).call_method(tx, name, args, kwargs)
 
     def truth(self, tx: Tracer) -> bool:
-        return self.of.truth(tx)
+        return self._alive(tx).truth(tx)
 
     def length(self, tx: Tracer) -> Value:
-        return self.of.length(tx)
+        return self._alive(tx).length(tx)
 
     def iterate(self, tx: Tracer) -> Value:
-        return self.of.iterate(tx)
+        return self._alive(tx).iterate(tx)
 
     def get_item(self, tx: Tracer, key: Value) -> Value:
-        return self.of.get_item(tx, key)
+        return self._alive(tx).get_item(tx, key)
 
     def set_item(self, tx: Tracer, key: Value, value: Value) -> None:
-        self.of.set_item(tx, key, value)
+        self._alive(tx).set_item(tx, key, value)
+
+    def step(self, tx: Tracer) -> Value | None:
+        return self._alive(tx).step(tx)
+
+    def del_item(self, tx: Tracer, key: Value) -> None:
+        self._alive(tx).del_item(tx, key)
 
     def contains(self, tx: Tracer, item: Value) -> bool:
-        return self.of.contains(tx, item)
+        return self._alive(tx).contains(tx, item)
 
     def key(self, tx: Tracer) -> Any:
         return tx.raise_type_error(f"unhashable type: '{self.type().__name__}'")
 
     def reconstruct(self, cg: Codegen) -> None:
+        if cg.at_break and _may_die(cg.tx, self.of):
+            raise Unsupported("side-effect", f"{self.of.describe()} must die at the moment at which nothing names it")
         cg.out.callable(lambda: cg.const(weakref.proxy))
         cg.load(self.of)
         cg.out.call(1)
@@ -187,11 +230,14 @@ def _rule(kind: str) -> Callable[[Tracer, list[Value], dict[str, Value]], Value]
             made = ReferenceValue(of)
             made.object = tx.real_of(of)
             return made
-        if not kwargs and not isinstance(of, BoundMethod) and not _may_die(tx, of):
-            if kind == "reference" and len(args) == 2:
-                return ReferenceValue(of, callback=args[1])
-            if kind == "proxy" and len(args) == 1 and type(of) is ObjectValue and of.method(tx, "__call__") is None:
-                return ProxyValue(of, None, weakref.proxy(of.held))
+        lives = not kwargs and not isinstance(of, BoundMethod) and not _may_die(tx, of)
+        if lives and kind == "reference" and len(args) == 2:
+            return ReferenceValue(of, callback=args[1])
+        if kind == "proxy" and len(args) == 1 and not kwargs and isinstance(of, ObjectValue):
+            if type(of) not in (ObjectValue, PartialValue):
+                raise Unsupported("unknown-call", f"a weak proxy of {of.describe()} is made")
+            real = None if of.held is NotImplemented else weakref.proxy(of.held)
+            return tx.proxies.setdefault(id(of), ProxyValue(of, None, real))
         what = f"a weak {kind} to {of.describe()} is made"
         if isinstance(of, BoundMethod) or _may_die(tx, of):
             # It dies when its last name goes: a function cut in two holds it for longer, or less long.

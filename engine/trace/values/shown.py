@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import collections
+import contextlib
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from engine.trace.values.base import Const, NotConstant, Value, force
@@ -39,16 +42,82 @@ class Shown:
 
 def shown(tx: Tracer, value: Value) -> Any:
     """A Python object that turns into text as the value does."""
-    from engine.trace.values.mappings import DictValue
-    from engine.trace.values.sequences import TupleValue
+    with _stand_ins(tx) as known:
+        return _stand_in(tx, force(tx, value), known)
 
-    value = force(tx, value)
+
+def _stand_in(tx: Tracer, value: Value, known: dict[int, Any]) -> Any:
+    if id(value) in known:
+        return known[id(value)]
+    made = _container(tx, value, known)
+    if made is not None:
+        return made
     try:
         return value.python(tx)
     except NotConstant:
-        pass
+        return Shown(tx, value)
+
+
+@contextlib.contextmanager
+def _stand_ins(tx: Tracer) -> Iterator[dict[int, Any]]:
+    """What stands for containers, by the ids of their values, while one is shown."""
+    if tx.stand_ins is not None:
+        yield tx.stand_ins
+        return
+    tx.stand_ins = {}
+    try:
+        yield tx.stand_ins
+    finally:
+        tx.stand_ins = None
+
+
+def _container(tx: Tracer, value: Value, known: dict[int, Any]) -> Any:
+    """A container like a builtin one, of what stands for its parts; None where no container of this kind can be made.
+
+    A container that is reached from itself is one: Python sees so, and shows dots.
+    """
+    from engine.trace.values.mappings import DictValue
+    from engine.trace.values.sequences import ListValue, TupleValue
+    from engine.trace.values.sets import SetValue
+
+    made: Any
+    if isinstance(value, ListValue) and value.cls in (list, collections.deque):
+        made = known[id(value)] = value.cls() if value.cls is list else collections.deque(maxlen=value.maxlen)
+        made.extend(shown(tx, item) for item in value.items)
+        return made
     if isinstance(value, TupleValue) and value.cls is tuple:
         return tuple(shown(tx, item) for item in value.items)
-    if isinstance(value, DictValue) and value.cls is dict:
-        return {force(tx, key).python(tx): shown(tx, item) for key, item in value.entries.values()}
-    return Shown(tx, value)
+    if isinstance(value, DictValue) and value.cls in (dict, collections.OrderedDict, collections.defaultdict):
+        made = value.cls()
+        if value.cls is collections.defaultdict:
+            made.default_factory = shown(tx, value.factory) if value.factory is not None else None
+        known[id(value)] = made
+        made.update((_as_key(shown(tx, key)), shown(tx, item)) for key, item in value.entries.values())
+        return made
+    if isinstance(value, SetValue) and value.cls in (set, frozenset) and len(value.elements) == 1:
+        return value.cls(_as_key(shown(tx, item)) for item in value.elements.values())
+    return None
+
+
+def _as_key(of: Any) -> Any:
+    """An object that shows what another does, and can be a key."""
+    try:
+        hash(of)
+    except TypeError:
+        return _Key(of)
+    return of
+
+
+class _Key:
+    def __init__(self, of: Any) -> None:
+        self.of = of
+
+    def __repr__(self) -> str:
+        return repr(self.of)
+
+
+def container_text(tx: Tracer, value: Value) -> str | None:
+    """``repr`` of a builtin container; None where it holds what has no text that is known."""
+    with _stand_ins(tx) as known:
+        made = known[id(value)] if id(value) in known else _container(tx, value, known)
+        return None if made is None else repr(made)

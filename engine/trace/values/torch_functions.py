@@ -139,7 +139,9 @@ def may_inline(fn: types.FunctionType) -> bool:
         return module.startswith(_INLINE_ANYWAY) or not f"{module}.".startswith(_LEFT_DOTTED)
     if top == "threading":
         return fn.__qualname__ in ("Event.is_set", "Event.isSet")
-    return top not in _LEFT_TO_PYTHON and (top != "unittest" or module in ("unittest.case", "unittest.util"))
+    return top not in _LEFT_TO_PYTHON and (
+        top != "unittest" or module in ("unittest.case", "unittest.util", "unittest.result")
+    )
 
 
 def unbound_method(tx: Tracer, held: Any, args: list[Value], kwargs: dict[str, Value]) -> Value | None:
@@ -154,8 +156,9 @@ def unbound_method(tx: Tracer, held: Any, args: list[Value], kwargs: dict[str, V
     check_method_arity(tx, owner, name, args[1:], kwargs)
     from engine.trace.values.container_objects import ContainerObject
     from engine.trace.values.objects import ObjectValue
+    from engine.trace.values.partials import PartialValue
 
-    if isinstance(of, ContainerObject) and owner is not object:
+    if isinstance(of, (ContainerObject, PartialValue)) and owner is not object:
         return of.builtin_method(tx, name, [force(tx, a) for a in args[1:]], kwargs)
     if isinstance(of, ObjectValue):
         if owner is not object:

@@ -1,0 +1,289 @@
+"""Partial functions and caches in depth, weak proxies, texts that hold themselves, random numbers that Python needs."""
+
+from __future__ import annotations
+
+import functools
+import importlib
+import operator
+import random
+import reprlib
+import sys
+import weakref
+
+import torch
+
+from tests.programs import program
+
+
+def _imported_again(name):
+    first = sys.modules.pop(name)
+    try:
+        return importlib.import_module(name)
+    finally:
+        sys.modules[name] = first
+
+
+AGAIN = _imported_again("_functools")
+OPERATORS_AGAIN = _imported_again("_operator")
+
+
+class Named(functools.partial):
+    """A partial function with a name."""
+
+    def named(self, name):
+        """Give it a name."""
+        self.name = name
+        return self
+
+
+def _added(x, *args, scale=1, **words):
+    return x * scale + sum(args) + sum(words.values())
+
+
+@program(lambda: (torch.randn(3),))
+def partial_subclass(x):
+    """An instance of a subclass of ``partial`` keeps attributes of its own, and one of a partial function calls what is inside."""
+    p = Named(_added, x, 1).named("first")
+    q = functools.partial(functools.partial(_added, x), 2, scale=3)
+    return (
+        p(2),
+        p.name,
+        type(p) is Named,
+        isinstance(p, functools.partial),
+        p.func is _added,
+        q(1),
+        q.func is _added,
+        q.args[1:],
+    )
+
+
+@program(lambda: (torch.randn(3),))
+def partial_state(x):
+    """The keywords of a partial function are one dict; its state can be read and set; its attributes are its own."""
+    p = functools.partial(_added, x)
+    p.keywords["scale"] = 4
+    p.note = [1]
+    function, (first,), (_, args, words, attributes) = p.__reduce__()
+    first_result = p()
+    p.__setstate__((_added, (x, 2), {"scale": 2}, None))
+    try:
+        p.func = None
+    except AttributeError as error:
+        told = str(error)
+    return (
+        first_result,
+        function is functools.partial,
+        first is _added,
+        len(args),
+        words,
+        attributes,
+        p(),
+        p.__dict__,
+        told,
+    )
+
+
+@program(lambda: (torch.randn(3),))
+def partial_text(x):
+    """What a partial function shows: what it calls, and its arguments; a few dots where it holds itself."""
+    p = Named(len, 1, key="a")
+    p.__setstate__((len, (p,), {}, {}))
+    return x + 1, repr(functools.partial(int, "7", base=8)), repr(p)
+
+
+@program(lambda: (torch.randn(3),))
+def partial_kept(x):
+    """A partial function of a subclass is handed on with its attributes."""
+    return Named(torch.mul, x).named("second")
+
+
+@program(lambda: (torch.randn(3),))
+def partial_misused(x):
+    """What is called must be callable, and keywords text."""
+    told = []
+    for wrong in (
+        lambda: functools.partial(),
+        lambda: functools.partial(3),
+        lambda: functools.partial(len).__setstate__(()),
+    ):
+        try:
+            wrong()
+        except TypeError as error:
+            told.append(str(error))
+    p = functools.partial(_added, x)
+    p.keywords[3] = 1
+    try:
+        p()
+    except TypeError as error:
+        told.append(str(error))
+    return x * 2, told
+
+
+@program(lambda: (torch.randn(3),))
+def modules_imported_again(x):
+    """Functions and classes of a second import of a module from C do what those of the first do, and are others."""
+    p = AGAIN.partial(_added, x, scale=2)
+    calls = []
+
+    def counted(n):
+        calls.append(n)
+        return n + 1
+
+    cached = AGAIN._lru_cache_wrapper(counted, 2, False, tuple)
+    order = sorted([3, 1, 2], key=AGAIN.cmp_to_key(lambda a, b: b - a))
+    total = AGAIN.reduce(operator.add, [1, 2, 3])
+    first, joined = OPERATORS_AGAIN.itemgetter(0), OPERATORS_AGAIN.concat([1], [2])
+    return (
+        p(1),
+        type(p) is AGAIN.partial,
+        type(p) is functools.partial,
+        [cached(1), cached(1), cached(2)],
+        calls,
+        order,
+        total,
+        first([4, 5]),
+        joined,
+    )
+
+
+@program(lambda: (torch.randn(3),))
+def cached_methods(x):
+    """A cache around a method of a class made here, around a builtin, and one with attributes."""
+
+    class Counting:
+        calls = 0
+
+        @functools.lru_cache(maxsize=None)
+        def scaled(self, factor):
+            """Counts."""
+            Counting.calls += 1
+            return factor * 2
+
+    of, other = Counting(), Counting()
+    found = [of.scaled(2), of.scaled(2), other.scaled(2)]
+    longest = functools.lru_cache()(len)
+    longest.note = "kept"
+    return (
+        x * found[0],
+        Counting.calls,
+        longest((1, 2)),
+        longest.cache_info().misses,
+        longest.note,
+        Counting.scaled.__doc__,
+    )
+
+
+@program(lambda: (torch.randn(3),))
+def wrapped_by_position(x):
+    """``wraps`` with what is copied given by position, and a function's annotations as the dict that they are."""
+
+    def inner(a: int) -> str:
+        return a
+
+    inner.mark = 3
+
+    @functools.wraps(inner, (), ())
+    def bare(a):
+        return a + 1
+
+    @functools.wraps(inner)
+    def full(a):
+        return a + 2
+
+    functools.update_wrapper(full, max, ("__name__",))
+    inner.__annotations__["b"] = float
+    return (
+        bare(x),
+        full(x),
+        bare.__name__,
+        hasattr(bare, "mark"),
+        full.mark,
+        full.__name__,
+        full.__annotations__ is inner.__annotations__,
+    )
+
+
+@program(lambda: (torch.randn(3),))
+def bound_by_hand(x):
+    """A function is bound by its ``__get__``."""
+
+    class Holder:
+        factor = 3
+
+    def scaled(self, y):
+        return y * self.factor
+
+    holder = Holder()
+    return scaled.__get__(holder, Holder)(x), _added.__get__(x)(1), scaled.__get__(None, Holder) is scaled
+
+
+class Link:
+    """One place of a ring."""
+
+    __slots__ = ("__weakref__", "next", "previous", "value")
+
+
+@program(lambda: (torch.randn(3),))
+def ring_of_proxies(x):
+    """Weak proxies lead back through a list of links; each object has one."""
+    hard = Link()
+    root = weakref.proxy(hard)
+    root.next = root.previous = root
+    links = []
+    for n in range(3):
+        link = Link()
+        link.value, link.next, link.previous = x + n, root, root.previous
+        root.previous.next = link
+        root.previous = weakref.proxy(link)
+        links.append(link)
+    total, at = 0, root.previous
+    while at is not root:
+        total = total + at.value
+        at = at.previous
+    return total, weakref.proxy(hard) is root, type(root) is weakref.ProxyType, isinstance(root, Link)
+
+
+class Nested:
+    """Shows itself inside of itself as dots."""
+
+    def __init__(self):
+        self.inside = [self, 2]
+
+    @reprlib.recursive_repr("<dots>")
+    def __repr__(self):
+        return f"Nested({self.inside!r})"
+
+
+@program(lambda: (torch.randn(3),))
+def text_that_holds_itself(x):
+    """A function that looks out for recursion gives its dots."""
+    return x + 1, repr(Nested())
+
+
+@program(lambda: (torch.randn(3),))
+def hashes_of_objects(x):
+    """Hashes of tuples with objects in them are equal for equal tuples, and serve as hashes of objects."""
+
+    class Key:
+        def __init__(self, *parts):
+            self.parts = parts
+            self.number = hash(parts)
+
+        def __hash__(self):
+            return self.number
+
+        def __eq__(self, other):
+            return self.parts == other.parts
+
+    mark = object()
+    found = {Key(mark, 1): x, Key(mark, 2): x + 1}
+    return found[Key(mark, 2)], hash((mark,)) == hash((mark,))
+
+
+@program(lambda: (4,), steady=False)
+def drawn_for_python(n):
+    """Where no tensor is near, numbers that Python needs are drawn while tracing, in the state in which the generator is."""
+    items = list(range(n))
+    random.shuffle(items)
+    found = [i for i in range(n) if random.random() < 0.5]
+    return items, found, random.choice("abc"), random.sample(range(9), 3), {random.randrange(5): "x"}
