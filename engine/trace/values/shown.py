@@ -95,7 +95,13 @@ def _container(tx: Tracer, value: Value, known: dict[int, Any]) -> Any:
         made.update((_as_key(shown(tx, key)), shown(tx, item)) for key, item in value.entries.values())
         return made
     if isinstance(value, SetValue) and value.cls in (set, frozenset) and len(value.elements) == 1:
-        return value.cls(_as_key(shown(tx, item)) for item in value.elements.values())
+        made = value.cls()
+        if value.cls is set:
+            known[id(value)] = made
+        parts = [_as_key(shown(tx, item)) for item in value.elements.values()]
+        if value.cls is set:
+            made.update(parts)
+        return made if value.cls is set else frozenset(parts)
     return None
 
 
