@@ -470,12 +470,14 @@ class Pipeline:
         from engine.kernels.targets import default_target
         from engine.kernels.triton import emit
         from engine.lowering.driver import lower
+        from engine.lowering.kept import kept
 
         fused_random = bool(self.options.extra.get("fused_random", False))
         target = self.options.target or default_target()
         chooser = self._chooser(work, on_gpu=on_gpu)
         measures = on_gpu and self.options.templates == MEASURED
-        return lower(
+        make = functools.partial(
+            lower,
             graph,
             target,
             emit,
@@ -484,6 +486,15 @@ class Pipeline:
             chooser=chooser,
             cuts=cuts if measures else None,
         )
+        if not config.disk_cache:
+            return make()
+        if measures:
+            program = make()
+            note = "not kept on disk: what is fastest here is measured, and those measurements are kept"
+            return replace(program, record=replace(program.record, cache=note))
+        how = (target, type(chooser).__name__, dict(refused), sorted(self.options.extra))
+        tells = work.session is not None
+        return kept(graph, make, Store(folder_of_user() / "lowered"), how, fused_random=fused_random, tells=tells)
 
     def _program(self, graph: AotGraph, work: _Work, *, on_gpu: bool) -> Program | None:
         from engine.kernels.targets import default_target

@@ -10,7 +10,7 @@ import torch
 import torch.fx
 from torch._subclasses.fake_tensor import FakeTensor
 
-from engine.aot.views import end_of, is_dense, is_same_place, overlaps, start_of, storage_of
+from engine.aot.views import end_of, here_of, is_dense, is_same_place, overlaps, start_of, storage_of
 from engine.ir.frame import GraphInput
 from engine.ir.in_graph import InGraph
 from engine.ir.plan import InputPlan, OutputPlan, Plan
@@ -158,10 +158,12 @@ def _overlapping(node: torch.fx.Node) -> str:
     named = node.kwargs.get("out")
     target = named if named is not None else node.args[0] if node.args else None
     into = _fake_of(target)
-    if into is None or into._has_symbolic_sizes_strides:
+    if into is None:
         return ""
     if overlaps(into) and not _only_reads(node):
         return "writes to memory that it sees twice"
+    if into._has_symbolic_sizes_strides:
+        return ""
     into = _written_part(node, into)
     for other in node.all_input_nodes:
         read = _fake_of(other)
@@ -276,13 +278,7 @@ def is_reshaped(fake: torch.Tensor, real: Any) -> bool:
         *zip(fake.stride(), real.stride(), strict=True),
         (fake.storage_offset(), real.storage_offset()),
     ]
-    return any(_here(a) not in (None, b) for a, b in pairs)
-
-
-def _here(size: Any) -> int | None:
-    """A size in the call that is being compiled, asking for no guard; None where only the running graph knows."""
-    hint = size.node.hint if isinstance(size, torch.SymInt) else size
-    return None if hint is None else int(hint)
+    return any(here_of(a) not in (None, b) for a, b in pairs)
 
 
 def _unfit(node: torch.fx.Node) -> str:

@@ -26,11 +26,8 @@ from engine.graph.passes.watch import PASSES, Watch
 from engine.graph.rules import FUNCTIONAL, check
 from engine.graph.tokens import hand_tokens
 from engine.ir.frame import GraphInput
-from engine.ir.graph import NodeOrigin, origin_of, set_origin
+from engine.ir.graph import BACKWARD, NodeOrigin, origin_of, set_origin
 from engine.ir.plan import Plan
-
-BACKWARD = "engine_backward"
-"""In ``node.meta["custom"]`` of nodes that were traced while autograd ran."""
 
 
 @dataclass(frozen=True)
@@ -279,8 +276,3 @@ def _tangents_first(module: torch.fx.GraphModule, inputs: int) -> None:
     for last, node in zip(placeholders[inputs - 1 :], placeholders[inputs:], strict=False):
         if inputs:
             last.append(node)
-
-
-def is_backward(node: torch.fx.Node) -> bool:
-    """Whether a node of a joint graph was traced while autograd ran."""
-    return bool(node.meta.get("custom", {}).get(BACKWARD))

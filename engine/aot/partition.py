@@ -13,15 +13,15 @@ from typing import Any, Literal
 import torch
 import torch.fx
 
-from engine.aot.joint import Joint, is_backward
+from engine.aot.joint import Joint
 from engine.aot.masks import pack_masks, read_drawn, unpack_unsaved
 from engine.aot.memory import peak_bytes
 from engine.aot.mincut import INFINITE, Network
 from engine.aot.policy import is_to_be_saved
-from engine.aot.randomness import is_state, is_stated, join_draws, state_draws
 from engine.aot.recompute import ban, is_size, is_view, seen_by, size_of
 from engine.graph.passes.drop_dead import is_droppable
-from engine.ir.graph import NodeOrigin, checkpoint_of, origin_of, set_origin
+from engine.graph.randomness import is_state, is_stated, join_draws, state_draws
+from engine.ir.graph import NodeOrigin, checkpoint_of, is_backward, origin_of, set_origin
 from engine.records.aot import PartitionRecord, SavedValue
 
 _GIVEN, _MADE = 3, 4

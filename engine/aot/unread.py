@@ -20,7 +20,7 @@ _LARGE = 1 << 16
 
 
 def unwritten_kernel(graph: torch.fx.GraphModule) -> str:
-    """Which unread operator has no kernel for what it is given, so that eager raises; empty when none is known."""
+    """Which unread operator has no kernel for what it is given, or not for such types, so that eager raises; empty when none is known."""
     for node in _unread(graph.graph):
         if not _is_torchs(node):
             continue
@@ -82,8 +82,10 @@ def _raises(node: torch.fx.Node, args: Any, kwargs: Any) -> bool:
                 node.target(*args, **kwargs)  # type: ignore[operator]
     except NotImplementedError:
         return True
-    except Exception:  # made of other values, it need not work out
-        return False
+    except (
+        Exception
+    ) as error:  # made of other values, it need not work out; of which type they are does not depend on that
+        return "dtype" in str(error)
     finally:
         torch.set_rng_state(draws)
     return False

@@ -45,6 +45,12 @@ def is_same_place(a: torch.Tensor, b: torch.Tensor) -> bool:
     return (a.dtype, a.shape, a.stride(), start_of(a)) == (b.dtype, b.shape, b.stride(), start_of(b))
 
 
+def here_of(size: Any) -> int | None:
+    """A size in the call that is being compiled, asking for no guard; None where only the running graph knows."""
+    hint = size.node.hint if isinstance(size, torch.SymInt) else size
+    return None if hint is None else int(hint)
+
+
 def writes_to(fake: torch.Tensor) -> int:
     """How often traced code wrote to the tensor's memory in place."""
     return 0 if fake.is_inference() else fake._version
@@ -203,10 +209,11 @@ def view_in_place(real: torch.Tensor, fake: torch.Tensor) -> View:
 
 
 def overlaps(t: torch.Tensor) -> bool:
-    """Whether two elements of a tensor may be the same memory; errs towards yes, except for symbols."""
-    pairs = [(s, n) for n, s in zip(t.shape, t.stride(), strict=True) if not is_same_size(n, 1)]
-    if not all(isinstance(v, int) for pair in pairs for v in pair):
-        return any(is_same_size(s, 0) for s, _ in pairs)
+    """Whether two elements of a tensor may be the same memory; errs towards yes. Symbols are taken for what they are in this call."""
+    here = [(here_of(s), here_of(n)) for n, s in zip(t.shape, t.stride(), strict=True) if not is_same_size(n, 1)]
+    pairs = [(s, n) for s, n in here if s is not None and n is not None and n != 1]
+    if any(s is None or n is None for s, n in here):  # known to the running graph only
+        return any(s == 0 for s, _ in here)
     if any(n == 0 for _, n in pairs):
         return False
     reach = 0

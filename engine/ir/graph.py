@@ -21,6 +21,10 @@ POLICY = "engine_policy"
 """Where in ``node.meta["custom"]`` the policy of the node's checkpoint is, which says of each ATen operator whether its result is saved."""
 
 
+BACKWARD = "engine_backward"
+"""In ``node.meta["custom"]`` of nodes that were traced while autograd ran."""
+
+
 ROWS_APART = "engine_rows_apart"
 """Where in ``node.meta`` of a backward's placeholder it says that kernels save it with room between its rows."""
 
@@ -48,6 +52,11 @@ def origin_of(node: torch.fx.Node) -> NodeOrigin:
     """The origin of a node, ``NOWHERE`` if it has none."""
     found = node.meta.get("custom", {}).get(KEY)
     return found if isinstance(found, NodeOrigin) else NOWHERE
+
+
+def is_backward(node: torch.fx.Node) -> bool:
+    """Whether a node of a joint graph was traced while autograd ran."""
+    return bool(node.meta.get("custom", {}).get(BACKWARD))
 
 
 def checkpoint_of(node: torch.fx.Node) -> int | None:

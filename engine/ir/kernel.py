@@ -103,6 +103,17 @@ class Launch:
 
 
 @dataclass(frozen=True)
+class Constant:
+    """Stands as an ATen call's target for a tensor that the graph holds."""
+
+    tensor: torch.Tensor
+
+    def __call__(self) -> torch.Tensor:
+        """The tensor."""
+        return self.tensor
+
+
+@dataclass(frozen=True)
 class Extern:
     """Call ATen (or an operator of ours): ``target(*args, **kwargs)`` with Refs for buffers; results go to ``results`` (None: not used).
 

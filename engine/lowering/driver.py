@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import operator
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from types import MappingProxyType
 from typing import Any
 
@@ -18,7 +18,7 @@ from engine.ir.aot import AotGraph
 from engine.ir.files import file_name, is_cell
 from engine.ir.graph import ROWS_APART, origin_of
 from engine.ir.index import Size, contiguous_strides, is_same, plain, symbols_of
-from engine.ir.kernel import Program
+from engine.ir.kernel import Constant, Program
 from engine.ir.loops import Def
 from engine.ir.tuning import USUAL, Chooser
 from engine.ir.unbacked import is_unbacked
@@ -35,6 +35,7 @@ from engine.lowering.table import REAL, ExternNode, Lowering, NotLowered, Tensor
 from engine.lowering.templates.choose import with_templates
 from engine.lowering.whole import whole
 from engine.records.bytecode import Span
+from engine.records.lowering import FusionDecision
 
 
 class LoweringError(EngineError):
@@ -63,17 +64,6 @@ _SIZED = frozenset(
 """What takes sizes in a list, or before all else."""
 
 
-@dataclass(frozen=True)
-class Constant:
-    """Stands as an ATen call's target for a tensor that the graph holds."""
-
-    tensor: torch.Tensor
-
-    def __call__(self) -> torch.Tensor:
-        """The tensor."""
-        return self.tensor
-
-
 def lower(
     graph: AotGraph,
     target: str,
@@ -94,19 +84,9 @@ def lower(
         LoweringError: something in the graph cannot be expressed at all.
     """
     try:
-        watch = Watch(graph.module)
-        with watch.watching("decompose"):
-            watch.module = decompose(graph, fused_random=fused_random)
-        with watch.watching("attentions"):
-            exchanged = attentions(watch.module)
-        with watch.watching("whole"):
-            watch.module = whole(watch.module)
-        with watch.watching("masks_as_numbers"):
-            watch.module = masks_as_numbers(watch.module)
+        watch, exchanged = rewritten(graph, fused_random=fused_random)
         for placeholder in graph.saved:  # which an earlier lowering may have told otherwise
-            if ROWS_APART in placeholder.meta:
-                placeholder.meta = {**placeholder.meta, "val": placeholder.meta[ROWS_APART]}
-                del placeholder.meta[ROWS_APART]
+            forget_rows(placeholder)
         saved = dict(enumerate(graph.saved, graph.results or 0))
         walk = Walk(graph.compilation, watch.module, graph.stage, saved, refused)
         walk.run()
@@ -124,6 +104,35 @@ def lower(
         raise LoweringError(
             f"The graph of {graph.compilation} could not be lowered: {type(error).__name__}: {error}"
         ) from error
+
+
+def rewritten(graph: AotGraph, *, fused_random: bool) -> tuple[Watch, tuple[FusionDecision, ...]]:
+    """The graph as it becomes loops: in few operators, with the records of the passes that made it so, and where attention was found."""
+    watch = Watch(graph.module)
+    with watch.watching("decompose"):
+        watch.module = decompose(graph, fused_random=fused_random)
+    with watch.watching("attentions"):
+        exchanged = attentions(watch.module)
+    with watch.watching("whole"):
+        watch.module = whole(watch.module)
+    with watch.watching("masks_as_numbers"):
+        watch.module = masks_as_numbers(watch.module)
+    return watch, exchanged
+
+
+def forget_rows(placeholder: torch.fx.Node) -> None:
+    """Take back what ``tell_rows`` told of a value that is saved for a backward."""
+    if ROWS_APART in placeholder.meta:
+        placeholder.meta = {**placeholder.meta, "val": placeholder.meta[ROWS_APART]}
+        del placeholder.meta[ROWS_APART]
+
+
+def tell_rows(placeholder: torch.fx.Node, row: int) -> None:
+    """Tell a backward that a matrix is saved with its rows ``row`` elements apart."""
+    told = placeholder.meta["val"]
+    with told.fake_mode:
+        apart = torch.empty_strided(told.shape, (row, 1), dtype=told.dtype, device=told.device)
+    placeholder.meta = {**placeholder.meta, "val": apart, ROWS_APART: told}
 
 
 class Walk:
@@ -164,7 +173,7 @@ class Walk:
                 self.unbound.clear()
             self.low.node = node
             self.low.origins = origin_of(node).nodes
-            self.low.where = _line(origin_of(node).span)
+            self.low.where = line_of(origin_of(node).span)
             getattr(self, f"_{node.op}")(node)
         self.low.node = None
 
@@ -412,10 +421,7 @@ class Walk:
         (row, column), (_, width) = placed[0], value.shape
         if column != 1 or not isinstance(row, int) or not isinstance(width, int) or row <= width:
             return False
-        told = placeholder.meta["val"]
-        with told.fake_mode:
-            apart = torch.empty_strided(told.shape, (row, 1), dtype=told.dtype, device=told.device)
-        placeholder.meta = {**placeholder.meta, "val": apart, ROWS_APART: told}
+        tell_rows(placeholder, row)
         return True
 
     def _output_tensor(self, source: Any, value: Tensor) -> Tensor:
@@ -445,7 +451,7 @@ def _numbers_of(node: torch.fx.Node) -> list[torch.fx.Node]:
     return [n for n in given if isinstance(n.meta.get("val"), (torch.SymInt, torch.SymFloat, torch.SymBool))]
 
 
-def _line(span: Span | None) -> str:
+def line_of(span: Span | None) -> str:
     """A line of the user's as messages of kernels name it: "model.py:12", without the folders of this machine, or "cell 3, line 2"."""
     if span is None:
         return ""

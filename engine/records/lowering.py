@@ -87,3 +87,5 @@ class LoweringRecord(Record):
     """Rewrites of the ATen graph before it became loops, in order."""
     choices: tuple[Choice, ...] = ()
     """Where a template could do what a library does: which was taken."""
+    cache: str = ""
+    """Whether the program was read from disk or kept there, or why not; empty where nothing is kept."""

@@ -2,16 +2,25 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+import sympy
 import torch
 import torch.fx
 
 from engine.aot.cache.key import key_of
-from engine.aot.cache.plain import (
+from engine.aot.functionalize import Functional, fake_mode_of, pristine
+from engine.aot.joint import Joint
+from engine.aot.partition import Halves
+from engine.aot.views import NotFunctional
+from engine.aot.wrappers.again import Again
+from engine.aot.wrappers.wrapper import Call
+from engine.graph.passes.watch import PASSES
+from engine.graph.plain import (
     NotPlain,
     from_plain,
     from_shape,
@@ -20,14 +29,7 @@ from engine.aot.cache.plain import (
     to_plain,
     to_shape,
 )
-from engine.aot.cache.symbols import Symbols
-from engine.aot.functionalize import Functional, fake_mode_of, pristine
-from engine.aot.joint import Joint
-from engine.aot.partition import Halves
-from engine.aot.views import NotFunctional
-from engine.aot.wrappers.again import Again
-from engine.aot.wrappers.wrapper import Call
-from engine.graph.passes.watch import PASSES
+from engine.graph.symbols import Symbols
 from engine.ir.graph import NOWHERE, NodeOrigin, origin_of
 from engine.ir.store import NotStored, Store
 from engine.records.base import from_plain as record_from_plain
@@ -137,7 +139,7 @@ def _read(data: dict[str, Any], call: Call, compilation: str, *, tells: bool) ->
         return made
 
     plan = from_plain(data["plan"], symbols=symbols)
-    with symbols.taken_for_granted(plan.relations):
+    with _taken_for_granted(symbols, plan.relations):
         if "graph" in data:
             return Functional(graph("graph"), fakes, plan)
         module = graph("joint") if tells else torch.fx.GraphModule({}, torch.fx.Graph())
@@ -155,6 +157,25 @@ def _read(data: dict[str, Any], call: Call, compilation: str, *, tells: bool) ->
             call.graph, **{n: from_plain(data["again"][n]) for n in _AGAIN}, autocast=from_plain(data["autocast"])
         )
         return Cut(joint, halves, again)
+
+
+@contextlib.contextmanager
+def _taken_for_granted(symbols: Symbols, relations: Sequence[sympy.Basic]) -> Iterator[None]:
+    """Inside, what was taken for granted when the graph was made is so again.
+
+    Raises:
+        NotFunctional: what is done inside takes more for granted.
+    """
+    env = symbols.env
+    if env is None:
+        yield
+        return
+    for relation in relations:
+        env.guard_or_defer_runtime_assert(relation, "read from disk")
+    known = len(env.guards)
+    yield
+    if len(env.guards) != known:
+        raise NotFunctional("its form on disk takes more of its sizes for granted than the guards check")
 
 
 def _passes_written(module: torch.fx.GraphModule) -> list[Any]:

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import functools
 import hashlib
 import itertools
 import json
-import pathlib
-import platform
 import sys
 from collections.abc import Sequence
 from typing import Any
@@ -15,10 +12,11 @@ from typing import Any
 import torch
 import torch.fx
 
-from engine.aot.cache.plain import Data, NotPlain, target_name, to_plain
-from engine.aot.cache.symbols import assumptions
 from engine.aot.views import counts_with, storage_of
 from engine.aot.wrappers.wrapper import Call
+from engine.graph.made_by import switches, versions
+from engine.graph.plain import Data, NotPlain, target_name, to_plain
+from engine.graph.symbols import assumptions
 from engine.ir.frame import GraphInput
 from engine.ir.global_state import GLOBAL_STATES
 from engine.ir.graph import checkpoint_of, policy_of
@@ -43,37 +41,15 @@ def key_of(call: Call, *, trains: bool, how: Sequence[Any]) -> str:
         if GLOBAL_STATES[name].read() != value:
             raise NotPlain(f"{GLOBAL_STATES[name].words} is in use")
     parts = {
-        "made by": _versions(),
+        "made by": versions(),
         "state": [[n, to_plain(GLOBAL_STATES[n].read())] for n in _STATES],
-        "switches": _switches(),
+        "switches": switches(),
         "how": [trains, *how],
         "inputs": _inputs(call.inputs),
-        "sizes": assumptions(call.inputs),
+        "sizes": assumptions([i.fake for i in call.inputs]),
         "graph": [_node(n) for n in call.graph.graph.nodes],
     }
     return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()
-
-
-@functools.cache
-def _versions() -> Data:
-    """Versions of all that takes part. Of our own code it is the text that counts."""
-    folder = pathlib.Path(__file__).parents[2]
-    code = hashlib.sha256()
-    for file in sorted(folder.rglob("*.py")):
-        code.update(str(file.relative_to(folder)).encode() + b"\n" + file.read_bytes())
-    made = [torch.__version__, str(torch.version.git_version), sys.version, platform.machine(), platform.processor()]
-    return [code.hexdigest(), *made, torch.backends.cpu.get_cpu_capability()]
-
-
-def _switches() -> Data:
-    """Of torch's libraries, what decides which kernels are called, and what Python put in the place of ATen's own operators."""
-    cuda = torch.backends.cuda
-    sdp = [cuda.flash_sdp_enabled(), cuda.math_sdp_enabled(), cuda.mem_efficient_sdp_enabled()]
-    cudnn = torch.backends.cudnn
-    flags = [cudnn.enabled, cudnn.deterministic, cudnn.benchmark, torch.backends.mkldnn.is_available()]
-    replaced = sorted(n for n in torch.library._impls if n.startswith("aten/") and not n.endswith("/Meta"))
-    devices = [torch.cuda.get_device_capability(n) for n in range(torch.cuda.device_count())]
-    return [sdp, flags, replaced, devices]
 
 
 def _inputs(inputs: Sequence[GraphInput]) -> Data:

@@ -16,7 +16,7 @@ import torch.fx
 
 from engine.aot.analyse import output_args
 from engine.aot.joint import Joint
-from engine.aot.randomness import drawing_from, is_random
+from engine.graph.randomness import drawing_from, is_random
 
 Autocast = tuple[str, bool, torch.dtype]
 

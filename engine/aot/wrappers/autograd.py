@@ -16,12 +16,12 @@ from engine.aot.analyse import output_args
 from engine.aot.functionalize import as_computed, is_made_by_view
 from engine.aot.joint import Joint
 from engine.aot.partition import Halves
-from engine.aot.randomness import drawn_from
 from engine.aot.undefined import NotSeparable, absent_gradients, without_tangents
 from engine.aot.wrappers.again import Again, NotAgain
 from engine.aot.wrappers.aliases import set_version
 from engine.aot.wrappers.layer import Layer
 from engine.aot.wrappers.probe import Mark, Probe
+from engine.graph.randomness import drawn_from
 from engine.ir.inlined import INLINED, Inlined
 from engine.ir.plan import Plan
 from engine.records.aot import WrapperAction

@@ -10,9 +10,9 @@ from collections.abc import Iterable
 
 import torch.fx
 
-from engine.aot.randomness import is_random
 from engine.aot.wrappers.layer import Layer
 from engine.graph.passes.drop_dead import is_droppable
+from engine.graph.randomness import is_random
 from engine.graph.rules import IllegalGraph
 from engine.ir.plan import Plan
 from engine.records.aot import WrapperAction

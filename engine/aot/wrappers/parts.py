@@ -12,9 +12,9 @@ from typing import Any
 import torch
 from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
-from engine.aot.randomness import drawn_from
 from engine.aot.views import NotFunctional
 from engine.aot.wrappers.again import Again, NotAgain
+from engine.graph.randomness import drawn_from
 
 UNEXPECTED = (
     "The gradient of an output of this compiled graph came back as a {}, which is not what the output is; the call cannot be run again "

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import builtins
-import contextlib
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -11,9 +10,6 @@ import sympy
 import torch
 from torch.fx.experimental.symbolic_shapes import ShapeEnv
 from torch.utils._sympy import functions
-
-from engine.aot.views import NotFunctional
-from engine.ir.frame import GraphInput
 
 Data = Any
 NUMBERS = (torch.SymInt, torch.SymFloat, torch.SymBool)
@@ -24,7 +20,7 @@ _OF_TORCH = (
 ).split()
 _OF_SYMPY = (
     "Add Mul Pow Equality Unequality LessThan StrictLessThan GreaterThan StrictGreaterThan And Or Not Piecewise ITE "
-    "ExprCondPair"
+    "ExprCondPair ceiling floor"
 ).split()
 _FORMS: Mapping[str, Any] = {
     **{name: getattr(functions, name) for name in _OF_TORCH if hasattr(functions, name)},
@@ -92,7 +88,7 @@ class Symbols:
     """The symbols of one call by name, and numbers over them in the call's own environment."""
 
     def __init__(self, env: ShapeEnv | None, values: Sequence[Any]) -> None:
-        self._env = env
+        self.env = env
         self._known = {s.name: s for v in values for n in numbers_in(v) for s in n.node.expr.free_symbols}
 
     def number(self, data: Data) -> Any:
@@ -102,14 +98,14 @@ class Symbols:
             KeyError: it is over symbols that the call does not have.
         """
         kind, plain = data
-        if self._env is None:
+        if self.env is None:
             raise KeyError(kind)
         expression = self.expression(plain)
         if kind == "int":
-            return self._env.create_symintnode(expression, hint=None)
+            return self.env.create_symintnode(expression, hint=None)
         if kind == "float":
-            return self._env.create_symfloatnode(expression, hint=None)
-        return self._env.create_symboolnode(expression)
+            return self.env.create_symfloatnode(expression, hint=None)
+        return self.env.create_symboolnode(expression)
 
     def expression(self, data: Data) -> Any:
         """The expression that ``expression_to_plain`` was given.
@@ -118,23 +114,6 @@ class Symbols:
             KeyError: it is over symbols that the call does not have.
         """
         return expression_from_plain(data, self._known)
-
-    @contextlib.contextmanager
-    def taken_for_granted(self, relations: Sequence[sympy.Basic]) -> Iterator[None]:
-        """Inside, what was taken for granted when the graph was made is so again.
-
-        Raises:
-            NotFunctional: what is done inside takes more for granted.
-        """
-        if self._env is None:
-            yield
-            return
-        for relation in relations:
-            self._env.guard_or_defer_runtime_assert(relation, "read from disk")
-        known = len(self._env.guards)
-        yield
-        if len(self._env.guards) != known:
-            raise NotFunctional("its form on disk takes more of its sizes for granted than the guards check")
 
 
 def numbers_in(value: Any) -> Iterator[Any]:
@@ -148,9 +127,9 @@ def numbers_in(value: Any) -> Iterator[Any]:
         yield from numbers_in((*value.shape, *value.stride(), value.storage_offset()))
 
 
-def assumptions(inputs: Sequence[GraphInput]) -> Data:
+def assumptions(values: Sequence[Any]) -> Data:
     """What is taken for granted of sizes when a graph is compiled: ranges, and every relation that its guards check."""
-    envs = {id(n.node.shape_env): n.node.shape_env for i in inputs for n in numbers_in(i.fake)}
+    envs = {id(n.node.shape_env): n.node.shape_env for v in values for n in numbers_in(v)}
     return [_taken_for_granted(env) for env in envs.values()]
 
 

@@ -13,17 +13,23 @@ import torch
 import torch.fx
 from torch._higher_order_ops.effects import with_effects
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
+from torch.utils._python_dispatch import _disable_current_modes
 
-from engine.aot.cache.symbols import NUMBERS, NotWritten, Symbols, expression_to_plain, number_to_plain
-from engine.aot.joint import BACKWARD, is_backward
-from engine.aot.randomness import form_named, form_of
 from engine.graph.composites import operator as operator_of_ours
 from engine.graph.composites import operators
+from engine.graph.randomness import form_named, form_of
+from engine.graph.symbols import NUMBERS, NotWritten, Symbols, expression_to_plain, number_to_plain
 from engine.graph.tokens import first_token
-from engine.ir.graph import CHECKPOINT, NodeOrigin, checkpoint_of, origin_of
+from engine.ir.binary import Configuration
+from engine.ir.graph import BACKWARD, CHECKPOINT, NodeOrigin, checkpoint_of, is_backward, origin_of
+from engine.ir.kernel import Buffer, Constant, Extern, KernelArg, KernelSource, Launch, Program, Ref
 from engine.ir.plan import InputPlan, OutputPlan, Plan, View, is_same_size
 from engine.records.aot import PartitionRecord, SavedValue
+from engine.records.base import Record
+from engine.records.lowering import LoopOp, LoweringRecord
 
+_LARGEST = 1 << 12
+"""Bytes up to which a tensor that a graph holds is written down."""
 Data = Any
 """What ``json`` reads and writes."""
 
@@ -32,7 +38,14 @@ class NotPlain(Exception):
     """A value has no form on disk; the text says which."""
 
 
-_CLASSES: Mapping[str, Any] = {c.__name__: c for c in (View, InputPlan, OutputPlan, Plan, PartitionRecord, SavedValue)}
+_CLASSES: Mapping[str, Any] = {
+    c.__name__: c
+    for c in (
+        *(View, InputPlan, OutputPlan, Plan, PartitionRecord, SavedValue),
+        *(Program, Buffer, Launch, Extern, Ref, Constant, KernelSource, KernelArg, Configuration),
+    )
+}
+_RECORDS: Mapping[str, type[Record]] = {c.__name__: c for c in (LoweringRecord, LoopOp)}
 _NAMED: Mapping[str, Mapping[str, Any]] = {
     "dtype": {str(v): v for v in vars(torch).values() if isinstance(v, torch.dtype)},
     "layout": {str(v): v for v in vars(torch).values() if isinstance(v, torch.layout)},
@@ -79,6 +92,10 @@ def to_plain(value: Any, node: Callable[[torch.fx.Node], Data] | None = None) ->
             return {"relation": _written(expression_to_plain, v)}
         if isinstance(v, torch.fx.Node) and node is not None:
             return {"node": node(v)}
+        if type(v) is torch.Tensor:
+            return {"tensor": _constant_to_plain(v)}
+        if type(v) in _RECORDS.values():
+            return {"record": [type(v).__name__, v.to_dict()]}
         if type(v).__name__ in _CLASSES and type(v) is _CLASSES[type(v).__name__]:
             return {
                 "class": type(v).__name__,
@@ -135,6 +152,8 @@ _READ: Mapping[str, Callable[[Data, Callable[[Data], Any]], Any]] = {
     "ellipsis": lambda v, go: Ellipsis,
     "device": lambda v, _: torch.device(v),
     "operator": lambda v, _: target_named(v),
+    "tensor": lambda v, _: _constant_from_plain(v),
+    "record": lambda v, _: _RECORDS[v[0]].from_dict(v[1]),
 }
 
 
@@ -233,19 +252,39 @@ def graph_to_plain(module: torch.fx.GraphModule) -> Data:
     Raises:
         NotPlain: something in it has no form on disk.
     """
-    return [_node_to_plain(n) for n in module.graph.nodes]
+    return [_node_to_plain(n, module) for n in module.graph.nodes]
 
 
-def _node_to_plain(node: torch.fx.Node) -> Data:
-    if node.op not in ("placeholder", "call_function", "output"):
+def _node_to_plain(node: torch.fx.Node, module: torch.fx.GraphModule) -> Data:
+    if node.op not in ("placeholder", "call_function", "output", "get_attr"):
         raise NotPlain(f"{node.name} is held by the graph")
     origin = origin_of(node)
     sources = [n.rpartition(":")[2] for n in origin.nodes]
-    target = target_name(node.target) if node.op == "call_function" else ""
+    target: Data = target_name(node.target) if node.op == "call_function" else ""
+    if node.op == "get_attr":
+        target = to_plain(getattr(module, str(node.target), None))
     args = to_plain((node.args, dict(node.kwargs)), lambda n: n.name) if node.op != "placeholder" else None
     shape = to_shape(node.meta["val"]) if "val" in node.meta else None
     marks = [is_backward(node), checkpoint_of(node)]
     return [node.op, node.name, target, args, shape, sources, origin.note, marks]
+
+
+def _constant_to_plain(value: torch.Tensor) -> Data:
+    """A small tensor that tracing made of numbers in the code: its type, its sizes and its bytes."""
+    is_plain = value.device.type == "cpu" and value.layout == torch.strided and not (value.is_conj() or value.is_neg())
+    if not is_plain or value.nbytes > _LARGEST or not value.is_contiguous():
+        raise NotPlain("a tensor that the graph holds is large, or of an unusual kind")
+    held = value.detach().reshape(-1).view(torch.uint8).tolist() if value.numel() else []
+    return [str(value.dtype), list(value.shape), bytes(held).hex()]
+
+
+def _constant_from_plain(data: Data) -> torch.Tensor:
+    dtype, shape, held = data
+    kind: torch.dtype = _NAMED["dtype"][dtype]
+    with _disable_current_modes():
+        if not held:
+            return torch.empty(shape, dtype=kind)
+        return torch.frombuffer(bytearray.fromhex(held), dtype=torch.uint8).view(kind).reshape(shape)
 
 
 def graph_from_plain(
@@ -254,11 +293,15 @@ def graph_from_plain(
     """The graph that ``graph_to_plain`` was given, its fake values anew; ``origin`` makes a node's from names and note."""
     graph = torch.fx.Graph()
     nodes: dict[str, torch.fx.Node] = {}
+    constants: dict[str, Any] = {}
     for op, name, target, args, shape, sources, note, (late, checkpoint) in data:
         given = ((), {}) if args is None else from_plain(args, nodes.__getitem__, symbols)
         if op == "output":
             made = graph.output(given[0][0])
         elif op == "placeholder":
+            made = graph.create_node(op, name, name=name)
+        elif op == "get_attr":
+            constants[name] = from_plain(target)
             made = graph.create_node(op, name, name=name)
         else:
             made = graph.create_node(op, target_named(target), given[0], given[1], name=name)
@@ -271,4 +314,4 @@ def graph_from_plain(
         if checkpoint is not None:
             custom[CHECKPOINT] = checkpoint
         made.meta["custom"] = custom
-    return torch.fx.GraphModule({}, graph)
+    return torch.fx.GraphModule(constants, graph)
