@@ -217,6 +217,7 @@ def _without_maker(text: str) -> str:
     Compiled code sees a view's whole chain as one ``AsStrided``, as ``grad_fn`` shows; that there is an error, and the rest of what it
     says, must be eager's.
     """
+    text = text.partition("\nException raised from")[0]  # where in C++
     text = re.sub(r"Function [\w:]+ returned", "A function returned", text)
     return re.sub(r"Output \d+ of \w+ is a view", "A view", text)
 
