@@ -177,10 +177,10 @@ def _containers(tx: Tracer, symbol: str, left: Value, right: Value) -> Value | N
         return _repeat(tx, symbol, left, right)
     if plain == "*" and isinstance(right, SequenceValue) and isinstance(left, Const):
         return _repeat(tx, "*", right, left)
+    if symbol == "|=" and isinstance(left, DictValue):
+        left.update(tx, right)
+        return left
     if plain == "|" and isinstance(left, DictValue) and isinstance(right, DictValue):
-        if symbol == "|=":
-            left.update(tx, right)
-            return left
         merged = DictValue(dict(left.entries), None, left.cls, left.factory)
         merged.entries.update(right.entries)
         return merged
@@ -199,11 +199,17 @@ def _containers(tx: Tracer, symbol: str, left: Value, right: Value) -> Value | N
 _SET_METHODS = {"|": "union", "&": "intersection", "-": "difference", "^": "symmetric_difference"}
 
 
+_TOO_MANY = sys.maxsize // 8
+"""More items than a list can have."""
+
+
 def _repeat(tx: Tracer, symbol: str, sequence: Any, times: Const) -> Value | None:
     from engine.trace.values.sequences import TupleValue
 
     if not isinstance(times.value, int):
         return None
+    if len(sequence.items) * times.value >= _TOO_MANY:
+        raise tx.user_exception(MemoryError())
     if isinstance(sequence, TupleValue):
         if times.value == 1 and sequence.cls is tuple:
             return sequence
@@ -312,7 +318,12 @@ def _is_number(value: Any) -> bool:
 def _equal_sequences(tx: Tracer, left: Any, right: Any) -> bool:
     if issubclass(left.type(), tuple) != issubclass(right.type(), tuple) or len(left.items) != len(right.items):
         return False
-    return all(same_or_equal(tx, force(tx, a), force(tx, b)) for a, b in zip(left.items, right.items, strict=True))
+    at = 0
+    while at < min(len(left.items), len(right.items)):  # which comparing may change
+        if not same_or_equal(tx, force(tx, left.items[at]), force(tx, right.items[at])):
+            return False
+        at += 1
+    return len(left.items) == len(right.items)
 
 
 def _first_difference(tx: Tracer, symbol: str, left: Any, right: Any) -> Value:

@@ -502,6 +502,12 @@ class Tracer:
             error.name = text.split("'")[1]
         raise self.user_exception(error)
 
+    def raise_missing_key(self, key: Value) -> Any:
+        """Raise KeyError(key) in the traced code."""
+        from engine.trace.values.exceptions import ExceptionValue
+
+        raise UserException(ExceptionValue(KeyError, [key]))
+
     def raise_type_error(self, text: str) -> Any:
         """Raise a TypeError in the traced code."""
         raise self.user_exception(TypeError(text))

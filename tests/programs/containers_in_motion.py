@@ -201,3 +201,104 @@ def methods_without_arguments(x):
         except TypeError as error:
             told.append(str(error))
     return x + 1, told
+
+
+class _NoIterator:
+    def __iter__(self):
+        return 3
+
+
+@program(lambda: (torch.randn(3),))
+def iterables_that_are_none(x):
+    """``iter`` and what calls it refuse an ``__iter__`` that gives no iterator; ``enumerate`` takes names."""
+    told = []
+    for use in (iter, list, enumerate, lambda of: zip(of, of), lambda of: [i for i in of]):
+        try:
+            use(_NoIterator())
+        except TypeError as error:
+            told.append(str(error))
+    return x + 1, told, list(enumerate(iterable="ab", start=2))
+
+
+class _EmptiesOther:
+    def __init__(self, other):
+        self.other = other
+
+    def __eq__(self, other):
+        self.other.clear()
+        return True
+
+
+@program(lambda: (torch.randn(3),))
+def comparing_changes_what_is_compared(x):
+    """Lists that an item's ``__eq__`` empties are compared, and searched, as far as they then go; sorting notices changes."""
+    a = [1, 2]
+    b = [_EmptiesOther(a), 2]
+    equal = a == b
+    told = []
+
+    def by(item):
+        c.append(item)
+        return item
+
+    c = [2, 1]
+    try:
+        c.sort(key=by)
+    except ValueError as error:
+        told.append(str(error))
+    return x * 2, equal, a, c, told
+
+
+class _Words(set):
+    pass
+
+
+class _Pair(tuple):
+    __slots__ = ()
+
+
+@program(lambda: (torch.randn(3),))
+def sets_looked_for_in_sets(x):
+    """A set is looked for as a frozenset; the key that is missing is the very object; several sets are taken away at once."""
+    inner = frozenset((1, 2))
+    outer = {inner, len, int, (1, "a")}
+    sought = _Words((3, 4))
+    try:
+        outer.remove(sought)
+    except KeyError as error:
+        same = error.args[0] is sought
+    many = set(range(6))
+    many.difference_update({1}, [2], (3,))
+    outer.discard({1, 2})
+    told = []
+    for wrong in (lambda: _Words(a=1), lambda: set().__init__(a=1), lambda: [1].__getitem__()):
+        try:
+            wrong()
+        except TypeError as error:
+            told.append(str(error))
+    whole = _Pair((1, 2))
+    return x - 1, same, many, len(outer), {1, 2} in {inner}, told, type(whole[:]), whole * 1 is whole, _Words((1,))
+
+
+@program(lambda: (torch.randn(3),))
+def patterns_that_ask_twice(x):
+    """A pattern that asks twice for one attribute is refused; so is a list too long to be."""
+    told = []
+
+    class Point:
+        __match_args__ = ("a",)
+        a = 1
+
+    try:
+        match Point():
+            case Point(1, a=1):
+                told.append("matched")
+    except TypeError as error:
+        told.append(str(error))
+    try:
+        [1, 2] * (1 << 62)
+    except MemoryError:
+        told.append("too long")
+    d = {"a": 1}
+    d |= [("b", 2)]
+    return x, told, d

@@ -165,7 +165,7 @@ class Around:
         return repr(self.value)
 
 
-@program(one, breaks=1)
+@program(one, breaks=3)
 def set_that_holds_itself(x):
     """A set reached from its own element is one set after the graph."""
     around = Around()

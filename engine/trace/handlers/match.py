@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from engine.trace.operations import same_or_equal
 from engine.trace.signals import UserException
 from engine.trace.table import handles
 from engine.trace.values.base import NONE, Const, Value, force
@@ -33,7 +34,11 @@ def _sequence(tx: Tracer, frame: Frame, op: Op) -> None:
 def _keys(tx: Tracer, frame: Frame, op: Op) -> None:
     of, keys = force(tx, frame.stack[-2]), sequence_items(tx, frame.stack[-1])
     found: list[Value] = []
+    seen: list[Value] = []
     for key in keys:
+        if any(same_or_equal(tx, force(tx, key), other) for other in seen):
+            tx.raise_error(ValueError, f"mapping pattern checks duplicate key ({force(tx, key).python(tx)!r})")
+        seen.append(force(tx, key))
         if not of.contains(tx, force(tx, key)):
             frame.push(NONE)
             return
@@ -50,9 +55,14 @@ def _class(tx: Tracer, frame: Frame, op: Op) -> None:
         return
     positional = _positional_names(tx, cls, op.arg)
     found: list[Value] = [of] if positional is None else []
+    asked: set[str] = set()
     for name in (*(positional or ()), *names):
+        word = str(force(tx, name).python(tx))
+        if word in asked:
+            tx.raise_type_error(f"{cls.real().__name__}() got multiple sub-patterns for attribute {word!r}")
+        asked.add(word)
         try:
-            found.append(of.get_attr(tx, str(force(tx, name).python(tx))))
+            found.append(of.get_attr(tx, word))
         except UserException as error:
             if not issubclass(error.value.type(), AttributeError):
                 raise

@@ -41,6 +41,7 @@ _WITHOUT_SIGNATURE: dict[Any, Arity] = {
     iter: _between(1, 2),
     next: _between(1, 2),
     getattr: _between(2, 3),
+    enumerate: _between(1, 2, "iterable start"),
     vars: _between(0, 1),
     dir: _between(0, 1),
     range: _between(1, 3),
@@ -58,7 +59,6 @@ _WITHOUT_SIGNATURE: dict[Any, Arity] = {
     map: _between(2, _ANY),
     filter: _between(2, 2),
     zip: Arity(0, _ANY, _ANY, frozenset(("strict",))),
-    enumerate: _between(1, 2, "iterable start"),
     reversed: _between(1, 1),
     super: _between(0, 2),
     min: Arity(1, _ANY, _ANY, frozenset(("key", "default"))),
@@ -111,6 +111,16 @@ _WITHOUT_SIGNATURE: dict[Any, Arity] = {
     **{getattr(set, name): _between(1, 1) for name in ("clear", "copy", "pop")},
     frozenset.copy: _between(1, 1),
     dict.update: Arity(1, _ANY, 2, None),
+    **{
+        method: _between(2, 2)
+        for cls in (list, tuple, dict, set, frozenset, collections.deque)
+        for name in ("__getitem__", "__contains__", "__delitem__", "__add__", "__mul__", "__rmul__", "__iadd__", "__imul__", "index", "count", "remove")
+        if (method := getattr(cls, name, None)) is not None and name != "index"
+    },
+    list.index: _between(2, 4),
+    tuple.index: _between(2, 4),
+    dict.__setitem__: _between(3, 3),
+    list.__setitem__: _between(3, 3),
 } | {
     method: _between(2, 2)
     for cls in (set, frozenset)

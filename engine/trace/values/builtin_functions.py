@@ -235,9 +235,11 @@ def _next(tx: Tracer, args: Args, kwargs: Words) -> Value:
 
 @special(enumerate)
 def _enumerate(tx: Tracer, args: Args, kwargs: Words) -> Value:
-    start = force(tx, args[1] if len(args) > 1 else kwargs.get("start", Const(0))).python(tx)
-    tx.fold(operator.index, start)
-    return iterators.make_enumerate(tx, args[0], start)
+    given = dict(zip(("iterable", "start"), args, strict=False)) | kwargs
+    start = operations.fold_call(
+        tx, operator.index, [given.get("start", Const(0))], {}, "enumerate() from what is not known"
+    )
+    return iterators.make_enumerate(tx, given["iterable"], start.python(tx))
 
 
 @special(zip)
@@ -275,6 +277,9 @@ def _reversed(tx: Tracer, args: Args, kwargs: Words) -> Value:
     of = force(tx, args[0])
     if isinstance(of, RangeValue):
         return iterators.RangeIterator(of.value[::-1])
+    own = find_in_class(of.type(), "__reversed__")
+    if own is not None and own[1] is None:
+        raise_missing(tx, of.type(), "__reversed__")
     if isinstance(of, ObjectValue) and of.method(tx, "__reversed__") is not None:
         return of.call_special(tx, "__reversed__", [])
     if not has_method(of.type(), "__reversed__") and not (

@@ -6,6 +6,7 @@ import builtins
 import enum
 import functools
 import inspect
+import operator
 import sys
 import types
 import typing
@@ -366,7 +367,9 @@ class ClassValue(Value):
 
     def contains(self, tx: Tracer, item: Value) -> bool:
         asked = self._ask(tx, "__contains__", [item])
-        return bool(item.python(tx) in self.held) if asked is None else asked.truth(tx)  # type: ignore[operator]
+        if asked is not None:
+            return asked.truth(tx)
+        return bool(tx.fold(operator.contains, self.held, item.python(tx)).python(tx))
 
     def call(self, tx: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
         rule = special_of(self.held)

@@ -81,7 +81,7 @@ class ContainerObject(ObjectValue):
             case "__getitem__" if isinstance(self.inner, DictValue):
                 return self._item(tx, args[0])
             case "__repr__" if isinstance(self.inner, SetValue) or container_base(self.cls) in _NAMED:
-                return Const(f"{self.cls.__name__}({self._contents_shown(tx)})")
+                return Const(self._text(tx))
             case "__iter__":
                 return self.inner.iterate(tx)
             case "__contains__":
@@ -99,7 +99,22 @@ class ContainerObject(ObjectValue):
         if name in COMPARE_METHODS and len(args) == 1 and isinstance(other := force(tx, args[0]), ContainerObject):
             args = [other.inner]  # the builtin's own comparison looks past what a subclass defines
         result = self.inner.call_method(tx, name, args, kwargs)
-        return self if result is self.inner else result
+        if result is not self.inner:
+            return result
+        if isinstance(result, TupleValue):  # of a subclass, even a whole slice is another tuple
+            return TupleValue(list(result.items))
+        return SetValue(dict(result.elements), None, result.base) if _is_frozen(result) else self
+
+    def _text(self, tx: Tracer) -> str:
+        """``repr``, with dots where it is shown inside of itself."""
+        shown_already = (0, id(self))
+        if shown_already in tx.showing:
+            return f"{self.cls.__name__}(...)" if isinstance(self.inner, SetValue) else "..."
+        tx.showing.add(shown_already)
+        try:
+            return f"{self.cls.__name__}({self._contents_shown(tx)})"
+        finally:
+            tx.showing.discard(shown_already)
 
     def _contents_shown(self, tx: Tracer) -> str:
         """What its text says of the contents, where it begins with the name of the class."""
@@ -150,9 +165,13 @@ class ContainerObject(ObjectValue):
         if isinstance(self.inner, DictValue):
             self.inner.call_method(tx, "__init__", args, kwargs)
         elif isinstance(self.inner, SetValue) and self.inner.base is set:
-            self.inner.call_method(tx, "update", args, kwargs)
-        elif isinstance(self.inner, ListValue) and args:
-            self.inner.call_method(tx, "extend", args, {})
+            if kwargs or len(args) > 1:
+                tx.fold(self.inner.base, *[()] * len(args), **dict.fromkeys(kwargs))
+            self.inner.call_method(tx, "__init__", args, {})
+        elif isinstance(self.inner, ListValue):
+            if kwargs and _makes_as(self.cls, list):
+                tx.fold(list, **dict.fromkeys(kwargs))
+            self.inner.call_method(tx, "__init__", args, {})
         return NONE
 
     def key(self, tx: Tracer) -> Any:
@@ -198,6 +217,11 @@ class ContainerObject(ObjectValue):
                 cg.out.emit("SWAP", 2)
                 cg.out.emit("STORE_ATTR", "default_factory")
         super().fill(cg)
+
+
+def _makes_as(cls: Any, base: Any) -> bool:
+    """Whether a subclass has the ``__new__`` of the builtin class."""
+    return cls.__new__ is base.__new__
 
 
 def as_builtin(value: Value) -> Value:
@@ -267,7 +291,11 @@ def new_instance(tx: Tracer, cls: Any, base: Any, args: list[Value], kwargs: dic
     """What the ``__new__`` of the builtin class ``base`` makes for a subclass (or for itself)."""
     if base in _CHANGEABLE:
         return new_container_value(cls)
+    if base in (tuple, frozenset, float) and cls.__init__ is not base.__init__:
+        kwargs = {}  # those that a class takes which initialises its instances are for that
     if base is tuple:
+        if kwargs or len(args) > 1:
+            tx.fold(tuple, *[()] * len(args), **dict.fromkeys(kwargs))
         made: Value = TupleValue(list(sequence_items(tx, args[0])) if args else [], tuple)
     else:
         made = force(tx, tx.fixed(base).call(tx, list(args), kwargs))

@@ -169,7 +169,8 @@ def _repeat(tx: Tracer, args: Args, kwargs: Words) -> Value:
     of = args[0] if args else kwargs["object"]
     if len(args) < 2 and "times" not in kwargs:
         return LazyIterator(itertools.repeat, {}, lambda tx, state: of, lambda state: CallOf(itertools.repeat, [of]))
-    times = operator.index(force(tx, args[1] if len(args) > 1 else kwargs["times"]).python(tx))
+    number = args[1] if len(args) > 1 else kwargs["times"]
+    times = operations.fold_call(tx, operator.index, [number], {}, "repeat() of a number that is not known").python(tx)
 
     def advance(tx: Tracer, state: State) -> Value | None:
         if not state["left"]:

@@ -180,6 +180,8 @@ class KeyedIterator(SequenceIterator):
             self.expected = -1  # it goes on raising
             tx.raise_error(RuntimeError, f"{self.what} changed size during iteration")
         if self.position >= len(self.keys):
+            if self.what != "Set" and self.now() != self.keys and self.now()[-1:] != self.keys[-1:]:
+                tx.raise_error(RuntimeError, f"{self.what} keys changed during iteration")
             tx.mutating(self)
             self.keys, self.position, self.expected = [], 0, 0
             return None

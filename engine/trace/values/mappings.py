@@ -96,7 +96,7 @@ class DictValue(Value):
             made = force(tx, self.factory).call(tx, [], {})
             self.set_item(tx, key, made)
             return made
-        return tx.raise_error(KeyError, key.python(tx) if tx.is_constant(key) else key.describe())  # type: ignore[no-any-return]
+        return tx.raise_missing_key(key)  # type: ignore[no-any-return]
 
     def set_item(self, tx: Tracer, key: Value, value: Value) -> None:
         stands_for = key.key(tx)
@@ -113,7 +113,7 @@ class DictValue(Value):
         if stands_for not in self.entries:
             if default is not None:
                 return default
-            tx.raise_error(KeyError, key.python(tx) if tx.is_constant(key) else key.describe())
+            tx.raise_missing_key(key)
         tx.mutating(self)
         return self.entries.pop(stands_for)[1]
 

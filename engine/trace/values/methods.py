@@ -111,6 +111,13 @@ class ConstMethod(Value):
     def python(self, tx: Tracer) -> Any:
         return getattr(self.of.value, self.name)
 
+    def get_attr(self, tx: Tracer, name: str) -> Value:
+        if name == "__self__":
+            return self.of
+        if name in ("__name__", "__qualname__", "__doc__"):
+            return tx.fold(getattr, self.python(tx), name)
+        return super().get_attr(tx, name)
+
     def call(self, tx: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
         from engine.trace.operations import fold_call
 

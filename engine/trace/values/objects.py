@@ -393,7 +393,10 @@ class ObjectValue(Value):
             from engine.trace.values.iteration import by_index
 
             return by_index(self)
-        return self.call_special(tx, "__iter__", [])
+        found = self.call_special(tx, "__iter__", [])
+        if find_in_class(found.type(), "__next__") is None:
+            tx.raise_type_error(f"iter() returned non-iterator of type '{found.type().__name__}'")
+        return found
 
     def step(self, tx: Tracer) -> Value | None:
         from engine.trace.signals import UserException

@@ -94,6 +94,8 @@ def is_not_implemented(tx: Tracer, of: Value, name: str, other: Value) -> bool:
         return getattr(type(stands), name)(stands, given) is NotImplemented
     except TypeError as error:
         raise tx.user_exception(error) from error
+    except ValueError:  # of what stood in
+        return False
 
 
 def refuse_arguments(tx: Tracer, cls: builtins.type, name: str, count: int, words: list[str]) -> None:

@@ -114,6 +114,8 @@ class SequenceValue(Value):
         match name:
             case "index" if 1 <= len(args) <= 3 and not kwargs:
                 for n in range(len(self.items))[slice(*(index_of(tx, a) for a in args[1:]), *_TO_THE_END[len(args)])]:
+                    if n >= len(self.items):  # comparing took items away
+                        break
                     if same_or_equal(tx, force(tx, self.items[n]), args[0]):
                         return Const(n)
                 kind = self.type().__name__
@@ -449,7 +451,14 @@ def _remove(self: ListValue, tx: Tracer, args: list[Value], kwargs: dict[str, Va
 def _sort(self: ListValue, tx: Tracer, args: list[Value], kwargs: dict[str, Value]) -> None:
     from engine.trace.operations import sorted_items
 
-    self.items[:] = sorted_items(tx, self.items, kwargs)
+    items, self.items[:] = list(self.items), []  # which is what the list holds meanwhile
+    in_order = items
+    try:
+        in_order = sorted_items(tx, items, kwargs)
+    finally:
+        was_changed, self.items[:] = bool(self.items), in_order
+    if was_changed:
+        tx.raise_error(ValueError, "list modified during sort")
 
 
 _LIST_METHODS: dict[str, Callable[[ListValue, Any, list[Value], dict[str, Value]], None]] = {

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from types import BuiltinFunctionType, FunctionType, MethodDescriptorType
+from types import BuiltinFunctionType, FunctionType, MethodDescriptorType, WrapperDescriptorType
 from typing import TYPE_CHECKING, Any
 
 from engine.ir.origin import Origin, Plain
@@ -72,13 +72,13 @@ class SetValue(Value):
         return Const(len(self.elements))
 
     def contains(self, tx: Tracer, item: Value) -> bool:
-        return item.key(tx) in self.elements
+        return _sought(tx, item) in self.elements
 
     def ordered(self, tx: Tracer) -> list[Value]:
         """Elements in the order in which Python would give them."""
         if len(self.elements) <= 1:
             return list(self.elements.values())
-        if all(is_literal(k) for k in self.elements):
+        if all(_has_fixed_hash(tx, k, v) for k, v in self.elements.items()):
             if self._is_as_found() and self.origin is not None:
                 why = "the order of its elements decided what was traced"
                 tx.guard(Equals(Plain(self.origin, tuple), self.found, cause=tx.cause(why)))
@@ -146,6 +146,8 @@ class SetValue(Value):
             case "pop" if self.base is set:
                 return self._pop(tx)
             case "__init__" if self.base is set:
+                if kwargs or len(args) > 1:
+                    tx.fold(set, *[()] * len(args), **dict.fromkeys(kwargs))
                 tx.mutating(self)
                 self.elements.clear()
                 return self.call_method(tx, "update", args, {}) if args else NONE
@@ -154,15 +156,17 @@ class SetValue(Value):
             case "union" | "intersection" | "difference" | "symmetric_difference":
                 result = self
                 for other in args:
-                    result = result.combine(tx, name, SetValue.of(tx, sequence_items(tx, other)))
+                    result = result.combine(tx, name, _as_set(tx, other))
                 return result if args else SetValue(dict(self.elements), None, self.base)
             case "difference_update" | "intersection_update" | "symmetric_difference_update" if self.base is set:
-                new = self.combine(tx, name.removesuffix("_update"), SetValue.of(tx, sequence_items(tx, args[0])))
+                new = self
+                for other in args:
+                    new = new.combine(tx, name.removesuffix("_update"), _as_set(tx, other))
                 tx.mutating(self)
                 self.elements = new.elements
                 return NONE
             case "issubset" | "issuperset" | "isdisjoint":
-                other = SetValue.of(tx, sequence_items(tx, args[0]))
+                other = _as_set(tx, args[0])
                 return Const(getattr(set(self.elements), name)(set(other.elements)))
             case "__contains__":
                 return Const(self.contains(tx, args[0]))
@@ -179,7 +183,7 @@ class SetValue(Value):
             self.literal = other.literal
 
     def _one(self, tx: Tracer, name: str, item: Value) -> Value:
-        stands_for = item.key(tx)
+        stands_for = item.key(tx) if name == "add" else _sought(tx, item)
         if name == "add":
             if stands_for not in self.elements:
                 tx.mutating(self)
@@ -189,7 +193,7 @@ class SetValue(Value):
             tx.mutating(self)
             del self.elements[stands_for]
         elif name == "remove":
-            tx.raise_error(KeyError, item.python(tx) if tx.is_constant(item) else item.describe())
+            tx.raise_missing_key(item)
         return NONE
 
     def _pop(self, tx: Tracer) -> Value:
@@ -242,6 +246,44 @@ class SetValue(Value):
         cg.out.emit("BUILD_LIST", len(self.elements))
         cg.out.call(2)
         cg.out.emit("POP_TOP")
+
+
+def _as_set(tx: Tracer, other: Value) -> SetValue:
+    """The elements of anything that can be iterated, those of a set in any order."""
+    inner = getattr(other, "inner", None)
+    plain = inner if isinstance(inner, SetValue) and not _iterates_itself(other) else other
+    if isinstance(plain, SetValue):
+        return SetValue(dict(plain.elements), None, plain.base)
+    return SetValue.of(tx, sequence_items(tx, other))
+
+
+def _iterates_itself(other: Value) -> bool:
+    return not isinstance(getattr(other.type(), "__iter__", None), WrapperDescriptorType)
+
+
+def _sought(tx: Tracer, item: Value) -> Any:
+    """What stands for something that is looked for in a set: a set is looked for as a frozenset."""
+    inner = getattr(item, "inner", item)
+    if isinstance(inner, SetValue) and inner.base is set:
+        return frozenset(inner.elements)
+    return item.key(tx)
+
+
+def _has_fixed_hash(tx: Tracer, key: Any, value: Value) -> bool:
+    """Whether what stands for an element has the element's own hash."""
+    value = force(tx, value)
+    if is_literal(key):
+        return True
+    if isinstance(key, (BuiltinFunctionType, FunctionType, MethodDescriptorType)):
+        return True
+    if isinstance(key, type):
+        return key not in tx.made_classes
+    if type(key) is frozenset and isinstance(value, SetValue):
+        return all(_has_fixed_hash(tx, k, v) for k, v in value.elements.items())
+    items = getattr(value, "items", None)
+    if type(key) is not tuple or value.type() is not tuple or not isinstance(items, list):
+        return False
+    return all(_has_fixed_hash(tx, k, v) for k, v in zip(key, items, strict=True))
 
 
 @wraps(set, frozenset)
