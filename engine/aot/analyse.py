@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import operator
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -10,7 +11,7 @@ import torch
 import torch.fx
 from torch._subclasses.fake_tensor import FakeTensor
 
-from engine.aot.views import end_of, here_of, is_dense, is_same_place, overlaps, start_of, storage_of
+from engine.aot.views import at_hand, end_of, here_of, is_dense, is_same_place, overlaps, start_of, storage_of
 from engine.ir.frame import GraphInput
 from engine.ir.in_graph import InGraph
 from engine.ir.plan import InputPlan, OutputPlan, Plan
@@ -162,12 +163,17 @@ def _overlapping(node: torch.fx.Node) -> str:
         return ""
     if overlaps(into) and not _only_reads(node):
         return "writes to memory that it sees twice"
+    storage = storage_of(into)
+    into = at_hand(into)
     if into._has_symbolic_sizes_strides:
         return ""
     into = _written_part(node, into)
     for other in node.all_input_nodes:
         read = _fake_of(other)
-        if read is None or other is target or storage_of(read) != storage_of(into) or read._has_symbolic_sizes_strides:
+        if read is None or other is target or storage_of(read) != storage:
+            continue
+        read = at_hand(read)
+        if read._has_symbolic_sizes_strides:
             continue
         apart = end_of(read) <= start_of(into) or end_of(into) <= start_of(read)
         if not apart and not is_same_place(read, into):
@@ -180,11 +186,12 @@ def _written_part(node: torch.fx.Node, into: torch.Tensor) -> torch.Tensor:
     if node.target not in (operator.setitem, "__setitem__"):
         return into
     index: Any = node.args[1] if isinstance(node.args[1], tuple) else (node.args[1],)
-    if not all(type(i) in (int, slice, type(None), type(...)) for i in index) or not isinstance(into, FakeTensor):
+    if not all(type(i) in (int, slice, type(None), type(...)) for i in index):
         return into
     if any(isinstance(v, torch.fx.Node) for i in index if isinstance(i, slice) for v in (i.start, i.stop, i.step)):
         return into
-    with into.fake_mode, torch.no_grad():
+    mode = into.fake_mode if isinstance(into, FakeTensor) else contextlib.nullcontext()
+    with mode, torch.no_grad():
         part: torch.Tensor = into.detach()[index]
     return part
 

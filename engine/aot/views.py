@@ -51,6 +51,19 @@ def here_of(size: Any) -> int | None:
     return None if hint is None else int(hint)
 
 
+def at_hand(t: torch.Tensor) -> torch.Tensor:
+    """A tensor laid out as one with symbols is in this call, over no memory; one without symbols, or with unknown ones, itself."""
+    if not t._has_symbolic_sizes_strides:
+        return t
+    place = [here_of(s) for s in (*t.shape, *t.stride(), t.storage_offset())]
+    known = [s for s in place if s is not None]
+    if len(known) != len(place):
+        return t
+    sizes, strides, offset = known[: t.dim()], known[t.dim() : -1], known[-1]
+    reach = offset + 1 + sum((n - 1) * s for n, s in zip(sizes, strides, strict=True))
+    return torch.empty(max(reach, offset), dtype=t.dtype, device="meta").as_strided(sizes, strides, offset)
+
+
 def writes_to(fake: torch.Tensor) -> int:
     """How often traced code wrote to the tensor's memory in place."""
     return 0 if fake.is_inference() else fake._version

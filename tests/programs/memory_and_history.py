@@ -129,3 +129,44 @@ def memory_set(x, y):
     z.set_(y)
     z.add_(1)
     return z, y * 2, z.shape[0]
+
+
+def view_and_base():
+    """A tensor that needs a gradient, and a part of it."""
+    base = torch.arange(12.0).view(3, 4).requires_grad_() * 1.5
+    return base[1:], base
+
+
+@program(view_and_base)
+def view_made_in_the_dark(x, base):
+    """A view of a view that was made under ``no_grad`` needs a gradient that leads nowhere."""
+    with torch.no_grad():
+        base.zero_()
+        base.add_(2)
+        y = x.diagonal()
+    return y[0], base
+
+
+def detached_and_view():
+    """A leaf, a detached view of it, and a view."""
+    leaf = torch.arange(12.0).view(3, 4).requires_grad_()
+    return leaf, leaf.t().detach(), leaf.t()
+
+
+@program(detached_and_view)
+def history_spoilt_from_the_side(leaf, detached, view):
+    """A write through a tensor that autograd does not know of counts for views made before."""
+    with torch.no_grad():
+        part = view[1:]
+        detached.mul_(2)
+    try:
+        return leaf, part.is_leaf
+    except RuntimeError as error:
+        return leaf, str(error)[:40]
+
+
+@program(lambda: (torch.arange(3.0), torch.arange(6.0, dtype=torch.float64).view(2, 3)))
+def product_of_types_that_nobody_reads(x, y):
+    """Eager raises for a product that is not used, since its operands are of two types."""
+    y @ x
+    return -x

@@ -137,6 +137,8 @@ def _called(make: Callable[[], torch.Tensor]) -> torch.Tensor:
 
 
 def _seen(base: str, view: View, names: dict[str, Any]) -> str:
+    if view.detached:  # first, since a view may not be seen again once its history is spoilt
+        base = f"{base}.detach()"
     if view.is_plain:
         text = f"{base}.view({sizes_text(view.sizes)})"
     else:

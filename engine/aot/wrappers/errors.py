@@ -40,23 +40,25 @@ def once(traced: Run) -> Run:
 
 @dataclass(frozen=True)
 class Again:
-    """The traced graph, and whether random numbers are drawn that must be drawn again."""
+    """The traced graph, whether random numbers are drawn that must be drawn again, and the inputs that are written to."""
 
     traced: Run
     draws: bool
+    written: tuple[int, ...]
 
 
 def pre_compile(call: Call) -> Change | None:
     """Keep the traced graph at hand where an input is written to; None where nothing is."""
-    changed = [i.name for i in call.inputs if isinstance(i.fake, torch.Tensor) and _may_change(call, i)]
-    if not changed:
+    written = tuple(n for n, i in enumerate(call.inputs) if isinstance(i.fake, torch.Tensor) and _may_change(call, i))
+    if not written:
         return None
     why = "an exception half-way leaves the inputs as eager leaves them"
     actions = tuple(
-        WrapperAction(name, "written by the traced graph where the functional one raises", why) for name in changed
+        WrapperAction(name, "written by the traced graph where the functional one raises", why)
+        for name in (call.inputs[n].name for n in written)
     )
     draws = any(is_drawing(n) for n in call.graph.graph.nodes)
-    return Change(call, actions, Again(types.MethodType(type(call.graph).forward, call.graph), draws))
+    return Change(call, actions, Again(types.MethodType(type(call.graph).forward, call.graph), draws, written))
 
 
 def _may_change(call: Call, i: GraphInput) -> bool:
@@ -65,21 +67,27 @@ def _may_change(call: Call, i: GraphInput) -> bool:
     return writes_to(i.fake) != i.version
 
 
-def post_compile(change: Change, run: Run) -> Run:
-    """Tries, and runs the traced graph from the same state of the random numbers where that raises."""
-    again: Again = change.plan
-    traced = again.traced
+def version_of(t: torch.Tensor) -> int:
+    """How often a tensor was written to; inference tensors do not count."""
+    return 0 if t.is_inference() else t._version
 
-    draws = again.draws
+
+def post_compile(change: Change, run: Run) -> Run:
+    """Tries, and runs the traced graph from the same state of the random numbers where that raises before anything was written."""
+    again: Again = change.plan
+    traced, draws, written = again.traced, again.draws, again.written
 
     def call(*inputs: Any) -> Any:
         state = torch.get_rng_state() if draws else None
+        versions = [version_of(inputs[n]) for n in written]
         try:
             return run(*inputs)
         except HasRunError as done:
             raised = done.error
         except Exception:
             raised = None
+            if versions != [version_of(inputs[n]) for n in written]:
+                raise
         if raised is not None:
             raise raised
         if state is not None:

@@ -35,6 +35,8 @@ FOUND_FAR_OUT = (
     220902,
     405087,
     500554,
+    502842,
+    600163,
 )
 """Cases beyond ``ALL`` that differed once."""
 
@@ -87,6 +89,12 @@ def test_cases_found_far_out(seed: int) -> None:
 def test_cases_with_subclasses_found_far_out(seed: int) -> None:
     """A view of what needs a gradient, made under ``no_grad`` and outlived by a write through a detached tensor, is spoilt as in eager."""
     assert not check(generate(seed, "wrapped"), "aot_eager")
+
+
+@pytest.mark.parametrize("seed", [2391, 2559])
+def test_cases_with_sizes_found_far_out(seed: int) -> None:
+    """What is written to and overlaps itself, or what is read, is known of symbolic sizes too."""
+    assert not check(generate(seed, "sizes"), "aot_eager", dynamic=True)
 
 
 def test_cases_cover_what_they_claim() -> None:

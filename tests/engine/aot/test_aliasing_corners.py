@@ -380,3 +380,31 @@ def test_a_layout_changed_where_sizes_vary() -> None:
         x, y = (torch.arange(float(size * size)).view(size, size) for _ in range(2))
         out, expected = compiled(x), fn(y)
         assert (x.tolist(), x.stride(), out.tolist()) == (y.tolist(), y.stride(), expected.tolist())
+
+
+def _one_of_two() -> torch.Tensor:
+    return torch.arange(6.0).view(2, 3).requires_grad_().chunk(2)[0]
+
+
+def test_what_may_not_be_viewed_any_more_is_written_to_once() -> None:
+    """Autograd allows no view of what ``chunk`` made once it was written to under ``no_grad``: it is written to once, and detached all the same."""
+
+    def added(x: torch.Tensor) -> Any:
+        with torch.no_grad():
+            x.add_(1)
+        return x.detach()
+
+    def through_a_view(x: torch.Tensor) -> Any:
+        y = x.view_as(x)
+        with torch.no_grad():
+            y.add_(1)
+        return y.detach()[:1], y.data
+
+    for function in (added, through_a_view):
+        found = []
+        for run in (function, engine.compile(function, backend="aot_eager")):
+            x = _one_of_two()
+            out = run(x)
+            first = out[0] if isinstance(out, tuple) else out
+            found.append((x.detach().tolist(), x._version, first.tolist(), first._version, first.requires_grad))
+        assert found[0] == found[1]
