@@ -15,6 +15,8 @@ from engine.bytecode.decode import decode
 from engine.bytecode.kept import Kept
 
 NULL = "null"
+NOTHING = "nothing"
+"""None: what a generator that starts at a ``yield`` hands out first."""
 VALUE = "value"
 HANDLED = "handled"
 """Where CPython keeps the exception that was handled before: the parameter is the exception that is being handled from here on."""
@@ -28,7 +30,7 @@ class InstructionOffset(int):
 class Point:
     """Where a resume function goes on: instruction ``index`` of ``code``, with this stack (bottom first) and locals.
 
-    A place on the stack is ``VALUE``, ``NULL``, ``HANDLED``, or an int: the offset of the instruction of that index. ``first`` names the
+    A place on the stack is ``VALUE``, ``NULL``, ``NOTHING``, ``HANDLED``, or an int: the offset of the instruction of that index. ``first`` names the
     parameter that must come before all others, because ``super()`` looks there; it is none of ``locals``. ``is_broken`` says that the
     instruction itself is Python's: a graph ended there, in the caller that had this code inline.
     """
@@ -111,7 +113,8 @@ def _build(code: CodeType, point: Point) -> CodeType:
     own = frozenset(base.co_cellvars)
     label = Label()
     free = free_names(code)
-    prefix = _prefix(point, label, free, _location(base, index))
+    is_generator = bool(base.co_flags & inspect.CO_GENERATOR)
+    prefix = _prefix(point, label, free, _location(base, index), is_generator=is_generator)
     body, indices = _body(base, index, label)
     result = Bytecode([*prefix, *body])
     result.argnames = [*((point.first,) if point.first else ()), *stack_names(point), *point.locals]
@@ -133,12 +136,18 @@ def _build(code: CodeType, point: Point) -> CodeType:
     return made
 
 
-def _prefix(point: Point, label: Label, free: tuple[str, ...], location: InstrLocation | None) -> list[Instr]:
+def _prefix(
+    point: Point, label: Label, free: tuple[str, ...], location: InstrLocation | None, *, is_generator: bool
+) -> list[Instr]:
     prefix = [Instr("COPY_FREE_VARS", len(free), location=location)] if free else []
+    if is_generator:
+        prefix += [Instr("RETURN_GENERATOR", location=location), Instr("POP_TOP", location=location)]
     prefix.append(Instr("RESUME", 0, location=location))
     for n, kind in enumerate(point.stack):
         if kind == NULL:
             prefix.append(Instr("PUSH_NULL", location=location))
+        elif kind == NOTHING:
+            prefix.append(Instr("LOAD_CONST", None, location=location))
         elif isinstance(kind, int):
             prefix.append(Instr("LOAD_CONST", InstructionOffset(kind), location=location))
         else:

@@ -37,6 +37,7 @@ from engine.trace.breaks import break_record
 from engine.trace.codegen import Codegen
 from engine.trace.loop import advance, in_words
 from engine.trace.nested_breaks import LOOK_AT_FRAME, NestedResumption, broken_first, holds_tensor
+from engine.trace.open_generators import close_dead
 from engine.trace.resumption import Resumption
 from engine.trace.shapes import assumed_since, shape_guards, symbol_story
 from engine.trace.side_effects import (
@@ -347,6 +348,10 @@ class _Attempt:
 
     def _return(self, frame: Frame, value: Value) -> TracedFrame:
         tx = self.tx
+        try:
+            close_dead(tx, frame, [value], is_over=True)
+        except Unsupported as error:
+            raise Skip("side-effect", error.what) from error
         self._check_draws(Unsupported("asked", "tensors depend on random numbers"))
         is_idle = not tx.graph.operations and not tx.tensors_seen and not self.options.fullgraph
         if tx.asked_for_compiler and tx.is_compiling and is_idle:

@@ -58,6 +58,9 @@ def inline_call(tx: Tracer, function: FunctionValue, args: list[Value], kwargs: 
     finally:
         tx.frames.pop()
     assert frame.result is not None
+    for generator in tx.open_generators:
+        if generator.used_by is frame:
+            generator.used_by = parent
     return frame.result
 
 
@@ -100,7 +103,10 @@ def resume_generator(tx: Tracer, generator: GeneratorValue, sent: Value) -> Valu
     tx.changes += 1
     if generator.is_started:
         frame.push(sent)
+    elif any(frame.decoded.handlers):
+        tx.open_generators.append(generator)
     generator.is_started = True
+    generator.used_by = tx.frames[-1]
     frame.caller_stack = tx.frames[-1].spans()
     return _to_next_yield(tx, generator)
 
@@ -142,7 +148,7 @@ def throw_into_generator(tx: Tracer, generator: GeneratorValue, args: list[Value
     from engine.trace.handlers.exceptions import exception_of
     from engine.trace.loop import chain, find_handler
 
-    error = exception_of(tx, force(tx, args[1]) if len(args) > 1 and not _is_none(tx, args[1]) else force(tx, args[0]))
+    error = exception_of(tx, _thrown(tx, args))
     frame = generator.frame
     if frame.finished or not generator.is_started:
         frame.finished = True
@@ -167,6 +173,17 @@ def throw_into_generator(tx: Tracer, generator: GeneratorValue, args: list[Value
         raise _left(tx, UserException(raised))
     item = _to_next_yield(tx, generator)
     return generator.stop(tx) if item is None else item
+
+
+def _thrown(tx: Tracer, args: list[Value]) -> Value:
+    """What ``throw`` is given: an exception, its class, or a class and what an instance is made of."""
+    kind, given = force(tx, args[0]), [] if len(args) < 2 or _is_none(tx, args[1]) else [force(tx, args[1])]
+    real = kind.real()
+    if not given or not (isinstance(real, type) and issubclass(real, BaseException)):
+        return given[0] if given and isinstance(real, type) else kind
+    if issubclass(given[0].type(), real):
+        return given[0]
+    return force(tx, kind.call(tx, tx.sequence(given[0]) if given[0].type() is tuple else given, {}))
 
 
 def _throw_into_delegate(tx: Tracer, frame: Frame, error: Value) -> tuple[Value | None, Value | None]:

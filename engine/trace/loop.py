@@ -9,6 +9,7 @@ from engine.bytecode.opcodes import reason
 from engine.bytecode.resume import InstructionOffset
 from engine.options import config
 from engine.trace.nested_breaks import innermost_cut
+from engine.trace.open_generators import close_dead
 from engine.trace.signals import Skip, TraceSignal, Unsupported, UserException
 from engine.trace.table import HANDLERS
 from engine.trace.values.base import Const, NotConstant, Value
@@ -47,8 +48,12 @@ def execute(tx: Tracer, frame: Frame, op: Op) -> Any:
     handler = HANDLERS.get(op.opname)
     if handler is None:
         raise Unsupported("unsupported-opcode", reason(op.opname))
+    frame.operands = frame.stack[:]
     try:
-        return handler(tx, frame, op)
+        outcome = handler(tx, frame, op)
+        if tx.open_generators and outcome is None:
+            close_dead(tx, frame)
+        return outcome
     except (Unsupported, Skip) as refused:
         if not refused.stack:  # here all frames of the call stand
             refused.stack = tx.spans()
@@ -90,6 +95,7 @@ def chain(tx: Tracer, error: Value) -> None:
     if not isinstance(error, ExceptionValue):
         return
     error.line = tx.spans()[0].line
+    error.traceback = None
     error.was_raised = True
     if before is None or before is error:
         return

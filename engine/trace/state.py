@@ -71,6 +71,7 @@ class Frame:
         "locals",
         "module",
         "op",
+        "operands",
         "operations",
         "parent",
         "result",
@@ -86,6 +87,8 @@ class Frame:
         self.index = 0
         self.op: Op = self.decoded.ops[0]
         self.stack: list[Value] = []
+        self.operands: list[Value] = []
+        """The stack as the current instruction found it: what it takes lives until it is done."""
         self.locals: dict[str, Value] = {}
         self.cells: dict[str, Any] = {}
         self.globals = namespace
@@ -245,6 +248,8 @@ class Tracer:
         """What was done to context variables and still holds, by the ids of their values; what the call found there is not in it."""
         self.contexts_entered = 0
         """How many copies of the context the traced code runs in."""
+        self.open_generators: list[Any] = []
+        """Generators that have begun and have handlers: closing one runs code."""
         self.quiet: list[bool] = [False]
         """For each ``catch_warnings`` entered, outermost first: whether a filter set inside takes every warning without raising."""
         self.input_ints: list[Any] = []

@@ -360,6 +360,23 @@ def new_local() -> threading.local:
     return threading.local()
 
 
+def half_way(
+    code: types.CodeType, namespace: dict[str, Any], names: tuple[str, str], cells: tuple[Any, ...], *values: Any
+) -> types.GeneratorType[Any, Any, Any]:
+    """A generator that waits at the ``yield`` at which its code begins."""
+    made: types.GeneratorType[Any, Any, Any] = types.FunctionType(code, namespace, code.co_name, None, cells)(*values)
+    made.__name__, made.__qualname__ = names
+    next(made)
+    return made
+
+
+def used_up(make: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    """A generator that has come to its end."""
+    made = make(*args, **kwargs)
+    made.close()
+    return made
+
+
 def new_exception(cls: type[BaseException], line: int, *args: Any) -> BaseException:
     """An exception whose class's own ``__init__`` has been traced already; what C code does at its creation is done.
 
@@ -370,7 +387,8 @@ def new_exception(cls: type[BaseException], line: int, *args: Any) -> BaseExcept
     base.__init__(made, *args)
     if line:
         frame = sys._getframe(1)
-        made.__traceback__ = types.TracebackType(None, frame, frame.f_lasti, line)
+        # Of the instruction, whose line would be shown instead, nothing is said.
+        made.__traceback__ = types.TracebackType(None, frame, -1, line)
         made.__context__ = sys.exc_info()[1]
     return made
 

@@ -9,7 +9,7 @@ from engine.trace.table import handles
 from engine.trace.values.base import NONE, Const, NotConstant, Value, force, is_none
 from engine.trace.values.classes import ClassValue
 from engine.trace.values.exception_groups import GroupValue, caught_part, left_to_raise
-from engine.trace.values.exceptions import ExceptionValue, Handling, TracebackValue, guard_not_handling, handled
+from engine.trace.values.exceptions import ExceptionValue, Handling, guard_not_handling, handled, traceback_of
 from engine.trace.values.objects import ObjectValue
 from engine.trace.values.sequences import sequence_items
 
@@ -127,7 +127,7 @@ def _check_manager(tx: Tracer, manager: ObjectValue) -> None:
 @handles("WITH_EXCEPT_START")
 def _with_except(tx: Tracer, frame: Frame, op: Op) -> None:
     leave, error = force(tx, frame.stack[-4]), force(tx, frame.stack[-1])
-    frame.push(leave.call(tx, [tx.fixed(error.type()), error, TracebackValue(error)], {}))
+    frame.push(leave.call(tx, [tx.fixed(error.type()), error, traceback_of(error)], {}))
 
 
 @handles("CLEANUP_THROW")

@@ -72,6 +72,14 @@ class TracebackValue(Value):
         cg.out.attribute("__traceback__")
 
 
+def traceback_of(error: Value) -> Value:
+    """The traceback of an exception as of now: one object until the exception is raised again."""
+    if not isinstance(error, ExceptionValue):
+        return TracebackValue(error)
+    error.traceback = error.traceback or TracebackValue(error)
+    return error.traceback
+
+
 def guard_not_handling(tx: Tracer) -> None:
     """Take for granted that whoever called the frame is not handling an exception.
 
@@ -91,7 +99,7 @@ def _exc_info(tx: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
         guard_not_handling(tx)
         return TupleValue([NONE, NONE, NONE])
     current = force(tx, current)
-    return TupleValue([tx.fixed(current.type()), current, TracebackValue(current)])
+    return TupleValue([tx.fixed(current.type()), current, traceback_of(current)])
 
 
 @special(sys.exception)
@@ -177,6 +185,7 @@ class ExceptionValue(Attributed):
         self.error = error
         self.attributes: dict[str, Value] = {}
         self.was_raised = False
+        self.traceback: Value | None = None
         self.line = 0
         """Where the root frame raised it, or called what did."""
 
@@ -214,7 +223,7 @@ class ExceptionValue(Attributed):
             case "__suppress_context__":
                 return Const(False)
             case "__traceback__":
-                return TracebackValue(self)
+                return traceback_of(self)
         if self.origin is not None and (
             name in vars(self.error) or name in ("__notes__", "value", "code", "name", "obj")
         ):
@@ -278,6 +287,12 @@ class ExceptionValue(Attributed):
         if own is not None and isinstance(own[1], (types.MethodDescriptorType, types.WrapperDescriptorType)):
             return self._by_object(tx, name, args)
         return super().call_method(tx, name, args, kwargs)
+
+    def by_c(self, tx: Tracer, name: str, args: list[Value], kwargs: dict[str, Value]) -> Value:
+        """A method of the class from C, whatever classes of the user's make of it."""
+        if name in ("__str__", "__repr__"):
+            return tx.fold(str if name == "__str__" else repr, self.in_c(tx))
+        return self.call_method(tx, name, args, kwargs)
 
     def take_words(self, tx: Tracer, words: dict[str, Value]) -> None:
         """What the class in C makes of the keywords that it is created with."""

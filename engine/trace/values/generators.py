@@ -6,8 +6,11 @@ import operator
 import types
 from typing import TYPE_CHECKING
 
+from engine.bytecode.resume import NOTHING, VALUE, Point, free_names, resume_code
+from engine.bytecode.resume import NULL as NULL_KIND
 from engine.trace.signals import Unsupported
-from engine.trace.values.base import NONE, Const, Value, force, is_none
+from engine.trace.support import half_way, used_up
+from engine.trace.values.base import NONE, NULL, Const, Value, force, is_none
 from engine.trace.values.iterators import IteratorValue
 
 if TYPE_CHECKING:
@@ -26,6 +29,8 @@ class GeneratorValue(IteratorValue):
         self.is_started = False
         self.is_running = False
         self.is_renamed = False
+        self.used_by: Frame | None = None
+        """The innermost frame that may hold it, once it was found half-way."""
         self.names: dict[str, Value] = {
             "__name__": Const(frame.code.co_name),
             "__qualname__": Const(frame.code.co_qualname),
@@ -106,16 +111,56 @@ class GeneratorValue(IteratorValue):
         return super().get_attr(tx, name)
 
     def children(self) -> list[Value]:
+        if self.is_started and not self.frame.finished:
+            return [*self.frame.stack, *(self.frame.locals[n] for n in self._locals()), *self._cells()]
         function, args, kwargs = self.made_by
-        return [] if self.is_started or self.frame.finished else [function, *args, *kwargs.values()]
+        return [function, *args, *kwargs.values()]
+
+    def _locals(self) -> tuple[str, ...]:
+        return tuple(sorted(self.frame.locals))
+
+    def _cells(self) -> list[Value]:
+        return [self.frame.cells[name] for name in free_names(self.frame.code)]
 
     def reconstruct(self, cg: Codegen) -> None:
-        if not self.is_started and not self.frame.finished and not self.is_renamed:
-            from engine.trace.values.iteration import CallOf
-
-            function, args, kwargs = self.made_by
-            CallOf(operator.call, [function, *args], kwargs).reconstruct(cg)
+        if self.is_started and not self.frame.finished:
+            self._waiting(cg)
             return
+        if self.is_renamed:
+            raise self.half_way()
+        function, args, kwargs = self.made_by
+        if self.frame.finished:
+            cg.helper(used_up, 0)
+            cg.load_all([function, *args, *kwargs.values()])
+            cg.call_keywords(1 + len(args), tuple(kwargs))
+            return
+        from engine.trace.values.iteration import CallOf
+
+        CallOf(operator.call, [function, *args], kwargs).reconstruct(cg)
+
+    def _waiting(self, cg: Codegen) -> None:
+        """Push a generator over the same code that begins at the present ``yield``."""
+        frame = self.frame
+        cells, names = free_names(frame.code), self._locals()
+        is_plain = all(n.isidentifier() for n in names) and all(c in frame.cells for c in cells)
+        if self.is_running or frame.handled or not is_plain or cg.is_reaching(self):
+            raise self.half_way()
+        kinds = tuple(NULL_KIND if value is NULL else VALUE for value in frame.stack)
+        code = resume_code(frame.code, Point(frame.op.index, (*kinds, NOTHING), names))
+        cg.helper(half_way, 0)
+        cg.const(code)
+        cg.namespace(frame.globals)
+        for name in ("__name__", "__qualname__"):
+            cg.load(self.names[name])
+        cg.out.emit("BUILD_TUPLE", 2)
+        cg.load_all([frame.cells[name] for name in cells])
+        cg.out.emit("BUILD_TUPLE", len(cells))
+        values = [*(v for v in frame.stack if v is not NULL), *(frame.locals[n] for n in names)]
+        cg.load_all(values)
+        cg.out.call(4 + len(values))
+
+    def half_way(self) -> Unsupported:
+        """Why a graph cannot end here: Python makes the generator instead."""
         error = Unsupported("side-effect", f"rebuilding the generator {self.frame.code.co_qualname} after the graph")
         error.born = self.born
-        raise error
+        return error

@@ -155,9 +155,12 @@ def unbound_method(tx: Tracer, held: Any, args: list[Value], kwargs: dict[str, V
     name = held.__name__
     check_method_arity(tx, owner, name, args[1:], kwargs)
     from engine.trace.values.container_objects import ContainerObject
+    from engine.trace.values.exceptions import ExceptionValue
     from engine.trace.values.objects import ObjectValue
     from engine.trace.values.partials import PartialValue
 
+    if isinstance(of, ExceptionValue) and issubclass(owner, BaseException):
+        return of.by_c(tx, name, args[1:], kwargs)
     if isinstance(of, (ContainerObject, PartialValue)) and owner is not object:
         return of.builtin_method(tx, name, [force(tx, a) for a in args[1:]], kwargs)
     if isinstance(of, ObjectValue):
