@@ -93,7 +93,7 @@ CATALOGUE: dict[str, Reason] = {
     ),
     "still-running": Reason(
         "A generator is half-way when the graph breaks later",
-        "Where a generator stands, or a context manager made from one, cannot be handed to new code: Python runs it from its start.",
+        "Where a generator stands that is handling an exception, or runs the line that breaks, cannot be handed to new code: Python runs it from its start.",
         ("Move the line that breaks out of the block or loop.", "Write the context manager as a class."),
     ),
     "global-state": Reason(

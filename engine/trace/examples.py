@@ -238,39 +238,43 @@ EXAMPLES: dict[str, Example] = {
     ),
     "side-effect": _example(
         """
+        import itertools
+
         def f(x):
-            rows = (row * 2 for row in x)
-            first = next(rows)
-            return first, rows
+            rounds = itertools.cycle([x, x * 2])
+            first = next(rounds)
+            return first, rounds
         """,
         """
+        import itertools
+
         def f(x):
-            first, *rows = [row * 2 for row in x]
-            return first, rows
+            return x, itertools.cycle([x * 2, x])
         """,
     ),
     "still-running": _example(
         """
         def rows(x):
-            for n in range(3):
-                yield x * n
+            try:
+                yield x.absent
+            except AttributeError:
+                yield x
+                yield x * 2
 
         def f(x):
-            total = x * 0
-            for row in rows(x):
-                total = total + row
-                print(total.shape)
-            return total
+            found = rows(x)
+            first = next(found)
+            print(first.shape)
+            return first + next(found)
         """,
         """
         def rows(x):
-            return [x * n for n in range(3)]
+            yield x
+            yield x * 2
 
         def f(x):
-            total = x * 0
-            for row in rows(x):
-                total = total + row
-            return total
+            found = rows(x)
+            return next(found) + next(found)
         """,
     ),
     "global-state": _example(

@@ -27,6 +27,7 @@ from engine.bytecode.resume import (
 from engine.bytecode.resume import NULL as NULL_KIND
 from engine.bytecode.spans import span_of
 from engine.ir.frame import ResumeSlot, Slot
+from engine.ir.origin import STACK
 from engine.trace.open_generators import is_half_way
 from engine.trace.signals import Unsupported
 from engine.trace.support import TailCall, finish, leave_with
@@ -457,7 +458,7 @@ class Resumption:
         out = self.cg.out
         first, holder = self._first()
         wanted = self.live[outcome.index] | self._held()
-        wanted |= {n for n, value in self.frame.locals.items() if is_half_way(value)}
+        wanted |= {n for n, v in self.frame.locals.items() if is_half_way(v) and not n.startswith(STACK)}
         names = tuple(sorted(n for n in wanted if n in self.frame.locals and n != first))
         if any(not n.isidentifier() for n in names):
             raise Unsupported("side-effect", "the rest of a comprehension")

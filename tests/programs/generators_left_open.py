@@ -95,6 +95,16 @@ def broken_inside(x):
     return sum(made())
 
 
+@program(lambda: (torch.randn(3),), breaks=1)
+def loop_with_breaks(x):
+    """A graph ends in each round of a loop over a generator."""
+    total = x * 0
+    for row in counted(x):
+        total = total + row
+        print(total.shape)
+    return total
+
+
 @contextlib.contextmanager
 def noted(log, name):
     log.append(f"enter {name}")
