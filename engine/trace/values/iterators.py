@@ -192,7 +192,8 @@ class KeyedIterator(SequenceIterator):
         self.position += 1
         return found
 
-    def _rest(self) -> list[Value]:
+    def rest(self) -> list[Value]:
+        """What is still to come."""
         found = [self.read(key) for key in self.keys[self.position :]]
         if len(self.now()) != self.expected or None in found:
             raise Unsupported("side-effect", f"continuing over a {self.what} that has changed")
@@ -221,7 +222,7 @@ class KeyedIterator(SequenceIterator):
             cg.const(self.position)
             cg.out.call(2)
             return
-        rest = self._rest() if self.keys else []
+        rest = self.rest() if self.keys else []
         cg.load_all(rest)
         cg.out.emit("BUILD_TUPLE", len(rest))
         cg.out.emit("GET_ITER")

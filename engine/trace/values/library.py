@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import dataclasses
 import importlib
 import inspect
@@ -18,16 +17,11 @@ from engine.ir.origin import MISSING, Entry, Fixed, Origin
 from engine.ir.value_guard import Equals, IsObject
 from engine.trace.signals import Unsupported
 from engine.trace.values.base import NONE, Const, HeldValue, Value, force, is_none
-from engine.trace.values.classes import find_in_class, is_plain_class
-from engine.trace.values.functions import FunctionValue, MadeFunction, RealFunction
+from engine.trace.values.functions import MadeFunction, RealFunction
 from engine.trace.values.mappings import DictValue
 from engine.trace.values.methods import BoundMethod, MethodOf
-from engine.trace.values.namespaces import NamespaceValue
-from engine.trace.values.objects import ObjectValue
 from engine.trace.values.rules import special
 from engine.trace.values.sequences import ListValue, TupleValue
-from engine.trace.values.sets import SetValue
-from engine.trace.values.tensor import TensorValue
 from engine.trace.values.wrap import is_literal, wraps
 
 if TYPE_CHECKING:
@@ -186,76 +180,8 @@ def _cast(tx: Tracer, args: Args, kwargs: Words) -> Value:
     return args[1]
 
 
-@special(copy.copy)
-def _copy(tx: Tracer, args: Args, kwargs: Words) -> Value:
-    of = force(tx, args[0])
-    if isinstance(of, (Const, TupleValue, FunctionValue)):
-        return of
-    if isinstance(of, ListValue):
-        return ListValue(list(of.items), None, of.cls, of.maxlen)
-    if isinstance(of, (DictValue, SetValue)):
-        return of.call_method(tx, "copy", [], {})
-    if type(of) in (ObjectValue, NamespaceValue) and _copies_attributes(of.type()):
-        return _same_attributes(tx, of, lambda value: value)
-    raise Unsupported("unknown-call", f"copy.copy() of {of.describe()}")
-
-
-@special(copy.deepcopy)
-def _deepcopy(tx: Tracer, args: Args, kwargs: Words) -> Value:
-    return _deep(tx, force(tx, args[0]), {})
-
-
-def _deep(tx: Tracer, of: Value, memo: dict[int, Value]) -> Value:
-    if id(of) in memo:
-        return memo[id(of)]
-    made: Value
-    if isinstance(of, (Const, FunctionValue)):
-        made = of
-    elif isinstance(of, ListValue):
-        made = memo[id(of)] = ListValue([], None, of.cls, of.maxlen)
-        made.items.extend(_deep(tx, force(tx, i), memo) for i in of.items)
-    elif isinstance(of, TupleValue):
-        made = TupleValue([_deep(tx, force(tx, i), memo) for i in of.items], of.cls)
-    elif isinstance(of, DictValue):
-        made = DictValue(
-            {k: (key, _deep(tx, force(tx, v), memo)) for k, (key, v) in of.entries.items()}, None, of.cls, of.factory
-        )
-    elif isinstance(of, SetValue) and all(isinstance(force(tx, e), Const) for e in of.elements.values()):
-        made = SetValue(dict(of.elements), None, of.cls)
-    elif isinstance(of, TensorValue) and not of.fake.requires_grad:
-        made = of.call_method(tx, "clone", [], {})
-    elif type(of) in (ObjectValue, NamespaceValue) and _copies_attributes(of.type()):
-        made = _same_attributes(tx, of, lambda value: _deep(tx, force(tx, value), memo), memo)
-    else:
-        raise Unsupported("unknown-call", f"copy.deepcopy() of {of.describe()}")
-    memo[id(of)] = made
-    return made
-
-
-def _same_attributes(
-    tx: Tracer, of: Any, copied: Callable[[Value], Value], memo: dict[int, Value] | None = None
-) -> Value:
-    """A new instance of the same class with a copy of each attribute."""
-    made: ObjectValue = type(of)(of.cls, None, NotImplemented)
-    if memo is not None:
-        memo[id(of)] = made
-    attributes: Any = of.get_attr(tx, "__dict__")
-    for name, (_, value) in attributes.entries.items():
-        made.written[name] = copied(value)
-    return made
-
-
-def _copies_attributes(cls: type) -> bool:
-    """Whether copying an instance means copying its ``__dict__``."""
-    if cls is types.SimpleNamespace:
-        return True
-    own = "__copy__ __deepcopy__ __reduce__ __reduce_ex__ __getstate__ __setstate__ __getnewargs__ __getnewargs_ex__ __new__".split()
-    found = (find_in_class(cls, name) for name in own)
-    slots = any(type(entry) is types.MemberDescriptorType for base in cls.__mro__ for entry in vars(base).values())
-    return is_plain_class(cls) and not slots and all(f is None or f[0] is object for f in found)
-
-
 for _family in (
+    "copying",
     "dispatching",
     "identity",
     "iteration",

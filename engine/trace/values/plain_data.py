@@ -1,22 +1,18 @@
-"""Of the standard library: dates and times as constants, text buffers made in traced code, pickles of plain data."""
+"""Of the standard library: dates and times as constants, text buffers made in traced code."""
 
 from __future__ import annotations
 
 import io
-import pickle
 from typing import TYPE_CHECKING, Any
 
 from engine.trace import operations
 from engine.trace.signals import Unsupported
 from engine.trace.support import filled_buffer
-from engine.trace.values.base import NONE, Const, Value, force
+from engine.trace.values.base import NONE, Value, force
 from engine.trace.values.constants import DATES
 from engine.trace.values.iterators import SequenceIterator
-from engine.trace.values.mappings import DictValue
 from engine.trace.values.methods import MethodOf
 from engine.trace.values.rules import special
-from engine.trace.values.sequences import ListValue, RangeValue, TupleValue
-from engine.trace.values.sets import SetValue
 
 if TYPE_CHECKING:
     from engine.trace.codegen import Codegen
@@ -125,36 +121,3 @@ def write_line(tx: Tracer, to: BufferValue, args: Args, kwargs: Words) -> Value:
     texts = [str(force(tx, tx.fixed(str).call(tx, [a], {})).python(tx)) for a in args]
     tx.changes += 1
     return tx.fold(lambda: print(*texts, file=to.held, **words))
-
-
-def _check_plain(tx: Tracer, value: Value, seen: set[int]) -> None:
-    """Refuse what is not plain data, or holds a container that can be changed twice: a copy would hold two."""
-    forced = force(tx, value)
-    exact = (list, tuple, dict, set, frozenset)
-    if isinstance(forced, (Const, RangeValue)):
-        return
-    if not isinstance(forced, (ListValue, TupleValue, DictValue, SetValue)) or forced.type() not in exact:
-        raise Unsupported("unknown-call", f"pickle of a {forced.describe()}")
-    if id(forced) in seen and not isinstance(forced, TupleValue):
-        raise Unsupported("unknown-call", "pickle of what holds a container twice")
-    seen.add(id(forced))
-    for child in forced.children():
-        _check_plain(tx, child, seen)
-
-
-@special(pickle.dumps)
-def _dumps(tx: Tracer, args: Args, kwargs: Words) -> Value:
-    if not args:
-        return operations.fold_call(tx, pickle.dumps, args, kwargs, "pickle.dumps()")
-    _check_plain(tx, args[0], set())
-    return operations.fold_call(tx, pickle.dumps, args, kwargs, "pickle.dumps()")
-
-
-@special(pickle.loads)
-def _loads(tx: Tracer, args: Args, kwargs: Words) -> Value:
-    given = force(tx, args[0]) if args else NONE
-    if not isinstance(given, Const) or given.type() is not bytes:
-        raise Unsupported("unknown-call", "pickle.loads() of what is not known")
-    made = tx.fold(pickle.loads, given.value, **dict(zip(kwargs, tx.constants(kwargs.values()), strict=True)))
-    _check_plain(tx, made, set())
-    return made
