@@ -181,7 +181,8 @@ def _containers(tx: Tracer, symbol: str, left: Value, right: Value) -> Value | N
         left.update(tx, right)
         return left
     if plain == "|" and isinstance(left, DictValue) and isinstance(right, DictValue):
-        merged = DictValue(dict(left.entries), None, left.cls, left.factory)
+        of = right if left.cls is dict and right.cls is not dict else left
+        merged = DictValue(dict(left.entries), None, of.cls, of.factory)
         merged.entries.update(right.entries)
         return merged
     if plain in _SET_METHODS and isinstance(left, (SetValue, DictView)) and isinstance(right, (SetValue, DictView)):

@@ -220,3 +220,87 @@ def frozen_fields(x: torch.Tensor) -> tuple[Any, ...]:
 
     point = Point(1)
     return x * point.a, said(lambda: setattr(point, "a", 2), lambda: Point(), lambda: Point(1, 2))
+
+
+class _Odd:
+    """Turns into numbers of other kinds."""
+
+    def __float__(self):
+        return 3
+
+    def __int__(self):
+        return 2.5
+
+    def __complex__(self):
+        return 1.5
+
+
+class _Index:
+    """Is an index."""
+
+    def __index__(self):
+        return 4
+
+
+class _Named:
+    """Has properties that lack accessors."""
+
+    bare = property()
+
+    @property
+    def q(self):
+        return 1
+
+
+_Named.late = property()
+
+
+class _Without:
+    """Says that it cannot be iterated, nor be true or false."""
+
+    __iter__ = __bool__ = __reversed__ = None
+
+    def __getitem__(self, index):
+        return index
+
+    def __len__(self):
+        return 1
+
+
+@program(lambda: (torch.ones(2),))
+def conversions_and_accessors(x: torch.Tensor) -> tuple[Any, ...]:
+    """Conversions that give other numbers, properties without accessors, methods that are None, ranges without a length."""
+    named, without = _Named(), _Without()
+    return x + 1, said(
+        lambda: float(_Odd()),
+        lambda: int(_Odd()),
+        lambda: complex(_Odd()),
+        lambda: (float(_Index()), int(_Index()), complex(_Index())),
+        lambda: named.bare,
+        lambda: named.late,
+        lambda: setattr(named, "q", 1),
+        lambda: delattr(named, "q"),
+        lambda: setattr(named, "late", 1),
+        lambda: super(1, int),
+        lambda: collections.defaultdict(1),
+        lambda: len(range(1 << 70)),
+        lambda: list(zip(range(1 << 70), "ab", strict=False)),
+        lambda: {"a": 1} | collections.defaultdict(int, b=2),
+        lambda: {}.fromkeys("ab", 1),
+        lambda: iter(without),
+        lambda: bool(without),
+        lambda: reversed(without),
+    )
+
+
+@program(lambda: (torch.ones(2),))
+def sorted_while_it_changes(x: torch.Tensor) -> tuple[Any, ...]:
+    """A list that is changed while it is sorted, and back again, is noticed."""
+    items = [3, 1, 2]
+
+    def by(item):
+        items.append(item)
+        items.pop()
+        return item
+
+    return x + 1, said(lambda: items.sort(key=by)), items

@@ -389,7 +389,10 @@ def _ordered(tx: Tracer, args: Args, kwargs: Words) -> Value:
 
 @special(collections.defaultdict)
 def _defaultdict(tx: Tracer, args: Args, kwargs: Words) -> Value:
-    return _new_dict(tx, collections.defaultdict, args[1:], kwargs, force(tx, args[0]) if args else NONE)
+    factory = force(tx, args[0]) if args else NONE
+    if not is_none(factory) and factory.lacks("__call__"):
+        tx.raise_type_error("first argument must be callable or None")
+    return _new_dict(tx, collections.defaultdict, args[1:], kwargs, factory)
 
 
 @special(collections.deque)
@@ -424,11 +427,26 @@ def _number(kind: type) -> Any:
                 and not (of.method(tx, name) or of.method(tx, "__index__"))
             ):
                 raise Unsupported("unknown-call", "int() by __trunc__, which warns")
-            found = next((n for n in (name, "__index__") if of.method(tx, n) is not None), name)
-            return of.call_special(tx, found, [])
+            also = ("__float__", "__index__") if kind is complex else ("__index__",)
+            found = next((n for n in (name, *also) if of.method(tx, n) is not None), name)
+            return _checked_number(tx, kind, of, found)
         return operations.fold_call(tx, kind, args, kwargs, f"{kind.__name__}() of {of.describe()}")
 
     return rule
+
+
+def _checked_number(tx: Tracer, kind: type, of: ObjectValue, name: str) -> Value:
+    """What ``__int__`` or its like gives, which must be such a number."""
+    made = of.call_special(tx, name, [])
+    wanted: Any = {"__index__": int, "__float__": float}.get(name, kind)
+    if not issubclass(made.type(), wanted):
+        owner = f"{of.cls.__name__}." if name == "__float__" else ""
+        tx.raise_type_error(f"{owner}{name} returned non-{wanted.__name__} (type {made.type().__name__})")
+    if wanted is not kind:
+        return force(tx, tx.fixed(kind).call(tx, [made], {}))
+    if made.type() is not kind and not isinstance(made, (SymValue, TensorValue)):
+        raise Unsupported("unknown-call", f"{kind.__name__}() by {name}, which warns of what it gives")
+    return made
 
 
 for _kind in (int, float, complex):
@@ -576,13 +594,20 @@ def _super(tx: Tracer, args: Args, kwargs: Words) -> Value:
     if len(args) == 1:
         raise Unsupported("unknown-call", "super() of one argument is called")
     if args:
-        return SuperValue(force(tx, args[0]).python(tx), force(tx, args[1]))
+        start, instance = force(tx, args[0]), force(tx, args[1])
+        if len(args) > 2:
+            tx.raise_type_error(f"super expected at most 2 arguments, got {len(args)}")
+        if not issubclass(start.type(), type):
+            tx.raise_type_error(f"super() argument 1 must be a type, not {start.type().__name__}")
+        return SuperValue(start.python(tx), instance)
     frame = tx.frames[-1]
     cell = frame.cells.get("__class__")
     if not isinstance(cell, CellValue) or cell.content is None or not frame.code.co_argcount:
         return tx.raise_error(RuntimeError, "super(): no arguments")  # type: ignore[no-any-return]
     first = frame.code.co_varnames[0]
-    of = frame.locals[first] if first in frame.locals else frame.cells[first].content
+    of = frame.locals.get(first) or (frame.cells[first].content if first in frame.cells else None)
+    if of is None:
+        return tx.raise_error(RuntimeError, "super(): arg[0] deleted")  # type: ignore[no-any-return]
     return SuperValue(force(tx, cell.content).python(tx), force(tx, of))
 
 

@@ -152,7 +152,7 @@ def bind_attribute(
         return BoundMethod(tx.wrap(cls, class_origin(cls)), inner, name=name)
     if isinstance(found, property) and instance is not None:
         if found.fget is None:
-            return tx.raise_error(AttributeError, f"property {name!r} of {cls.__qualname__!r} object has no getter")  # type: ignore[no-any-return]
+            return raise_accessor_missing(tx, found, cls, "getter")  # type: ignore[no-any-return]
         return tx.wrap(found.fget, Attr(origin, "fget")).call(tx, [instance], {})
     if isinstance(found, types.MemberDescriptorType | types.GetSetDescriptorType) and instance is not None:
         return _slot(tx, name, instance)
@@ -163,6 +163,22 @@ def bind_attribute(
     if hasattr(type(found), "__get__") and not isinstance(found, (types.BuiltinFunctionType, type)):
         return _descriptor(tx, cls, found, instance, name, origin)
     return tx.wrap(found, origin)
+
+
+def raise_accessor_missing(tx: Tracer, found: property, cls: builtins.type, word: str) -> Any:
+    """Raise what Python does for a property without a getter, setter or deleter, which differs with what the property knows of its name."""
+    of = builtins.type(cls.__name__, (), {"__qualname__": cls.__qualname__})()
+    try:
+        match word:
+            case "getter":
+                found.__get__(of)
+            case "setter":
+                found.__set__(of, None)
+            case _:
+                found.__delete__(of)
+    except AttributeError as error:
+        raise tx.user_exception(error) from error
+    raise Unsupported("unsupported-operation", f"a property without a {word}")
 
 
 def _property_of_class(tx: Tracer, cls: builtins.type, found: property, entry: Origin) -> Value:

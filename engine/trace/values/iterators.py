@@ -242,11 +242,12 @@ class RangeIterator(IteratorValue):
         return len(self.value) - self.position
 
     def step(self, tx: Tracer) -> Value | None:
-        if self.position >= len(self.value):
+        number = self.value.start + self.position * self.value.step
+        if number not in self.value:
             return None
         tx.mutating(self)
         self.position += 1
-        return Const(self.value[self.position - 1])
+        return Const(number)
 
     def reconstruct(self, cg: Codegen) -> None:
         from engine.trace.support import advanced

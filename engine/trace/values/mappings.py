@@ -181,6 +181,8 @@ class DictValue(Value):
                 return NONE
             case "copy" | "__copy__", 0:
                 return DictValue(dict(self.entries), None, self.cls, self.factory)
+            case "fromkeys", _:
+                return force(tx, tx.fixed(self.cls.fromkeys)).call(tx, args, kwargs)  # type: ignore[attr-defined]
             case "__contains__", 1:
                 return Const(self.contains(tx, args[0]))
             case "__getitem__", 1:

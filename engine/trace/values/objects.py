@@ -19,6 +19,7 @@ from engine.trace.values.classes import (
     find_in_class,
     is_data_descriptor,
     is_plain_class,
+    raise_accessor_missing,
     reads_first,
 )
 from engine.trace.values.refusals import raise_missing
@@ -211,7 +212,7 @@ class ObjectValue(Value):
             which, word = ("fdel", "deleter") if value is None else ("fset", "setter")
             function = getattr(found[1], which)
             if function is None:
-                tx.raise_error(AttributeError, f"property '{name}' of '{self.cls.__qualname__}' object has no {word}")
+                raise_accessor_missing(tx, found[1], self.cls, word)
             rest = [] if value is None else [value]
             tx.wrap(function, Attr(Attr(class_origin(found[0]), name), which)).call(tx, [self, *rest], {})
             return
@@ -368,6 +369,8 @@ class ObjectValue(Value):
             return tx.raise_error(AttributeError, f"'{self.cls.__name__}' object has no attribute '{name}'")  # type: ignore[no-any-return]
 
     def truth(self, tx: Tracer) -> bool:
+        if self._is_none(tx, "__bool__"):
+            tx.raise_type_error("'NoneType' object is not callable")
         if self.method(tx, "__bool__") is not None:
             found = self.call_special(tx, "__bool__", [])
             if not issubclass(found.type(), bool):
@@ -376,6 +379,11 @@ class ObjectValue(Value):
         if self.method(tx, "__len__") is not None:
             return self.length(tx).truth(tx)
         return True
+
+    def _is_none(self, tx: Tracer, name: str) -> bool:
+        """Whether the class says by None that it has no such method."""
+        found = find_in_class(self.cls, name)
+        return found is not None and found[1] is None
 
     def length(self, tx: Tracer) -> Value:
         from engine.trace.operations import compare
@@ -389,6 +397,8 @@ class ObjectValue(Value):
         return found
 
     def iterate(self, tx: Tracer) -> Value:
+        if self._is_none(tx, "__iter__"):
+            raise_missing(tx, self.cls, "__iter__")
         if self.method(tx, "__iter__") is None and self.method(tx, "__getitem__") is not None:
             from engine.trace.values.iteration import by_index
 

@@ -453,11 +453,16 @@ def _sort(self: ListValue, tx: Tracer, args: list[Value], kwargs: dict[str, Valu
 
     items, self.items[:] = list(self.items), []  # which is what the list holds meanwhile
     in_order = items
+    noted: list[Value] = []
+    noted_outside, tx.changed = tx.changed, noted
     try:
         in_order = sorted_items(tx, items, kwargs)
     finally:
-        was_changed, self.items[:] = bool(self.items), in_order
-    if was_changed:
+        self.items[:] = in_order
+        tx.changed = noted_outside
+        if noted_outside is not None:
+            noted_outside += noted
+    if any(value is self for value in noted):
         tx.raise_error(ValueError, "list modified during sort")
 
 
@@ -497,7 +502,7 @@ class RangeValue(Value):
         return bool(self.value)
 
     def length(self, tx: Tracer) -> Value:
-        return Const(len(self.value))
+        return tx.fold(len, self.value)
 
     def contains(self, tx: Tracer, item: Value) -> bool:
         return item.python(tx) in self.value
