@@ -146,7 +146,8 @@ class _Differentiating(Tracing):
         results, sources, originals = self.results(args)
         torch._C._set_grad_enabled(grad)
         self.hidden = frozenset(n for n in self._written if n in self._histories and self._is_unseen(n))
-        hidden = {self._written[n] for n in self.hidden}
+        assert self._outputs is not None
+        hidden = {self._written[n] for n in self.hidden} | self._outputs.detached
         self.differentiable = tuple(
             k for k, s in enumerate(sources) if isinstance(s, torch.Tensor) and s.requires_grad and k not in hidden
         )
@@ -174,7 +175,8 @@ class _Differentiating(Tracing):
         """Results need gradients exactly where eager's do: the traced fake values tell."""
         assert self._outputs is not None
         for fake, position in self._outputs.whole:
-            if fake.requires_grad != (position in self.differentiable):
+            needs = fake.requires_grad and position not in self._outputs.detached
+            if needs != (position in self.differentiable):
                 raise NotFunctional("an output would need a gradient where eager's needs none, or the other way round")
 
     def _gradients(self, results: Sequence[Any], sources: Sequence[Any], leaves: list[Any]) -> list[Any]:

@@ -82,6 +82,12 @@ class OutputPlanner:
         self.owned: set[int] = set()
         """Results that are no views."""
 
+    @property
+    def detached(self) -> frozenset[int]:
+        """Results that the caller sees through detached tensors only: no gradient flows back from them."""
+        attached = {p.index for p in self.plans if p.kind in ("result", "alias of result")}
+        return frozenset(position for _, position in self.whole) - attached
+
     def add(self, node: Any, value: Any) -> None:
         """Plan one output: ``node`` is what the traced graph returns, ``value`` what the functional run made of it."""
         name = node.name if isinstance(node, torch.fx.Node) else repr(node)
