@@ -1,4 +1,4 @@
-"""Which local variables may still be read after each instruction."""
+"""What may follow each instruction: local variables that are read, instructions that are reached."""
 
 from __future__ import annotations
 
@@ -22,6 +22,24 @@ def live_before(decoded: Decoded) -> tuple[frozenset[str], ...]:
                 live[op.index] = new
                 changed = True
     return tuple(live)
+
+
+def reached_from(decoded: Decoded, index: int) -> frozenset[int]:
+    """Indices of the instructions that may run when a function goes on at ``index``, which is among them."""
+    found: set[int] = set()
+    due = [index]
+    while due:
+        at = due.pop()
+        if at in found or not 0 <= at < len(decoded.ops):
+            continue
+        found.add(at)
+        op, handler = decoded.ops[at], decoded.handlers[at]
+        if op.opname not in _ENDS and op.opname not in _ALWAYS_JUMP:
+            due.append(at + 1)
+        due.append(op.target)
+        if handler is not None:
+            due.append(handler.target)
+    return frozenset(found)
 
 
 def _after(decoded: Decoded, op: Op, live: list[frozenset[str]]) -> frozenset[str]:

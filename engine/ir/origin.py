@@ -722,6 +722,23 @@ class ArrayTensor(Origin):
 
 
 @dataclass(frozen=True)
+class NumberIn(Origin):
+    """The one integer, or truth as 0 or 1, that a tensor in main memory holds."""
+
+    base: Origin
+
+    @property
+    def expr(self) -> str:
+        return f"{self.base.expr}.item()"
+
+    def code(self, base: str, const: ConstName) -> str:
+        return f"{const(int, 'int')}({base})"
+
+    def read(self, base: Any) -> Any:
+        return int(base)
+
+
+@dataclass(frozen=True)
 class IteratorState(Origin):
     """What one of Python's own iterators would be pickled as: how it is made, of what, and how far it is. Reading it moves nothing on."""
 

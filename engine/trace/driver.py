@@ -36,7 +36,7 @@ from engine.records.trace import AttemptRecord, BreakRecord, TraceRecord
 from engine.trace.breaks import break_record
 from engine.trace.codegen import Codegen
 from engine.trace.loop import advance, in_words
-from engine.trace.nested_breaks import LOOK_AT_FRAME, NestedResumption, broken_first, holds_tensor
+from engine.trace.nested_breaks import NestedResumption, broken_first, holds_tensor, looks_at_frame
 from engine.trace.open_generators import close_dead
 from engine.trace.resumption import Resumption
 from engine.trace.shapes import assumed_since, shape_guards, symbol_story
@@ -81,6 +81,7 @@ for _family in (
     "values.modules",
     "values.parameters",
     "values.operators",
+    "values.packed_sequences",
     "values.plain_data",
     "values.random_state",
     "values.tensor_subclasses",
@@ -388,7 +389,7 @@ class _Attempt:
     def _check_sharing(self) -> None:
         if self.tx.protocol_off:
             raise Skip("side-effect", "__torch_function__ is switched off where the graph ends")
-        if self.tx.checks and changes_inputs(self.tx):
+        if self.tx.checks and changes_inputs(self.tx) and changed_inputs(self.tx) is None:
             executed = self.tx.checks[0][2]
             raise Restart(
                 executed, Unsupported("tensor-jump", "a check of a tensor's value before an argument is changed")
@@ -400,11 +401,7 @@ class _Attempt:
 
     def _may_break_inside(self, frame: Frame, reason: Unsupported) -> bool:
         """Whether to break in the midst of the calls of the root's instruction, not before it."""
-        if (
-            self.options.fullgraph
-            or reason.kind in ("budget", "depth")
-            or LOOK_AT_FRAME.intersection(frame.code.co_names)
-        ):
+        if self.options.fullgraph or reason.kind in ("budget", "depth") or looks_at_frame(frame):
             return False
         return not frame.handled and not self._is_skipped(frame)
 
@@ -453,7 +450,7 @@ class _Attempt:
         if frame.handled:
             self._ask_as_eager(frame.handled[-1].describe())
         self._check_sharing()
-        if LOOK_AT_FRAME.intersection(frame.code.co_names):
+        if looks_at_frame(frame, stack):
             raise self._skip(
                 reason, spans, "it looks at its own frame, which the rest of a function cut in two does not have"
             )

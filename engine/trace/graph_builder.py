@@ -179,6 +179,7 @@ def emit(
         by_protocol = dispatched(tx, op, target, args, kwargs or {})
         if by_protocol is not None:
             return by_protocol
+    args = _with_sizes(tx, target, args)
     pairs = [_argument(tx, a) for a in args]
     keyword_pairs = {k: _argument(tx, v) for k, v in (kwargs or {}).items()}
     node = tx.graph.add(
@@ -339,6 +340,41 @@ def over_fakes(run: Callable[..., Any], args: Sequence[Any], kwargs: dict[str, A
 def _first_line(error: BaseException) -> str:
     text = str(error).strip()
     return text.splitlines()[0] if text else ""
+
+
+_TAKE_SIZES = frozenset(
+    "empty expand expand_copy full new_empty new_full new_ones new_zeros ones pad rand randn repeat reshape tile view zeros".split()
+)
+"""Operations to whose sizes Python gives the number that a tensor of none holds."""
+
+
+def _with_sizes(tx: Tracer, target: Any, args: list[Value]) -> list[Value]:
+    """Arguments with numbers for the tensors of one integer that stand where sizes do."""
+    name = getattr(target, "__name__", target)
+    if name not in _TAKE_SIZES:
+        return args
+    first = 0 if name in ("empty", "full", "ones", "rand", "randn", "zeros") else 1
+    return [*args[:first], *(_with_numbers(tx, a) for a in args[first:])]
+
+
+def _with_numbers(tx: Tracer, given: Value) -> Value:
+    from engine.trace.values.sequences import SequenceValue, TupleValue
+    from engine.trace.values.tensor import TensorValue
+
+    found = force(tx, given)
+    if isinstance(found, TensorValue):
+        fake = found.fake
+        is_number = (
+            fake.dim() == 0 and not fake.is_floating_point() and not fake.is_complex() and fake.dtype != torch.bool
+        )
+        return found.call_method(tx, "item", [], {}) if is_number else given
+    if not isinstance(found, SequenceValue) or len(found.items) > _MOST_SIZES:
+        return given
+    items = [_with_numbers(tx, item) for item in found.items]
+    return TupleValue(items) if any(a is not b for a, b in zip(items, found.items, strict=True)) else given
+
+
+_MOST_SIZES = 16
 
 
 def _argument(tx: Tracer, value: Value) -> tuple[Any, Any]:

@@ -8,27 +8,31 @@ from __future__ import annotations
 
 import inspect
 import itertools
-from collections.abc import Callable
-from types import GeneratorType
+import sys
+from collections.abc import Callable, Sequence
+from types import BuiltinFunctionType, GeneratorType
 from typing import TYPE_CHECKING, Any
 
 import torch
 from bytecode import Label
 
 from engine.bytecode.decode import Decoded
+from engine.bytecode.liveness import reached_from
 from engine.bytecode.resume import resumed
 from engine.ir.files import is_library_file
 from engine.trace.resumption import Outcome, Resumption
 from engine.trace.signals import Cut
-from engine.trace.values.base import Lazy, Value
+from engine.trace.values.base import NULL, Lazy, Value
 from engine.trace.values.generators import GeneratorValue
 
 if TYPE_CHECKING:
     from engine.trace.codegen import Codegen
     from engine.trace.state import Frame, Tracer
 
-LOOK_AT_FRAME = frozenset(("eval", "exec", "locals", "_getframe"))
+_LOOK_AT_FRAME = frozenset(("eval", "exec", "locals", "_getframe"))
 """Names of what finds the local variables of the function that calls it."""
+_LOOKERS = frozenset((eval, exec, locals, sys._getframe))
+_ARE_READ = frozenset(("LOAD_GLOBAL", "LOAD_NAME", "LOAD_DEREF", "LOAD_FROM_DICT_OR_GLOBALS"))
 _BELONG_TO_A_CALL = frozenset(("KW_NAMES", "PRECALL"))
 
 
@@ -57,8 +61,29 @@ def _is_resumable(caller: Frame, frame: Frame) -> bool:
         and not caller.handled
         and not code.co_flags & inspect.CO_GENERATOR
         and all(name.isidentifier() for name in code.co_varnames)
-        and not LOOK_AT_FRAME.intersection(code.co_names)
+        and not looks_at_frame(caller)
+        and not looks_at_frame(frame)
     )
+
+
+def looks_at_frame(frame: Frame, stack: Sequence[Value] | None = None) -> bool:
+    """Whether what follows in a call may look at the call's own local variables, of which a resume function has those that it reads."""
+    if not _LOOK_AT_FRAME.intersection(frame.code.co_names):
+        return False
+    if any(_real(v) in _LOOKERS for v in (*(stack or frame.stack), *frame.locals.values()) if v is not NULL):
+        return True
+    ops = (frame.decoded.ops[n] for n in reached_from(frame.decoded, frame.op.index))
+    return any(
+        op.argval in _LOOK_AT_FRAME and (op.opname in _ARE_READ or op.argval == "_getframe")
+        for op in ops
+        if isinstance(op.argval, str)
+    )
+
+
+def _real(value: Value) -> Any:
+    """The builtin that a value is, if it is one."""
+    found = value.held if isinstance(value, Lazy) else value.real()
+    return found if isinstance(found, BuiltinFunctionType) else None
 
 
 def _is_of_user(frame: Frame) -> bool:

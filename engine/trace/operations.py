@@ -74,11 +74,25 @@ def _for_graph(left: Value, right: Value) -> bool:
     return all(_is_graph_value(v) or isinstance(v, Const) for v in (left, right))
 
 
+def _beside_numpy(tx: Tracer, left: Value, right: Value, *, compared: bool) -> tuple[Value, Value]:
+    """Operands where one is a number of numpy's: a symbol beside it is a constant, as the result is numpy's; a tensor is compared with Python's number."""
+    from engine.trace.values.symbolic import SymValue
+
+    pair = [left, right]
+    for n, (value, other) in enumerate(((left, right), (right, left))):
+        if isinstance(value, Const) and type(value.value).__module__ == "numpy" and _is_graph_value(other):
+            if isinstance(other, SymValue):
+                pair[1 - n] = Const(other.python(tx))
+            elif compared and hasattr(value.value, "item"):
+                pair[n] = Const(value.value.item())
+    return pair[0], pair[1]
+
+
 def binary(tx: Tracer, symbol: str, left: Value, right: Value) -> Value:
     """``left symbol right``; ``symbol`` may be in-place (``+=``)."""
     from engine.trace.values.container_objects import as_builtin
 
-    left, right = force(tx, left), force(tx, right)
+    left, right = _beside_numpy(tx, force(tx, left), force(tx, right), compared=False)
     in_place = symbol in INPLACE
     function, name = INPLACE[symbol] if in_place else BINARY[symbol]
     if symbol in ("%", "%=") and isinstance(left, Const) and isinstance(left.value, str):
@@ -252,7 +266,7 @@ def compare(tx: Tracer, symbol: str, left: Value, right: Value) -> Value:
     from engine.trace.values.objects import ObjectValue
     from engine.trace.values.sequences import SequenceValue
 
-    left, right = force(tx, left), force(tx, right)
+    left, right = _beside_numpy(tx, force(tx, left), force(tx, right), compared=True)
     function, name, reflected = COMPARE[symbol]
     if isinstance(left, Const) and isinstance(right, Const):
         return tx.fold(function, left.value, right.value)

@@ -161,3 +161,21 @@ def array_of_texts(a, x):
 def arrays_of_other_sizes(a, n):
     """Another size compiles again, with sizes as they are."""
     return a * n + a.shape[0]
+
+
+@program(
+    lambda: (torch.ones(2), 3, np.int64(7)),
+    lambda: (torch.ones(2), 4, np.int64(7)),
+    lambda: (torch.ones(2), 5, np.int64(7)),
+    steady=False,
+)
+def changing_number_beside_numpys(x, n, size):
+    """A number that changes between calls is compared with one of numpy's, and what comes of the two is numpy's."""
+    found = ["last"] if n == size - 2 else []
+    return x + n, found, n == size - 2, n < size, n in [size - 2, 4], n + size, type(n * size).__name__
+
+
+@program(lambda: (torch.tensor([1, 2, 3]), np.int64(2)))
+def tensor_compared_with_numpys_number(x, n):
+    """Element by element, like any number."""
+    return x == n, x != n, x < n

@@ -821,3 +821,92 @@ def consume(values):
 def iterator_handed_to_python(xs):
     """A call that is not compiled draws from an iterator of a function."""
     return consume(map(torch.relu, xs)), consume(filter(is_odd, [1, 2, 3]))
+
+
+class SizesInBuffers(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.register_buffer("stride", torch.tensor(2))
+        self.register_buffer("enabled", torch.tensor([1], dtype=torch.uint8))
+
+    def forward(self, x):
+        missing = (x.shape[-1] - 1) % self.stride
+        if missing > 0 and self.enabled[0] == 1:
+            x = torch.nn.functional.pad(x, (0, missing))
+        return x[..., :: self.stride.item()]
+
+
+_SIZES = SizesInBuffers()
+
+
+@program(lambda: (_SIZES, torch.ones(2, 6)), lambda: (SizesInBuffers(), torch.ones(2, 6)))
+def sizes_kept_in_buffers(module, x):
+    """What follows from small integer buffers alone is worked out, and guarded."""
+    return module(x) * 2
+
+
+class Steps(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.register_buffer("step", torch.tensor(0))
+
+    def forward(self, x):
+        y = x * 2 if self.step % 2 == 0 else x * 3
+        self.step += 1
+        return y
+
+
+@program(lambda: (Steps(), torch.ones(2)), breaks=1)
+def decision_by_a_buffer_that_changes(module, x):
+    """A buffer that is seen to change is not taken for granted again."""
+    return module(x), module(x), module(x), module.step
+
+
+class Packs(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        torch.manual_seed(0)
+        self.layer = torch.nn.GRU(4, 4, batch_first=True)
+
+    def forward(self, x, lengths):
+        packed = torch.nn.utils.rnn.pack_padded_sequence(x, lengths, batch_first=True, enforce_sorted=False)
+        size, kind = packed.data.shape[0], packed.batch_sizes.dtype
+        out, last = self.layer(packed)
+        padded, found = torch.nn.utils.rnn.pad_packed_sequence(out, batch_first=True)
+        return padded * size, last, found, kind
+
+
+_PACKS = Packs()
+
+
+@program(lambda: (_PACKS, torch.ones(3, 6, 4), torch.tensor([6, 3, 4])), breaks=4)
+def packed_sequence_sizes(module, x, lengths):
+    """How long a packed sequence is, and what kind of numbers its batch sizes are, is as in eager."""
+    return module(x, lengths)
+
+
+@program(lambda: (torch.ones(2, 6), torch.tensor(3)))
+def tensor_among_sizes(x, n):
+    """A tensor of one integer stands for its number where sizes are listed."""
+    return torch.zeros(2, n, 3) + 1, x.view(n, -1), x.new_full((n, 2), 1.0), torch.nn.functional.pad(x, (n, 1))
+
+
+class Asserts(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.norm = torch.nn.BatchNorm1d(4)
+
+    def forward(self, x):
+        y = self.norm(x)
+        if not (y.abs() < 100).all():
+            raise ValueError("too large")
+        return self.norm(y + 1)
+
+
+@program(lambda: (Asserts(), torch.ones(3, 4).cumsum(0)), lambda: (Asserts(), torch.full((3, 4), torch.nan)))
+def check_between_changed_statistics(module, x):
+    """A check that only raises stays in the graph though statistics are changed before and after it; where it fails they are as Python leaves them."""
+    try:
+        return module(x), None, module.norm.running_mean
+    except ValueError as error:
+        return module.norm.num_batches_tracked, str(error), module.norm.running_mean

@@ -22,6 +22,7 @@ from engine.ir.unbacked import is_unbacked
 from engine.ir.value_guard import Equals, HasAttribute, TypeIs
 from engine.options import config
 from engine.trace.graph_builder import emit, evaluate
+from engine.trace.settled import settled
 from engine.trace.signals import Skip, Unsupported
 from engine.trace.unbacked import needs_number
 from engine.trace.values.base import NONE, Const, Value, force
@@ -166,7 +167,15 @@ class TensorValue(Value):
         try:
             return bool(evaluate(tx, "call_function", bool, [self.fake], {}))
         except Unsupported as error:
+            known = self.known_number(tx)
+            if known is not None:
+                return bool(known.value)
             raise Unsupported("tensor-jump", f"the truth of a {self.describe()}") from error
+
+    def known_number(self, tx: Tracer) -> Const | None:
+        """The one number that it holds, where that is known."""
+        found = settled(tx, self.node(tx)) if _is_number(self.fake) else None
+        return None if found is None else Const(found.item())
 
     def size(self, tx: Tracer, dim: int) -> Value:
         """One size, as a constant or a symbol."""
@@ -349,6 +358,8 @@ class TensorValue(Value):
             return rule(tx, [self, *args], kwargs)
         if name in ("__iter__", "__bool__", "__getitem__", "__setitem__"):
             return self._protocol(tx, name, args)
+        if name == "item" and (known := self.known_number(tx)) is not None:
+            return known
         return emit(tx, "call_method", name, [self, *args], kwargs)
 
     def is_listed(self) -> bool:
@@ -519,6 +530,11 @@ def _tensor(tx: Tracer, real: torch.Tensor, origin: Origin) -> Value:
         value = TensorValue(None, fake, origin, real)
     tx.input_tensors.append((value, fake._version if not fake.is_inference() else 0))
     return value
+
+
+def _is_number(fake: torch.Tensor) -> bool:
+    """Whether it is one number in main memory."""
+    return fake.device.type == "cpu" and not is_unbacked(fake.shape) and fake.numel() == 1
 
 
 def is_subclass(value: Any) -> bool:
