@@ -243,6 +243,84 @@ def laguerre(x, n):
         found = tl.where(k < n, last, found)
     return tl.where(n < 0, 0.0, found)
 """,
+    "bessel_k_near": """
+@triton.jit
+def bessel_k_near(x, bessel_i, logarithm, order):
+    # K of order 0 or 1 for small x from I of that order and log(x / 2) + Euler's number (Abramowitz and Stegun, 9.6.11)
+    part = tl.zeros_like(x) + 1.0
+    n = tl.zeros_like(x)
+    harmonic = tl.zeros_like(x)
+    total = tl.zeros_like(x)
+    for _ in range(10):
+        n += 1.0
+        ahead = tl.where(order == 1, harmonic + (harmonic + 1.0 / n), harmonic)
+        total += part * ahead
+        part *= x * x * 0.25 / tl.where(order == 1, n * (n + 1.0), n * n)
+        harmonic += 1.0 / n
+    return tl.where(order == 1, 1.0 / x + logarithm * bessel_i - 0.25 * x * total, total - logarithm * bessel_i)
+""",
+    "bessel_k_far": """
+@triton.jit
+def bessel_k_far(x, order):
+    # exp(x) K(x) is the integral of exp(-x (cosh(t) - 1)) cosh(order t), which sums of few values give to the last bits
+    root = tl.sqrt(x)
+    n = tl.zeros_like(x)
+    total = tl.zeros_like(x) + 0.5
+    for _ in range(36):
+        n += 0.25
+        half = libdevice.sinh(n / root * 0.5)
+        total += tl.exp(-2.0 * x * half * half) * libdevice.cosh(order * (n / root))
+    return total * 0.25 / root
+""",
+    "airy_near": """
+@triton.jit
+def airy_near(x, at_zero, slope):
+    # The Maclaurin series (Abramowitz and Stegun, 10.4.2)
+    cube = x * x * x
+    n = tl.zeros_like(x)
+    first = tl.zeros_like(x) + at_zero
+    second = slope * x
+    total = first + second
+    for _ in range(60):
+        n += 3.0
+        first *= cube / (n * (n - 1.0))
+        second *= cube / (n * (n + 1.0))
+        total += first + second
+    return total
+""",
+    "lower_gamma": """
+@triton.jit
+def lower_gamma(a, x):
+    # The sum of x ** n / (a (a + 1) ... (a + n)), whose terms fall fast where x is below a + 1
+    part = 1.0 / a
+    total = part
+    n = a
+    for _ in range((tl.max(tl.sqrt(a) + tl.zeros((1,), a.dtype)) * 9.0).to(tl.int32) + 60):
+        n += 1.0
+        part *= x / n
+        total += part
+    return total
+""",
+    "upper_gamma": """
+@triton.jit
+def upper_gamma(a, x):
+    # The continued fraction for x above a (Abramowitz and Stegun, 6.5.31), by Lentz's method
+    n = tl.zeros_like(x)
+    even = x + 1.0 - a
+    odd = tl.zeros_like(x) + 1e300
+    inverse = 1.0 / even
+    total = inverse
+    for _ in range((tl.max(tl.sqrt(a) + tl.zeros((1,), a.dtype)) * 9.0).to(tl.int32) + 60):
+        n += 1.0
+        step = n * (a - n)
+        even += 2.0
+        inverse = step * inverse + even
+        inverse = 1.0 / tl.where(inverse == 0.0, 1e-300, inverse)
+        odd = even + step / odd
+        odd = tl.where(odd == 0.0, 1e-300, odd)
+        total *= inverse * odd
+    return total
+""",
     "common_divisor": """
 @triton.jit
 def common_divisor(a, b):
@@ -258,7 +336,7 @@ def common_divisor(a, b):
 """,
 }
 """Functions that Triton's portable language lacks, by the name that kernels call them by."""
-HELPERS_WITH_LIBDEVICE = frozenset(("tanh_of_half", "one_plus_erf", "sigmoid_of_half", "hurwitz"))
+HELPERS_WITH_LIBDEVICE = frozenset(("tanh_of_half", "one_plus_erf", "sigmoid_of_half", "hurwitz", "bessel_k_far"))
 
 
 def constant_text(value: bool | float, dtype: torch.dtype, *, typed: bool = False) -> str:

@@ -153,7 +153,8 @@ class _Work:
             if not by_heads:  # heads are all that there is
                 given = tuple(self._call(last, aten.unsqueeze.default, (t, 0)) for t in given)
             found = self._call(last, operator("attention"), (*given, mask), {"scale": scale})
-            # A view, which lies as eager's result does for whoever is handed it.
+            # Libraries write heads side by side; whoever is handed the view gets what lies as eager's result.
+            found.meta["val"] = found.meta["val"].transpose(1, 2).contiguous().transpose(1, 2)
             as_it_is = (aten.permute.default, (found, [0, 1, 2, 3])) if by_heads else (aten.squeeze.dim, (found, 0))
             seen = self._call(last, *as_it_is)
         seen.meta["val"] = last.meta["val"]
@@ -161,6 +162,20 @@ class _Work:
         self.graph.erase_node(last)
         if by_heads:
             found.name = last.name  # by which its values are compared
+            self._drop_copies(seen)
+
+    def _drop_copies(self, seen: torch.fx.Node) -> None:
+        """Heads lie side by side already: what copies them there is not needed."""
+        for turned in list(seen.users):
+            if turned.target not in (aten.transpose.int, aten.permute.default) or len(turned.users) != 1:
+                continue
+            (copy,) = turned.users
+            shown = copy.meta["val"]
+            is_row_major = isinstance(shown, torch.Tensor) and shown.is_contiguous()
+            if copy.target is aten.clone.default and is_row_major and _swaps_heads(turned):
+                copy.replace_all_uses_with(turned)
+                turned.meta["val"] = copy.meta["val"]
+                self.graph.erase_node(copy)
 
     def _mask(self, scores: Scores, dtype: torch.dtype, softmax: torch.fx.Node) -> torch.fx.Node | None:
         """What is added to the scores; None where nothing is. Attentions that share a mask share what is made of it."""
@@ -215,6 +230,13 @@ class _Work:
         made.meta["val"] = target(*values, **named)
         set_origin(made, origin_of(origin))
         return made
+
+
+def _swaps_heads(turned: torch.fx.Node) -> bool:
+    """Whether a view exchanges the second of four dimensions with the third."""
+    if turned.target is aten.permute.default:
+        return list(turned.args[1]) == [0, 2, 1, 3]  # type: ignore[arg-type]
+    return {int(d) % 4 for d in turned.args[1:]} == {1, 2}  # type: ignore[arg-type]
 
 
 def _mode_of(node: torch.fx.Node) -> Any:

@@ -33,6 +33,7 @@ from engine.lowering.share import Emit
 from engine.lowering.strides import strided
 from engine.lowering.table import REAL, ExternNode, Lowering, NotLowered, Tensor, apart_stride, parts_like, sizes_of
 from engine.lowering.templates.choose import with_templates
+from engine.lowering.unroll import unroll
 from engine.lowering.whole import whole
 from engine.records.bytecode import Span
 from engine.records.lowering import FusionDecision
@@ -91,6 +92,7 @@ def lower(
         walk = Walk(graph.compilation, watch.module, graph.stage, saved, refused)
         walk.run()
         told = {symbol: made for symbol, (made, _) in walk.told.items()}
+        unroll(walk.low.defs, walk.kept())
         schedule = fuse(walk.low.defs, walk.low.externs, walk.kept(), walk.low.apart, told)
         returned = {v.base for v in walk.outputs if isinstance(v, Tensor)}
         by_themselves = functools.partial(alone, walk, target, emit)

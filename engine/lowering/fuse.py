@@ -221,6 +221,10 @@ class Scheduler:
                 return
         noted: set[int] = set()
         for group in readers:
+            if len(readers) == 1 and (beside := self._better_beside(made, group)) is not None:
+                why = f"{beside.name} must be stored for a step that this kernel waits for: beside that, fewer bytes are read."
+                self.note(made, group, False, why)
+                break
             others: list[Group | ExternNode] = [g for g in readers if g is not group]
             others += [g for g in self.groups if g is not group and made in g.starts]
             others += self.uses.get(made, [])
@@ -257,6 +261,39 @@ class Scheduler:
             else:
                 rest.append(group)
         return rest
+
+    def _better_beside(self, made: Def, group: Group) -> Def | None:
+        """What a Def is made of, if that is stored anyway for a call that the kernel waits for, and costs more to read again than the Def."""
+        own = bytes_of(made)
+        if made.kind not in ("pointwise", "reduction") or own is None or not self.uses:
+            return None
+        behind = self._behind(made)
+        for source in behind:
+            if not source.is_computed or source in group.demands or not self._precedes(source, group):
+                continue
+            shared = self._behind(source) & behind
+            again = sum(bytes_of(s) or 0 for s in (source, *(shared - group.demands.keys())))
+            if again > own * (1 if made in self.kept else 2) and _walks_along(made, source):
+                return source
+        return None
+
+    def _precedes(self, source: Def, group: Group) -> bool:
+        """Whether a Def cannot be computed by a kernel, which needs the result of a call that is given it."""
+        return any(self.has_path(call, group) for call in self.uses.get(source, ()))
+
+    def _behind(self, made: Def) -> set[Def]:
+        """The Defs in memory that a Def is made of."""
+        found: set[Def] = set()
+        stack, seen = [made], {made}
+        while stack:
+            for source in probed(stack.pop()).reads.values():
+                if source.is_computed and source not in self.kept and source.kind != "scatter":
+                    if source not in seen:
+                        seen.add(source)
+                        stack.append(source)
+                else:
+                    found.add(source)
+        return found
 
     def _merged(self, made: Def, readers: list[Group]) -> list[Group]:
         """Unite kernels that read the same elements in the same order."""
@@ -614,6 +651,11 @@ def _recomputation_refusal(made: Def, group: Group, demands: list[Demand]) -> st
     if (cost * factor <= CHEAP * 4 and reads * factor <= 16) or (cost <= CHEAP and reads <= 2 and places == 1):
         return None
     return f"It would be computed {factor:.0f} times over: storing it once is cheaper."
+
+
+def _walks_along(made: Def, source: Def) -> bool:
+    """Whether one kernel can compute both in one go over the elements of the source."""
+    return is_same(product((*made.shape, *made.ranges)), product((*source.shape, *source.ranges)))
 
 
 def probed(made: Def) -> Builder:

@@ -1210,3 +1210,48 @@ def between(x: Any, y: Any, w: Any, h: Any, g: Any) -> Any:
         h.lerp(g, 0.1),
         x.lerp(z, 1 / x.shape[0]),
     )
+
+
+@case(
+    lambda: torch.cat([torch.rand(40) * 3, torch.tensor([0.0, -1.0, 1.0, 50.0, math.inf, math.nan])]),
+    lambda: torch.cat([torch.linspace(-20, 9, 43), torch.tensor([math.inf, -math.inf, math.nan])]),
+)
+def second_kinds(x: Any, y: Any) -> Any:
+    """Bessel functions of the second kind, and Airy's."""
+    special = torch.special
+    return (
+        special.modified_bessel_k0(x),
+        special.modified_bessel_k1(x.double()),
+        special.scaled_modified_bessel_k0(x.double()),
+        special.scaled_modified_bessel_k1(x),
+        special.airy_ai(y),
+    )
+
+
+@case(
+    lambda: torch.cat([torch.rand(40) * 9, torch.tensor([0.0, 0.0, 1.0, -1.0, 1.0, math.inf, math.inf, 1.0])]),
+    lambda: torch.cat([torch.rand(40) * 9, torch.tensor([0.0, 1.0, 0.0, 1.0, -1.0, 1.0, math.inf, math.inf])]),
+)
+def incomplete_gammas(a: Any, x: Any) -> Any:
+    """What of a gamma distribution is below a place, and above it; of 16-bit numbers too."""
+    return torch.special.gammainc(a, x), torch.special.gammaincc(a, x), torch.special.gammainc(a.half(), x.half())
+
+
+@case(normal(9), dynamic=False)
+def sizes_that_may_be_one(x: Any) -> Any:
+    """Of two sizes that only data tells, one turns out to be one."""
+    return x[x > -99] + x[x == x.max()], torch.where(x[x > -99] > 0, x[x == x.max()], 0.0)
+
+
+@case(normal(5, 1, 3), normal(1, 6, 3))
+def nearest(x: Any, y: Any) -> Any:
+    """Distances of all pairs, of which each row keeps the least."""
+    far = (x - y).square().sum(-1)
+    return far.amin(1), far.sqrt().exp().sum(0), ((x - y).abs().sum(-1) < 1).sum()
+
+
+@case(lambda: (torch.rand(1, 3, 7) > 0.5).as_strided((1, 3, 7), (7, 0, 0)))
+def one_element_a_row(x: Any) -> Any:
+    """Sums over rows that hold one element each, stored beside what they are sums of."""
+    y = torch.cat([x, x])
+    return y, y.sum(2)

@@ -172,4 +172,4 @@ def test_attentions_share_a_mask() -> None:
         return attend(first, k, v, lambda s: s + mask)
 
     program = lower(trace(twice, heads(added)()), "cuda:90", emit)
-    assert len(program.kernels) == 1
+    assert sum("softmax" in kernel.name for kernel in program.kernels) == 1
