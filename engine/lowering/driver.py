@@ -65,6 +65,10 @@ _SIZED = frozenset(
 """What takes sizes in a list, or before all else."""
 
 
+_ARITHMETIC = frozenset((aten.add.Tensor, aten.sub.Tensor, aten.mul.Tensor, aten.div.Tensor))
+"""What takes numbers that are known only when the graph runs."""
+
+
 def lower(
     graph: AotGraph,
     target: str,
@@ -309,7 +313,7 @@ class Walk:
         mark = len(self.low.defs)
         if self._is_fresh(node.meta.get("val")):
             return "The size of the result is known only when ATen has made it."
-        if any(is_unbacked(n.meta.get("val")) for n in _numbers_of(node)):
+        if any(is_unbacked(n.meta.get("val")) for n in _numbers_of(node)) and not _is_with_fractions(node):
             return "It is given a number that is read from a tensor, of which neither sign nor width is known."
         try:
             _check_devices(node)
@@ -451,6 +455,13 @@ def _numbers_of(node: torch.fx.Node) -> list[torch.fx.Node]:
     if node.target in _SIZED:
         given = [a for a in (*node.args[1:], *node.kwargs.values()) if isinstance(a, torch.fx.Node)]
     return [n for n in given if isinstance(n.meta.get("val"), (torch.SymInt, torch.SymFloat, torch.SymBool))]
+
+
+def _is_with_fractions(node: torch.fx.Node) -> bool:
+    """Whether an elementwise operation takes fractions that are read from tensors, which whoever launches a kernel hands over."""
+    made, given = node.meta.get("val"), [n.meta["val"] for n in _numbers_of(node)]
+    is_float = isinstance(made, torch.Tensor) and made.dtype.is_floating_point
+    return node.target in _ARITHMETIC and is_float and all(isinstance(v, torch.SymFloat) for v in given)
 
 
 def line_of(span: Span | None) -> str:

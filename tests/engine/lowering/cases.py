@@ -1255,3 +1255,10 @@ def one_element_a_row(x: Any) -> Any:
     """Sums over rows that hold one element each, stored beside what they are sums of."""
     y = torch.cat([x, x])
     return y, y.sum(2)
+
+
+@case(normal(5), normal(4, 6), dynamic=False)
+def read_fractions(x: Any, y: Any) -> Any:
+    """Numbers that are read from tensors are handed to the kernels that compute with them."""
+    most = x.max().item()
+    return y * most + 1, y.half() * most, y / most - most, y.double() * (most * 2), x.sum().item() * y.sum()
