@@ -211,8 +211,21 @@ class Walk:
         seen = parts_like(value)
         is_complex = seen is not value
         stride = tuple(plain(s) for s in seen.stride()) if value.layout == torch.strided else ()
+        stride = self._told_strides(sizes_of(seen), stride, kind)
         made = Def(name, seen.dtype, sizes_of(seen), stride, kind, origins, is_complex=is_complex)
         return Tensor(made.shape, self.low.add(made), is_complex=is_complex)
+
+    def _told_strides(self, shape: tuple[Size, ...], stride: tuple[Size, ...], kind: str) -> tuple[Size, ...]:
+        """Strides without symbols that nothing tells: over one element they do not matter, and an ATen call's result can be copied."""
+        told = symbols_of(shape) | self.symbols.keys() | self.told.keys()
+        if symbols_of(stride) <= told:
+            return stride
+        even = contiguous_strides(shape)
+        if kind == "extern" and not symbols_of(s for n, s in zip(shape, stride, strict=True) if n != 1) <= told:
+            return even
+        return tuple(
+            e if n == 1 and not symbols_of((s,)) <= told else s for n, s, e in zip(shape, stride, even, strict=True)
+        )
 
     def _settle_strides(self) -> None:
         """Inputs whose strides are symbols that no size gives are copied first."""

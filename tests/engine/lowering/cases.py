@@ -1262,3 +1262,10 @@ def read_fractions(x: Any, y: Any) -> Any:
     """Numbers that are read from tensors are handed to the kernels that compute with them."""
     most = x.max().item()
     return y * most + 1, y.half() * most, y / most - most, y.double() * (most * 2), x.sum().item() * y.sum()
+
+
+@case(lambda: torch.randn(2, 3, 4)[:1, :1, :1], lambda: torch.randn(6, 8)[::2, ::3], whole(3, below=1))
+def steps_that_no_size_tells(x: Any, y: Any, n: Any) -> Any:
+    """What ATen makes of tensors with gaps lies as it likes, and is read where it lies."""
+    sorted_rows = torch.sort(y, 1)[0]
+    return x.index_fill(1, n, 1.0).sigmoid(), y.index_fill(0, n, 2.0) * 2, sorted_rows + 1, y.t().logcumsumexp(0)
