@@ -21,7 +21,7 @@ from torch._guards import TracingContext, tracing
 from torch._subclasses.fake_tensor import FakeTensor
 
 from engine import afterwards, contents, errors
-from engine.aot.analyse import is_reshaped
+from engine.aot.analyse import is_mutating, is_reshaped
 from engine.aot.driver import Settings, compile_graph
 from engine.autograd.front import uncaptured
 from engine.bytecode.route import route_calls
@@ -264,7 +264,8 @@ class Pipeline:
     def compile_alone(self, module: torch.fx.GraphModule, reals: Sequence[Any], record: CompilationRecord) -> Run:
         """Compile a graph of ATen operators that no frame was traced for: ``run(*inputs) -> tuple``. Inputs are tensors, and symbols.
 
-        What cannot be compiled runs operator by operator; ``record`` is put into the session with what happened.
+        What cannot be compiled runs operator by operator, and so does a call with other inputs than it was compiled for, or, where something is
+        written to, with inputs that share memory. ``record`` is put into the session with what happened.
         """
         session = self.session()
         fakes = [n for n in module.graph.nodes if n.op == "placeholder"]
@@ -278,7 +279,9 @@ class Pipeline:
             run = self._graph(slot, work)
         if session is not None:
             self._put(session, work)
-        return run
+        if work.guards:
+            run = _where(compile_check(work.guards, tuple(n.name for n in fakes)).check, run, eager_run(module))
+        return _where(_are_apart, run, eager_run(module)) if any(map(is_mutating, module.graph.nodes)) else run
 
     # One graph, by backend.
 
@@ -588,6 +591,21 @@ def parameters_of(code: types.CodeType) -> tuple[str, ...]:
     count = code.co_argcount + code.co_kwonlyargcount
     count += bool(code.co_flags & 0x04) + bool(code.co_flags & 0x08)
     return code.co_varnames[:count]
+
+
+def _are_apart(_: tuple[()], *inputs: Any) -> bool:
+    """Whether no two tensors share memory."""
+    storages = [i.untyped_storage()._cdata for i in inputs if isinstance(i, torch.Tensor)]
+    return len(storages) == len(set(storages))
+
+
+def _where(holds: Callable[..., bool], run: Run, otherwise: Run) -> Run:
+    """``run`` where its inputs pass a check, which is given no cells."""
+
+    def call(*inputs: Any) -> Any:
+        return run(*inputs) if holds((), *inputs) else otherwise(*inputs)
+
+    return call
 
 
 def fill_slots(code: types.CodeType, objects: dict[Slot, Any]) -> types.CodeType:

@@ -74,7 +74,7 @@ class _Scene:
         """Run one statement; keep it when it can be run, and now and then when it raises."""
         scope = dict(self.values)
         space = {"torch": torch, "F": torch.nn.functional, "two": two}
-        if _grows(line, scope):
+        if _grows(line, scope) or _mixes(line, scope):
             return False
         try:
             exec(line, space, scope)
@@ -98,6 +98,12 @@ def _grows(line: str, values: dict[str, Any]) -> bool:
     return (
         bool(resizes) and isinstance(held, torch.Tensor) and held.untyped_storage().nbytes() < 2 * held.element_size()
     )
+
+
+def _mixes(line: str, values: dict[str, Any]) -> bool:
+    """Whether a plain tensor is given the contents of a subclass, or the other way round: the process may end when it is used."""
+    name, gives, other = line.partition(".data = ")
+    return bool(gives) and type(values.get(name)) is not type(values.get(other))
 
 
 SHAPES = ["(4,)", "(3, 4)", "(2, 3)", "(1, 4)", "(2, 2, 3)", "()", "(4, 4)", "(0, 3)", "(2, 3, 2, 2)", "(6,)", "(1,)"]

@@ -1,0 +1,39 @@
+"""Graphs that are compiled without a frame around them hold their inputs to what they were compiled for."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch.fx.experimental.proxy_tensor import make_fx
+
+from engine.options import Options
+from engine.pipeline import pipeline_for
+from engine.records.session import CompilationRecord
+
+
+def _adds(a: torch.Tensor, b: torch.Tensor) -> Any:
+    a.add_(1)
+    return (b * 2,)
+
+
+@pytest.mark.parametrize("backend", ["aot_eager", "triton"])
+@pytest.mark.parametrize("first", ["same", "view", "apart"])
+def test_inputs_that_shared_memory_once(first: str, backend: str) -> None:
+    """What was compiled for a tensor passed twice, or a view of it, is right for two tensors as well, and the other way round."""
+
+    def inputs(kind: str) -> tuple[torch.Tensor, torch.Tensor]:
+        x = torch.arange(4.0)
+        return x, {"same": x, "view": x.view(4), "apart": x.clone()}[kind]
+
+    module = make_fx(_adds, tracing_mode="fake")(*inputs("apart"))
+    for node in module.graph.nodes:
+        node.meta["example_value"] = node.meta.get("val")
+    record = CompilationRecord("alone/0", "alone", "a test")
+    run = pipeline_for(Options(backend=backend)).compile_alone(module, inputs(first), record)
+    for kind in (first, "same", "view", "apart"):
+        given, wanted = inputs(kind), inputs(kind)
+        (found,), (expected,) = run(*given), _adds(*wanted)
+        assert found.tolist() == expected.tolist()
+        assert [t.tolist() for t in given] == [t.tolist() for t in wanted]
