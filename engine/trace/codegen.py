@@ -50,6 +50,7 @@ from engine.ir.origin import (
 from engine.trace.side_effects import changed_inputs
 from engine.trace.signals import Unsupported
 from engine.trace.support import call_leaving, call_restoring, call_without_modes, check_truth, restoring, rewinding
+from engine.trace.values.addresses import check_addresses
 from engine.trace.values.base import Const, Lazy, Value
 from engine.trace.values.cells import CellValue
 from engine.trace.values.constants import DATES
@@ -227,6 +228,8 @@ class Codegen:
 
     def embed(self, value: Any) -> Any:
         """What stands for an object among the constants: itself, or a slot."""
+        if self.tx.made_up:
+            check_addresses(self.tx, value)
         if (
             type(value) in _EMBEDDED
             or (type(value) is tuple and all(type(v) in _EMBEDDED for v in value))

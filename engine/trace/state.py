@@ -240,6 +240,8 @@ class Tracer:
         """Objects whose text is being made by functions that look out for recursion: what looks out, and the ids of their values."""
         self.stand_ins: dict[int, Any] | None = None
         """While a container is shown: what stands for it, and for those inside, by the ids of their values."""
+        self.made_up: dict[int, tuple[str, int, Value]] = {}
+        """Addresses that stand for those of objects made while tracing, by the ids of their values: which of the root's instructions asked."""
         self.proxies: dict[int, Value] = {}
         """The weak proxy that was made of each object, by the ids of their values."""
         self.effects: list[tuple[Value, str]] = []

@@ -168,3 +168,43 @@ def membership_and_numpy_numbers(x):
     found = "b" in steps
     first, second = x.tolist()
     return x + 1, found, list(steps), int(np.int64(16) + 1), x.reshape(np.int_(2)), first + second
+
+
+class Plain:
+    """Shows its address."""
+
+    def method(self):
+        """Nothing."""
+
+
+OUTSIDE = Plain()
+
+
+@program(lambda: (torch.randn(3),))
+def addresses_compared(x):
+    """Texts with addresses in them are equal for one object, and differ for two."""
+    a, b = Plain(), Plain()
+
+    def inner():
+        return a
+
+    return (
+        x + 1,
+        repr(a) == str(a) != repr(b),
+        f"{inner}" == repr(inner),
+        repr(a.method) == f"<bound method Plain.method of {a!r}>",
+        repr(a).startswith("<") and " object at 0x" in repr(a),
+        repr([a]) == f"[{a}]",
+        repr(OUTSIDE) == f"{OUTSIDE}",
+    )
+
+
+@program(lambda: (torch.randn(3),), breaks=5, steady=False)
+def address_across_a_break(x):
+    """A text with the address of an object made here is made by Python where it outlives the graph."""
+    a, b = Plain(), Plain()
+    text = repr(a)
+    b.text = f"about {a!r}"
+    x = x * 2
+    print("so far")
+    return x + 1, text == repr(a), b.text == f"about {a}"

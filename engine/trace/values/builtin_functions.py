@@ -20,6 +20,7 @@ from engine.trace import operations
 from engine.trace.graph_builder import emit
 from engine.trace.signals import Skip, Unsupported, UserException
 from engine.trace.values import iterators
+from engine.trace.values.addresses import text_with_address
 from engine.trace.values.base import NONE, Const, NotConstant, Value, force, is_none
 from engine.trace.values.cells import CellValue
 from engine.trace.values.classes import TENSOR_TYPE, ClassValue, SuperValue, class_origin, find_in_class
@@ -478,6 +479,8 @@ def _texts(fn: Any, name: str) -> Any:
         if hasattr(of, "made"):
             return of.call_method(tx, name, [], {})
         text = container_text(tx, of) if isinstance(of, (ListValue, TupleValue, DictValue, SetValue)) else None
+        if text is None:
+            text = text_with_address(tx, of)
         if text is not None:
             return Const(text)
         return operations.fold_call(tx, fn, args, kwargs, f"{fn.__name__}() of {of.describe()}")

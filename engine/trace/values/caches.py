@@ -13,7 +13,7 @@ from engine.ir.value_guard import DictKeys, IsObject
 from engine.trace.signals import Unsupported
 from engine.trace.support import dispatched_function
 from engine.trace.values.base import NONE, Attributed, Const, NotConstant, Value, force, is_none
-from engine.trace.values.classes import MADE_BY, ClassValue
+from engine.trace.values.classes import MADE_BY, ClassValue, imported_first
 from engine.trace.values.functions import FunctionDict, FunctionValue, MadeFunction, RealFunction
 from engine.trace.values.iteration import CallOf
 from engine.trace.values.mappings import DictValue
@@ -21,7 +21,7 @@ from engine.trace.values.methods import BoundMethod, BuiltinValue, MethodOf
 from engine.trace.values.rules import BY_CODE, special, special_of
 from engine.trace.values.sequences import TupleValue
 from engine.trace.values.tensor import TensorValue
-from engine.trace.values.wrap import wraps
+from engine.trace.values.wrap import wraps, wraps_if
 
 if TYPE_CHECKING:
     from engine.trace.codegen import Codegen
@@ -100,6 +100,11 @@ def _cached(tx: Tracer, real: Any, origin: Origin) -> Value:
     if isinstance(origin, Fixed) or special_of(real) is not None:
         return BuiltinValue(real, origin)
     return CachedFunction(real, origin)
+
+
+@wraps_if(22, lambda real: imported_first(type(real)) is functools._lru_cache_wrapper)
+def _cached_again(tx: Tracer, real: Any, origin: Origin) -> Value:
+    return _cached(tx, real, origin)
 
 
 class MadeCache(Attributed):

@@ -458,10 +458,20 @@ def _check_death(cls: builtins.type) -> None:
     raise Skip("unknown-call", f"{cls.__qualname__} is created, whose __del__ runs when nothing names it any more")
 
 
+_NOT_MADE = 1 << 7
+"""Py_TPFLAGS_DISALLOW_INSTANTIATION."""
+
+
+def _makes_in_c(base: builtins.type) -> bool:
+    """Whether C code makes instances of a class that looks as if Python had made it."""
+    return isinstance(vars(base).get("__new__"), types.BuiltinFunctionType) or bool(base.__flags__ & _NOT_MADE)
+
+
 def is_plain_class(cls: builtins.type) -> bool:
     """Whether instances hold nothing but attributes: all of its bases are ``object`` or made by Python code."""
     return all(
-        base is object or (base.__flags__ & _HEAP and base.__module__ != "_ctypes") for base in cls.__mro__
+        base is object or (base.__flags__ & _HEAP and base.__module__ != "_ctypes" and not _makes_in_c(base))
+        for base in cls.__mro__
     ) and (cls.__basicsize__ <= 64 + 8 * 32)
 
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from engine.trace import operations
 from engine.trace.signals import Unsupported
-from engine.trace.values.base import NONE, Const, Value, force, is_none
+from engine.trace.values.base import NONE, Const, Lazy, Value, force, is_none
 from engine.trace.values.caches import MadeCache
 from engine.trace.values.classes import ClassValue, class_origin, find_in_class, is_plain_class
 from engine.trace.values.container_objects import ContainerObject, container_base, new_instance
@@ -276,6 +276,10 @@ def _deep(tx: Tracer, of: Value, memo: Memo) -> Value:
     return made
 
 
+def _stays(element: Value, copied: Value) -> bool:
+    return isinstance(copied, Const) or copied is (element.known if isinstance(element, Lazy) else element)
+
+
 def _copied_container(of: Value, deep: Copied, keep: Callable[[Value], None]) -> Value | None:
     """A builtin container with copies of what it holds; None of anything else."""
     if isinstance(of, ListValue):
@@ -296,7 +300,7 @@ def _copied_container(of: Value, deep: Copied, keep: Callable[[Value], None]) ->
                 raise Unsupported("unknown-call", "copy.deepcopy() of a dict whose keys are copied")
             entries.entries[stands_for] = (copied_key, deep(value))
         return entries
-    if isinstance(of, SetValue) and all(isinstance(deep(e), Const) for e in of.elements.values()):
+    if isinstance(of, SetValue) and all(_stays(e, deep(e)) for e in of.elements.values()):
         return SetValue(dict(of.elements), None, of.cls)
     return None
 
@@ -328,6 +332,8 @@ class Taken(Value):
 
     def __init__(self) -> None:
         self.parts: Parts | None = None
+        self.is_begun = False
+        """Whether what makes it is known, so that its state may hold it."""
 
     def type(self) -> type:
         return object
@@ -346,6 +352,8 @@ class _Pickling:
         of = force(self.tx, value)
         known = self.met.get(id(of))
         if known is not None:
+            if isinstance(known[0], Taken) and not known[0].is_begun:
+                raise Unsupported("unknown-call", f"pickle of {of.describe()}, which is made of itself")
             return known[0]
         if isinstance(of, (FunctionValue, ClassValue, BuiltinValue, PythonModule)):
             return self._by_name(of)
@@ -360,9 +368,11 @@ class _Pickling:
             made = Taken()
             keep(made)
             parts = parts_of(self.tx, of, self.protocol)
+            make, args = self.take(parts.make), [self.take(a) for a in parts.args]
+            made.is_begun = True
             made.parts = Parts(
-                self.take(parts.make),
-                [self.take(a) for a in parts.args],
+                make,
+                args,
                 self.take(parts.state),
                 [self.take(i) for i in parts.items],
                 [(self.take(k), self.take(v)) for k, v in parts.entries],

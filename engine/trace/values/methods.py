@@ -11,7 +11,7 @@ from engine.trace.graph_builder import emit
 from engine.trace.signals import Unsupported
 from engine.trace.values.arity import check_arity, check_method_arity
 from engine.trace.values.base import Const, Value, force
-from engine.trace.values.rules import special_of
+from engine.trace.values.rules import imported_first, special_of
 from engine.trace.values.shown import shown
 from engine.trace.values.wrap import wraps, wraps_if
 
@@ -179,7 +179,7 @@ class BuiltinValue(Value):
 
         rule = special_of(self.held)
         if rule is not None:
-            check_arity(tx, self.held, args, kwargs)
+            check_arity(tx, imported_first(self.held) or self.held, args, kwargs)
             return rule(tx, args, kwargs)
         if is_leaf(self.held):
             return emit(tx, "call_function", self.held, args, kwargs)

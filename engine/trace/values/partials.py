@@ -79,6 +79,11 @@ class PartialValue(ObjectValue):
     def sets_plainly(self, base: builtins.type) -> bool:
         return base is _base_of(self.cls)
 
+    def del_attr(self, tx: Tracer, name: str) -> None:
+        if name == "__dict__":
+            tx.raise_type_error("cannot delete __dict__")
+        super().del_attr(tx, name)
+
     def deletes_plainly(self, base: builtins.type) -> bool:
         return base is _base_of(self.cls)
 

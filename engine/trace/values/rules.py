@@ -59,11 +59,11 @@ def special_of(fn: Any) -> Special | None:
         return BY_NAME.get((fn.__module__, fn.__name__))
     if type(fn) is types.FunctionType and fn.__code__ is _KEPT_FROM_DYNAMO and hasattr(fn, "__wrapped__"):
         return special_of(fn.__wrapped__)  # torch wraps torch.manual_seed so, once torch._dynamo is loaded
-    again = _imported_first(fn)
+    again = imported_first(fn)
     return None if again is None else special_of(again)
 
 
-def _imported_first(fn: Any) -> Any:
+def imported_first(fn: Any) -> Any:
     """The function that a module of the standard library from C gave at its first import, of one from a later import; None for any other."""
     owner = getattr(fn, "__self__", None) if type(fn) is types.BuiltinFunctionType else None
     if type(owner) is not types.ModuleType or owner.__name__ not in sys.stdlib_module_names:
