@@ -173,6 +173,19 @@ def cached_methods(x):
     )
 
 
+@program(lambda: (torch.randn(3),), breaks=5)
+def cache_across_a_break(x):
+    """A cache made before a break counts what is asked of it afterwards."""
+
+    @functools.lru_cache(maxsize=1)
+    def doubled(n):
+        return n * 2
+
+    print("so far")
+    found = [doubled(1), doubled(1), doubled(2)]
+    return x + found[2], doubled.cache_info()
+
+
 @program(lambda: (torch.randn(3),))
 def wrapped_by_position(x):
     """``wraps`` with what is copied given by position, and a function's annotations as the dict that they are."""

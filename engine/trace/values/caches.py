@@ -8,7 +8,8 @@ import types
 from collections import OrderedDict
 from typing import TYPE_CHECKING, Any
 
-from engine.ir.origin import Attr, Fixed, Item, Origin
+from engine.bytecode.resume import resumed
+from engine.ir.origin import Attr, Fixed, Item, Local, Origin
 from engine.ir.value_guard import DictKeys, IsObject
 from engine.trace.signals import Unsupported
 from engine.trace.support import dispatched_function
@@ -54,6 +55,8 @@ class CachedFunction(BuiltinValue):
         if any(_may_be_kept(tx, force(tx, a)) for a in (*args, *kwargs.values())):
             raise Unsupported("unknown-call", f"{self.describe()} caches results for values that are not constant")
         assert self.origin is not None
+        if _may_be_own(tx, self.origin):
+            raise Unsupported("unknown-call", f"{self.describe()} is called, a cache from before a break")
         memo = tx.memos.setdefault(id(self.held), {})
         key = _memo_key(tx, args, kwargs, typed=True)
         if key not in memo:
@@ -85,6 +88,11 @@ class CachedFunction(BuiltinValue):
         return True
 
 
+def _may_be_own(tx: Tracer, origin: Origin) -> bool:
+    """Whether the function itself may have made a cache, before a break: it may ask what is in it."""
+    return resumed(tx.frames[0].code) is not None and isinstance(origin.chain()[0], Local)
+
+
 def _may_be_kept(tx: Tracer, value: Value) -> bool:
     """Whether an argument may have been given before, and be other than it was then."""
     if isinstance(value, TensorValue):
@@ -96,6 +104,9 @@ def _may_be_kept(tx: Tracer, value: Value) -> bool:
 
 @wraps(functools._lru_cache_wrapper)
 def _cached(tx: Tracer, real: Any, origin: Origin) -> Value:
+    if _may_be_own(tx, origin):
+        tx.guard_type(real, origin, "it was called")
+        return CachedFunction(real, origin)
     tx.guard_object(real, origin, "it was called")
     if isinstance(origin, Fixed) or special_of(real) is not None:
         return BuiltinValue(real, origin)
