@@ -6,6 +6,7 @@ import functools
 import operator
 import sys
 from collections.abc import Callable
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from engine.ir.origin import Fixed
@@ -191,12 +192,12 @@ def _containers(tx: Tracer, symbol: str, left: Value, right: Value) -> Value | N
         return _repeat(tx, symbol, left, right)
     if plain == "*" and isinstance(right, SequenceValue) and isinstance(left, Const):
         return _repeat(tx, "*", right, left)
-    if symbol == "|=" and isinstance(left, DictValue):
+    if symbol == "|=" and isinstance(left, DictValue) and left.cls is not MappingProxyType:
         left.update(tx, right)
         return left
     if plain == "|" and isinstance(left, DictValue) and isinstance(right, DictValue):
         of = right if left.cls is dict and right.cls is not dict else left
-        merged = DictValue(dict(left.entries), None, of.cls, of.factory)
+        merged = DictValue(dict(left.entries), None, dict if of.cls is MappingProxyType else of.cls, of.factory)
         merged.entries.update(right.entries)
         return merged
     if plain in _SET_METHODS and isinstance(left, (SetValue, DictView)) and isinstance(right, (SetValue, DictView)):
@@ -224,6 +225,8 @@ def _repeat(tx: Tracer, symbol: str, sequence: Any, times: Const) -> Value | Non
     if not isinstance(times.value, int):
         return None
     if len(sequence.items) * times.value >= _TOO_MANY:
+        if abs(times.value) > sys.maxsize:
+            tx.raise_error(OverflowError, "cannot fit 'int' into an index-sized integer")
         raise tx.user_exception(MemoryError())
     if isinstance(sequence, TupleValue):
         if times.value == 1 and sequence.cls is tuple:
@@ -382,9 +385,13 @@ def _compares_plainly(cls: type) -> bool:
 
 def is_same(tx: Tracer, left: Value, right: Value) -> bool:
     """``left is right``."""
+    from engine.trace.values.objects import InstanceDict
+
     left, right = force(tx, left), force(tx, right)
     if left is right:
         return True
+    if isinstance(left, InstanceDict) and isinstance(right, InstanceDict):
+        return left.of_object is right.of_object
     if isinstance(left, Const) and isinstance(right, Const):
         return _is_same_constant(tx, left, right)
     if _is_inside(left, right) or _is_inside(right, left):

@@ -8,6 +8,7 @@ import itertools
 import operator
 import sys
 import threading
+import types
 
 import torch
 
@@ -373,3 +374,87 @@ def limit_after_little_room(x):
     limit = sys.getrecursionlimit()
     y, error = little_room_for_calls(x)
     return y + 1, error, sys.getrecursionlimit() == limit
+
+
+class OwnKeys(dict):
+    def keys(self):
+        return ["b", "a"]
+
+
+class LikeAMapping:
+    def __init__(self, value):
+        self.value = value
+        self.keys = lambda: ["a", "b"]
+
+    def __getitem__(self, key):
+        return self.value
+
+
+class Dotted(dict):
+    __getattr__ = dict.get
+    __setattr__ = dict.__setitem__
+    __delattr__ = dict.__delitem__
+
+
+class Holding:
+    pass
+
+
+class Members(set):
+    pass
+
+
+@program(lambda: (torch.randn(3),))
+def dicts_of_other_kinds(x):
+    """What dicts are made of: subclasses with keys of their own, objects that only have keys, read-only windows."""
+    own = OwnKeys(a=1, b=2)
+    shown = types.MappingProxyType({"a": x})
+    try:
+        shown["b"] = 1
+    except TypeError as error:
+        told = str(error)
+    dotted = Dotted(a=1)
+    dotted.b = x
+    del dotted.a
+    held = Holding()
+    made = {}
+    made.update(shown)
+    return (
+        list(dict(own)),
+        list({**own}),
+        dict(LikeAMapping(x), c=1),
+        told,
+        shown["a"] + 1,
+        shown | {"z": 1},
+        shown.copy(),
+        made,
+        dotted.b,
+        dotted.absent,
+        dotted,
+        vars(held) is held.__dict__,
+    )
+
+
+@program(lambda: (torch.randn(3),))
+def sets_of_other_kinds(x):
+    """Operations on subclasses of sets, and the first common element ends a search."""
+    left, right = Members("abc"), Members("bcd")
+    drawn = []
+
+    def counted():
+        for number in (1, 2, 3):
+            drawn.append(number)
+            yield number
+
+    apart = {2, 4}.isdisjoint(counted())
+    return (
+        x + 1,
+        sorted(left - right),
+        sorted(left | right),
+        sorted(left & right),
+        sorted(left ^ right),
+        type(left - right) is set,
+        sorted({"a", "z"} | left),
+        apart,
+        drawn,
+    )

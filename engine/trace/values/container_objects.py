@@ -96,8 +96,14 @@ class ContainerObject(ObjectValue):
             return self._scalar_method(tx, name, args, kwargs)
         from engine.trace.operations import COMPARE_METHODS
 
-        if name in COMPARE_METHODS and len(args) == 1 and isinstance(other := force(tx, args[0]), ContainerObject):
-            args = [other.inner]  # the builtin's own comparison looks past what a subclass defines
+        is_binary = name in COMPARE_METHODS or (isinstance(self.inner, SetValue) and name in _OF_SETS)
+        if is_binary and len(args) == 1 and isinstance(other := force(tx, args[0]), ContainerObject):
+            args = [other.inner]  # the builtin's own operation looks past what a subclass defines
+        if isinstance(self.inner, SetValue) and name in _REFLECTED_OF_SETS and len(args) == 1:
+            other = force(tx, args[0])
+            if not isinstance(other, SetValue):
+                return Const(NotImplemented)
+            return other.call_method(tx, _REFLECTED_OF_SETS[name], [self.inner], {})
         result = self.inner.call_method(tx, name, args, kwargs)
         if result is not self.inner:
             return result
@@ -232,6 +238,9 @@ def as_builtin(value: Value) -> Value:
 def _is_frozen(inner: Value) -> TypeGuard[SetValue]:
     return isinstance(inner, SetValue) and inner.base is frozenset
 
+
+_OF_SETS = frozenset(f"__{kind}{name}__" for kind in ("", "r") for name in ("and", "or", "xor", "sub"))
+_REFLECTED_OF_SETS = {f"__r{name}__": f"__{name}__" for name in ("and", "or", "xor", "sub")}
 
 _NAMED = (collections.OrderedDict, collections.defaultdict)
 _FROM_C = (types.MemberDescriptorType, types.GetSetDescriptorType)

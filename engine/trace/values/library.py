@@ -186,6 +186,7 @@ for _family in (
     "identity",
     "iteration",
     "made_classes",
+    "mapping_proxies",
     "namespaces",
     "partials",
     "patterns",

@@ -5,7 +5,6 @@ from __future__ import annotations
 import collections
 import gc
 from collections.abc import Mapping
-from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from engine.ir.origin import Attr, EntryAt, Key, Origin, item_origin
@@ -274,10 +273,20 @@ def entries_of(tx: Tracer, other: Value) -> list[Entry]:
         return list(other.entries.values())
     if isinstance(other, DictView) and other.kind != "items":
         raise other.refuse("reading pairs")
-    if hasattr(other.type(), "keys"):
-        keys = sequence_items(tx, other.call_method(tx, "keys", [], {}))
+    own = getattr(other, "inner", None)
+    if isinstance(own, DictValue) and getattr(other.type(), "__iter__", None) is dict.__iter__:
+        return list(own.entries.values())  # what a subclass of dict makes of ``keys`` is not asked
+    if hasattr(other.type(), "keys") or _has_keys(tx, other):
+        keys = sequence_items(tx, force(tx, other.get_attr(tx, "keys")).call(tx, [], {}))
         return [(k, force(tx, other).get_item(tx, force(tx, k))) for k in keys]
     return [_pair(tx, n, force(tx, p)) for n, p in enumerate(sequence_items(tx, other))]
+
+
+def _has_keys(tx: Tracer, of: Value) -> bool:
+    """Whether an instance itself has what makes it a mapping."""
+    from engine.trace.values.objects import ObjectValue
+
+    return isinstance(of, ObjectValue) and of.own_attr(tx, "keys") is not None
 
 
 def _pair(tx: Tracer, index: int, value: Value) -> Entry:
@@ -417,11 +426,6 @@ def _finds(real: Any, key: Any) -> bool:
         return key in real
     except Exception:  # of the key's own methods
         return False
-
-
-@wraps(MappingProxyType)
-def _proxy(tx: Tracer, real: Any, origin: Origin) -> Value:
-    return dict_value(tx, real, origin)
 
 
 _VIEWS: dict[type, str] = {type(getattr({}, kind)()): kind for kind in ("keys", "values", "items")}

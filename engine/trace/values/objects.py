@@ -22,12 +22,16 @@ from engine.trace.values.classes import (
     raise_accessor_missing,
     reads_first,
 )
+from engine.trace.values.methods import BoundMethod
 from engine.trace.values.refusals import raise_missing
 from engine.trace.values.wrap import is_literal, wraps, wraps_if
 
 if TYPE_CHECKING:
     from engine.trace.codegen import Codegen
     from engine.trace.state import Tracer
+
+
+_FROM_C = (types.MethodDescriptorType, types.WrapperDescriptorType)
 
 
 class _Missing(Exception):
@@ -140,6 +144,9 @@ class ObjectValue(Value):
         """What reading a name does that neither the instance nor its class has."""
         getter = find_in_class(self.cls, "__getattr__")
         if getter is not None:
+            if isinstance(getter[1], _FROM_C):
+                self._guard_absent(tx, name)
+                return force(tx, BoundMethod(self, tx.fixed(getter[1])).call(tx, [Const(name)], {}))
             if not isinstance(getter[1], types.FunctionType):
                 raise self.refuse(f"reading the attribute {name!r}")
             self._guard_absent(tx, name)
@@ -189,6 +196,9 @@ class ObjectValue(Value):
     def set_attr(self, tx: Tracer, name: str, value: Value) -> None:
         setter = find_in_class(self.cls, "__setattr__")
         if setter is not None and setter[0] is not object and self.sets_plainly(setter[0]) is False:
+            if isinstance(setter[1], _FROM_C) and not issubclass(object, setter[1].__objclass__):
+                BoundMethod(self, tx.fixed(setter[1])).call(tx, [Const(name), value], {})
+                return
             if not isinstance(setter[1], types.FunctionType):
                 raise self.refuse(f"setting the attribute {name!r}")
             tx.wrap(setter[1], Attr(class_origin(setter[0]), "__setattr__")).call(tx, [self, Const(name), value], {})
@@ -242,6 +252,9 @@ class ObjectValue(Value):
     def del_attr(self, tx: Tracer, name: str) -> None:
         custom = find_in_class(self.cls, "__delattr__")
         if custom is not None and custom[0] is not object and not self.deletes_plainly(custom[0]):
+            if isinstance(custom[1], _FROM_C) and not issubclass(object, custom[1].__objclass__):
+                BoundMethod(self, tx.fixed(custom[1])).call(tx, [Const(name)], {})
+                return
             if not isinstance(custom[1], types.FunctionType):
                 raise self.refuse(f"deleting the attribute {name!r}")
             tx.wrap(custom[1], Attr(class_origin(custom[0]), "__delattr__")).call(tx, [self, Const(name)], {})

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from engine.ir.origin import Origin, Plain
 from engine.ir.value_guard import Equals, LengthIs
 from engine.trace.values.base import NONE, Const, Value, force
+from engine.trace.values.iterators import iterator_of
 from engine.trace.values.sequences import sequence_items
 from engine.trace.values.wrap import is_literal, makes, wraps
 
@@ -165,6 +166,13 @@ class SetValue(Value):
                 tx.mutating(self)
                 self.elements = new.elements
                 return NONE
+            case "isdisjoint" if not isinstance(args[0], SetValue):
+                # One after the other, up to the first that it holds.
+                items = iterator_of(tx, args[0])
+                while (found := items.step(tx)) is not None:
+                    if self.contains(tx, force(tx, found)):
+                        return Const(False)
+                return Const(True)
             case "issubset" | "issuperset" | "isdisjoint":
                 other = _as_set(tx, args[0])
                 return Const(getattr(set(self.elements), name)(set(other.elements)))
