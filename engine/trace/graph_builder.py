@@ -251,8 +251,9 @@ def _note_writes(target: Any, fakes: list[Any], keyword_fakes: dict[str, Any]) -
     for n, argument in enumerate(overload._schema.arguments):
         given = keyword_fakes.get(argument.name, fakes[n] if n < len(fakes) else None)
         written = argument.alias_info is not None and argument.alias_info.is_write
-        if written and isinstance(given, torch.Tensor) and not given.is_inference():
-            torch.autograd.graph.increment_version(given)
+        for t in given if isinstance(given, (list, tuple)) else (given,):
+            if written and isinstance(t, torch.Tensor) and not t.is_inference():
+                torch.autograd.graph.increment_version(t)
 
 
 def _note_uncounted(

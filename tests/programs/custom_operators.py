@@ -283,3 +283,19 @@ def words_to_the_compiler(x, y):
         x = x * 2
     doubled = torch.compile(lambda t: t * 2, backend="eager")
     return doubled(traced_anyway(x)), is_fx_tracing()
+
+
+def _add_to_each(xs, y):
+    for x in xs:
+        x.add_(y)
+
+
+added_to_each = defined("added_to_each", "(Tensor(a!)[] xs, Tensor y) -> ()", _add_to_each, lambda xs, y: None)
+
+
+@program(lambda: (torch.ones(3), torch.zeros(3), torch.ones(1)))
+def a_list_is_written_to(x, y, z):
+    """Each tensor of the list counts the write: an input, a view of one, and one made inside."""
+    made = x * 2
+    added_to_each([made, y, x[:1]], z)
+    return made, x + y, made._version, x._version, y._version
