@@ -13,17 +13,29 @@ from bytecode.instr import InstrLocation
 from engine.bytecode.apart import Item, first_real, place_free_variables, take_apart, with_shared_cells
 from engine.bytecode.decode import decode
 from engine.bytecode.kept import Kept
+from engine.bytecode.opcodes import VERSION
 
 NULL = "null"
 NOTHING = "nothing"
 """None: what a generator that starts at a ``yield`` hands out first."""
 VALUE = "value"
+IS_FRESH = "__is_fresh"
+"""A variable of generators that start at a ``yield``: True until their bodies go on from there."""
 HANDLED = "handled"
 """Where CPython keeps the exception that was handled before: the parameter is the exception that is being handled from here on."""
 
 
 class InstructionOffset(int):
     """Where an exception was raised, in code units, as exception handlers find it on the stack."""
+
+
+class Halt:
+    """Sent to a generator where it starts at a ``yield``, this ends it: nothing of its body runs. One for each code object."""
+
+    __slots__ = ("code",)
+
+    def __init__(self) -> None:
+        self.code: weakref.ref[CodeType] | None = None
 
 
 @dataclass(frozen=True)
@@ -104,6 +116,11 @@ def free_names(code: CodeType) -> tuple[str, ...]:
     return (*code.co_cellvars, *code.co_freevars)
 
 
+def halt_of(code: CodeType) -> Halt | None:
+    """What ends a generator of this code where it starts, if it starts at a ``yield``."""
+    return next((const for const in code.co_consts if type(const) is Halt), None)
+
+
 def _build(code: CodeType, point: Point) -> CodeType:
     known = resumed(code)
     base = code if known is None else known.base()
@@ -115,7 +132,8 @@ def _build(code: CodeType, point: Point) -> CodeType:
     free = free_names(code)
     is_generator = bool(base.co_flags & inspect.CO_GENERATOR)
     prefix = _prefix(point, label, free, _location(base, index), is_generator=is_generator)
-    body, indices = _body(base, index, label)
+    halt = Halt() if is_generator else None
+    body, indices = _body(base, index, label, halt)
     result = Bytecode([*prefix, *body])
     result.argnames = [*((point.first,) if point.first else ()), *stack_names(point), *point.locals]
     result.argcount = len(result.argnames)
@@ -128,11 +146,13 @@ def _build(code: CodeType, point: Point) -> CodeType:
         base.co_flags & ~(inspect.CO_VARARGS | inspect.CO_VARKEYWORDS) | (inspect.CO_NESTED if free else 0)
     )
     # The body's own depths hold: the assembler's search starts at the first instruction and does not see the middle of a block.
-    depth = max(base.co_stacksize, len(point.stack) + 1)
+    depth = max(base.co_stacksize + 2 * is_generator, len(point.stack) + 1)
     assembled = place_free_variables(result.to_code(stacksize=depth, compute_exception_stack_depths=False), own)
     indices = (-1,) * len(prefix) + indices
     made = _place_offsets(assembled, known, indices)
     _resumed[made] = Resumed(weakref.ref(base), indices, index, point.is_broken)
+    if halt is not None:
+        halt.code = weakref.ref(made)
     return made
 
 
@@ -142,6 +162,7 @@ def _prefix(
     prefix = [Instr("COPY_FREE_VARS", len(free), location=location)] if free else []
     if is_generator:
         prefix += [Instr("RETURN_GENERATOR", location=location), Instr("POP_TOP", location=location)]
+        prefix += [Instr("LOAD_CONST", True, location=location), Instr("STORE_FAST", IS_FRESH, location=location)]
     prefix.append(Instr("RESUME", 0, location=location))
     for n, kind in enumerate(point.stack):
         if kind == NULL:
@@ -173,8 +194,11 @@ def _place_offsets(made: CodeType, known: Resumed | None, indices: tuple[int, ..
     return made.replace(co_consts=tuple(map(placed, made.co_consts)))
 
 
-def _body(base: CodeType, index: int, label: Label) -> tuple[list[Item], tuple[int, ...]]:
-    """The instructions after the set-up of cells, ``label`` in front of instruction ``index``; for each which of ``base`` it is."""
+def _body(base: CodeType, index: int, label: Label, halt: Halt | None) -> tuple[list[Item], tuple[int, ...]]:
+    """The instructions after the set-up of cells, ``label`` in front of instruction ``index``; for each which of ``base`` it is.
+
+    With ``halt``, that instruction is a ``yield``, and what it gives is looked at first.
+    """
     body: list[Item] = []
     indices: list[int] = []
     start, cells = first_real(base), frozenset(base.co_cellvars)
@@ -190,7 +214,28 @@ def _body(base: CodeType, index: int, label: Label) -> tuple[list[Item], tuple[i
             label_is_due = False
         body.append(with_shared_cells(item, cells))
         indices.append(n)
+        if halt is not None and n == index + 1:  # the RESUME that follows each ``yield``
+            added = _halting(halt, item.location)
+            body.extend(added)
+            indices.extend(-1 for part in added if isinstance(part, Instr))
     return body, tuple(indices)
+
+
+def _halting(halt: Halt, location: InstrLocation | None) -> list[Item]:
+    """Return, past all handlers, when what was sent is ``halt``; else note that the body has gone on."""
+    goes_on = Label()
+    jump = "POP_JUMP_FORWARD_IF_FALSE" if VERSION == (3, 11) else "POP_JUMP_IF_FALSE"
+    return [
+        Instr("COPY", 1, location=location),
+        Instr("LOAD_CONST", halt, location=location),
+        Instr("IS_OP", 0, location=location),
+        Instr(jump, goes_on, location=location),
+        Instr("LOAD_CONST", None, location=location),
+        Instr("RETURN_VALUE", location=location),
+        goes_on,
+        Instr("LOAD_CONST", False, location=location),
+        Instr("STORE_FAST", IS_FRESH, location=location),
+    ]
 
 
 def _location(base: CodeType, index: int) -> InstrLocation | None:

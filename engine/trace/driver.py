@@ -375,6 +375,8 @@ class _Attempt:
             if cg.uses_cells:
                 self._store_cells(frame, cg)
         except Unsupported as error:
+            if 0 < error.born < self.executed:
+                raise Restart(error.born, error) from error
             raise Skip("side-effect", error.what) from error
         cg.restore_grad_mode()
         cg.out.returns()

@@ -100,7 +100,7 @@ def resume_generator(tx: Tracer, generator: GeneratorValue, sent: Value) -> Valu
         tx.raise_type_error("can't send non-None value to a just-started generator")
     if generator.is_running:
         tx.raise_error(ValueError, "generator already executing")
-    tx.changes += 1
+    generator.begins_step(tx)
     if generator.is_started:
         frame.push(sent)
     elif any(frame.decoded.handlers):
@@ -155,7 +155,7 @@ def throw_into_generator(tx: Tracer, generator: GeneratorValue, args: list[Value
         raise UserException(error)
     if generator.is_running:
         tx.raise_error(ValueError, "generator already executing")
-    tx.changes += 1
+    generator.begins_step(tx)
     frame.caller_stack = tx.frames[-1].spans()
     generator.is_running = True
     try:

@@ -21,6 +21,7 @@ from engine.trace.values.random_numbers import RandomValue
 from engine.trace.values.sequences import ListValue
 from engine.trace.values.sets import SetValue
 from engine.trace.values.tensor import TensorValue
+from engine.trace.values.waiting_generators import WaitingGenerator
 
 if TYPE_CHECKING:
     from engine.trace.codegen import Codegen
@@ -74,6 +75,10 @@ def _replay_one(cg: Codegen, value: Value) -> str:
         cg.load(value)
         value.fill(cg)
         return f"{_name(value)}: the iterator is moved on by {value.steps}"
+    if isinstance(value, WaitingGenerator):
+        cg.load(value)
+        value.fill(cg)
+        return f"{_name(value)}: the generator is at its end"
     if isinstance(value, RandomValue):
         cg.load(value)
         value.fill(cg)

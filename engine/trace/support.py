@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import abc
+import contextlib
 import contextvars
 import functools
 import logging
@@ -196,6 +197,12 @@ def refill_set(target: set[Any], items: list[Any]) -> None:
     """Give a set other contents."""
     target.clear()
     target.update(items)
+
+
+def halt(generator: Any, mark: Any) -> None:
+    """End a generator that waits where it started, its body unrun."""
+    with contextlib.suppress(StopIteration):
+        generator.send(mark)
 
 
 def advanced(iterable: Any, position: int) -> Iterator[Any]:

@@ -910,3 +910,74 @@ def check_between_changed_statistics(module, x):
         return module(x), None, module.norm.running_mean
     except ValueError as error:
         return module.norm.num_batches_tracked, str(error), module.norm.running_mean
+
+
+@contextlib.contextmanager
+def scaled_inside(x, log):
+    log.append("in")
+    try:
+        yield x * 2
+    except ValueError as error:
+        log.append(str(error))
+    finally:
+        log.append("out")
+
+
+@program(lambda: (torch.ones(3),), lambda: (-torch.ones(3),), breaks=1)
+def manager_open_at_a_break(x):
+    """A context manager made from a generator is open where the graph ends; the rest runs what follows its ``yield``."""
+    log = []
+    with scaled_inside(x, log) as y:
+        if y.sum() > 0:
+            y = y + 1
+        y = y.sin()
+    return y, log
+
+
+@program(lambda: (torch.ones(3),), breaks=1)
+def manager_open_at_a_break_takes_an_exception(x):
+    """The generator catches, after the graph, what the block raises."""
+    log = []
+    with scaled_inside(x, log) as y:
+        if y.sum() > 0:
+            y = y + 1
+        raise ValueError("caught inside")
+    return y, log
+
+
+def growing(x, n):
+    for i in range(n):
+        x = x + i
+        yield x
+
+
+@program(lambda: (torch.ones(3),), breaks=1)
+def generator_half_way_at_a_break(x):
+    """A generator that has given one item goes on after the graph from there."""
+    items = growing(x, 3)
+    first = next(items)
+    if first.sum() > 0:
+        first = first * 2
+    return first, next(items), list(items), items.gi_frame is None
+
+
+@program(lambda: (torch.ones(3),))
+def generator_half_way_is_returned(x):
+    """What is returned half-way goes on where it was."""
+    items = growing(x, 3)
+    next(items)
+    return [item + 1 for item in iter(generator_taken_on(items), None)]
+
+
+def generator_taken_on(items):
+    return lambda: next(items, None)
+
+
+@program(lambda: (torch.ones(3),), breaks=1)
+def generator_left_to_python_after_a_break(x):
+    """One that was made again and that only Python asks for items later goes on, too, and is not taken for one that waits."""
+    items = growing(x, 4)
+    first = next(items)
+    if first.sum() > 0:
+        first = first * 2
+    return first, [*map(torch.clone, items)]

@@ -81,6 +81,10 @@ class GeneratorValue(IteratorValue):
             return throw_into_generator(tx, self, args)
         return super().call_method(tx, name, args, kwargs)
 
+    def begins_step(self, tx: Tracer) -> None:
+        """The body is about to run on."""
+        tx.mutating(self)
+
     def returned(self) -> Value:
         """What the body returned, told once: later ends have no value."""
         result, self.frame.result = self.frame.result, None
@@ -140,10 +144,12 @@ class GeneratorValue(IteratorValue):
 
     def _waiting(self, cg: Codegen) -> None:
         """Push a generator over the same code that begins at the present ``yield``."""
+        from engine.trace.nested_breaks import looks_at_frame
+
         frame = self.frame
         cells, names = free_names(frame.code), self._locals()
         is_plain = all(n.isidentifier() for n in names) and all(c in frame.cells for c in cells)
-        if self.is_running or frame.handled or not is_plain or cg.is_reaching(self):
+        if self.is_running or frame.handled or not is_plain or looks_at_frame(frame) or cg.is_reaching(self):
             raise self.half_way()
         kinds = tuple(NULL_KIND if value is NULL else VALUE for value in frame.stack)
         code = resume_code(frame.code, Point(frame.op.index, (*kinds, NOTHING), names))

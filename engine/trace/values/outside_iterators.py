@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from types import GeneratorType
 from typing import TYPE_CHECKING, Any
 
 from engine.ir.origin import Attr, Item, IteratorState, Origin
@@ -11,6 +12,7 @@ from engine.trace.signals import Unsupported
 from engine.trace.values.base import HeldValue, Value, force
 from engine.trace.values.iterators import IteratorValue, RangeIterator, SequenceIterator, make_enumerate, make_zip
 from engine.trace.values.sequences import ListValue, SequenceValue
+from engine.trace.values.waiting_generators import waiting_generator
 from engine.trace.values.wrap import wraps_if
 
 if TYPE_CHECKING:
@@ -95,6 +97,8 @@ def _is_iterator(real: Any) -> bool:
 @wraps_if(20, _is_iterator)
 def _iterator(tx: Tracer, real: Any, origin: Origin) -> Value:
     tx.guard_type(real, origin, "it is iterated")
+    if type(real) is GeneratorType:
+        return waiting_generator(tx, real, origin) or OpaqueIterator(real, origin)
     # A loop of many rounds that breaks in each would take an entry for every round: at half the limit one for all rounds is made.
     if _is_known(real) and tx.request.entry < config.recompile_limit // 2:
         return _known(tx, real, origin)
