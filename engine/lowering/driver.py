@@ -164,8 +164,9 @@ class Walk:
         self.sizes: dict[str, int] = {}
         """By symbol, the size at hand."""
         self.told: dict[str, tuple[Def, int]] = {}
-        self.assumed: dict[str, Size] = {}
         """Symbols that are known once an ATen call was made: its result, and the dimension, -1 for a number."""
+        self.assumed: dict[str, Size] = {}
+        """By node that reads a number: what it is taken to be."""
         self.outputs: tuple[Any, ...] = ()
         self.unbound: list[tuple[torch.fx.Node, Tensor]] = []
         self.computing = 0

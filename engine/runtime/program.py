@@ -414,7 +414,14 @@ def assumptions(program: Program) -> Iterator[Any]:
         if isinstance(relation, sympy.logic.boolalg.Boolean) and not isinstance(
             relation, sympy.logic.boolalg.BooleanAtom
         ):
-            yield relation
+            if not _is_truth(relation, program):
+                yield relation
+
+
+def _is_truth(relation: Any, program: Program) -> bool:
+    """Whether it is a truth value that was read from a tensor, as a result and no assumption: a number, compared with one."""
+    number, one = relation.args if isinstance(relation, sympy.Eq) else (None, None)
+    return one == 1 and program.told.get(str(number), ("", 0))[1] == -1
 
 
 def _lies_apart(buffer: Buffer) -> bool:

@@ -11,7 +11,7 @@ import contextlib
 import io
 import warnings
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -22,6 +22,7 @@ from engine.ir.aot import AotGraph
 from engine.ir.kernel import Program
 from engine.kernels.triton import emit
 from engine.lowering import driver
+from engine.records.kernels import VerifyRecord
 from engine.runtime.interpret import verify
 from tests.engine.lowering.tracing import trace
 
@@ -43,6 +44,7 @@ class Coverage:
     failed: Counter[str] = field(default_factory=Counter)
     outcomes: Counter[str] = field(default_factory=Counter)
     different: list[str] = field(default_factory=list)
+    unverified: Counter[str] = field(default_factory=Counter)
 
     @property
     def share(self) -> float:
@@ -63,10 +65,16 @@ class Coverage:
 
     def check(self, name: str, program: Program, graph: AotGraph, inputs: tuple[Any, ...]) -> None:
         """Verify a program's kernels in the interpreter."""
-        for id, record in verify(program, graph, inputs).items():
+        self.judge(name, verify(program, graph, inputs))
+
+    def judge(self, name: str, results: Mapping[str, VerifyRecord]) -> None:
+        """Count what came of verifying one program's kernels."""
+        for id, record in results.items():
             self.outcomes[record.outcome] += 1
             if record.outcome == "different":
                 self.different.append(f"{name} {id}: {record.note}")
+            elif record.outcome == "not verifiable":
+                self.unverified[record.note] += 1
 
     def __str__(self) -> str:
         lines = [f"{self.lowered} of {self.counted} nodes lowered: {self.share:.2%}"]
@@ -77,6 +85,7 @@ class Coverage:
                 "  kernels in the interpreter: " + ", ".join(f"{n} {k}" for k, n in self.outcomes.most_common())
             )
             lines += [f"  different: {text}" for text in self.different]
+            lines += [f"  {count:>4} {note}" for note, count in self.unverified.most_common()]
         return "\n".join(lines)
 
 
@@ -153,7 +162,7 @@ def _counting(found: Coverage) -> Iterator[None]:
         found.add(program)
         return program
 
-    driver.lower = counted  # type: ignore[assignment]
+    driver.lower = counted
     try:
         yield
     finally:
@@ -163,7 +172,8 @@ def _counting(found: Coverage) -> Iterator[None]:
 def programs(found: Coverage, *, only: tuple[str, ...] = (), is_verified: bool = False) -> None:
     """The programs that every stage is tested with, with gradients where they have some."""
     import engine
-    from tests.test_programs import names, repeat, run
+    from tests.programs import names
+    from tests.test_programs import repeat, run
 
     for name in names():
         if only and not name.startswith(only):
@@ -173,14 +183,7 @@ def programs(found: Coverage, *, only: tuple[str, ...] = (), is_verified: bool =
                 ran = run(name, "triton", grad=grad)
                 repeat(ran, grad=grad)
                 if is_verified:
-                    _verified(found, name, engine.verify(ran.session))
-
-
-def _verified(found: Coverage, name: str, results: Any) -> None:
-    for id, record in results.items():
-        found.outcomes[record.outcome] += 1
-        if record.outcome == "different":
-            found.different.append(f"{name} {id}: {record.note}")
+                    found.judge(name, engine.verify(ran.session))
 
 
 def transformers(found: Coverage, *, only: tuple[str, ...] = (), is_verified: bool = False) -> None:
@@ -198,7 +201,7 @@ def transformers(found: Coverage, *, only: tuple[str, ...] = (), is_verified: bo
             with _counting(found), engine.record() as session:
                 results(model, engine.compile(model, target=TARGET), inputs, train=train)
             if is_verified:
-                _verified(found, f"{name} {'training' if train else 'inference'}", engine.verify(session))
+                found.judge(f"{name} {'training' if train else 'inference'}", engine.verify(session))
 
 
 SUBJECTS: dict[str, Callable[..., None]] = {"operators": operators, "programs": programs, "transformers": transformers}
