@@ -4,10 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-import sympy
 import torch
 from torch.fx.experimental.symbolic_shapes import free_unbacked_symbols
-from torch.utils._sympy.symbol import SymT, symbol_is_type
 
 
 def is_unbacked(value: Any) -> bool:
@@ -21,8 +19,3 @@ def is_unbacked(value: Any) -> bool:
     if isinstance(value, torch.Tensor):
         return value._has_symbolic_sizes_strides and any(map(is_unbacked, value.shape))
     return False
-
-
-def has_unbacked(size: object) -> bool:
-    """Whether a size, as an expression, holds a symbol without a value."""
-    return isinstance(size, sympy.Expr) and any(symbol_is_type(s, SymT.UNBACKED_INT) for s in size.free_symbols)

@@ -15,7 +15,6 @@ from torch._prims_common import ELEMENTWISE_TYPE_PROMOTION_KIND, elementwise_dty
 
 from engine.ir.index import ZERO, Size, contiguous_strides, is_same, plain, symbols_of
 from engine.ir.loops import Body, Builder, Coordinates, Def, Op, ReductionBody
-from engine.ir.unbacked import has_unbacked
 from engine.lowering.padding import padded
 
 Lowered = Any
@@ -357,10 +356,6 @@ def element(a: Any, dtype: torch.dtype, shape: tuple[Size, ...]) -> Body:
             raise NotLowered("a fraction among whole numbers is computed by ATen")
         return lambda b, index: b.constant(a, dtype)
     lead = len(shape) - len(a.shape)
-    if any(
-        s not in (1, n) and (has_unbacked(s) or has_unbacked(n)) for s, n in zip(a.shape, shape[lead:], strict=True)
-    ):
-        raise NotLowered("which of two sizes is one, and spread, is known only when the graph runs")
     same = tuple(i + lead if s != 1 else None for i, s in enumerate(a.shape))
     return lambda b, index: b.cast(a.at(b, tuple(ZERO if i is None else index[i] for i in same)), dtype)
 

@@ -411,11 +411,9 @@ def assumptions(program: Program) -> Iterator[Any]:
         yield sympy.Eq(sympy.Symbol(name, integer=True), expected, evaluate=False)
     for out in program.outputs:
         relation = out.node.expr if isinstance(out, torch.SymBool) else out
-        if isinstance(relation, sympy.logic.boolalg.Boolean) and not isinstance(
-            relation, sympy.logic.boolalg.BooleanAtom
-        ):
-            if not _is_truth(relation, program):
-                yield relation
+        is_open = isinstance(relation, sympy.logic.boolalg.Boolean)
+        if is_open and not isinstance(relation, sympy.logic.boolalg.BooleanAtom) and not _is_truth(relation, program):
+            yield relation
 
 
 def _is_truth(relation: Any, program: Program) -> bool:

@@ -1237,12 +1237,6 @@ def incomplete_gammas(a: Any, x: Any) -> Any:
     return torch.special.gammainc(a, x), torch.special.gammaincc(a, x), torch.special.gammainc(a.half(), x.half())
 
 
-@case(normal(9), dynamic=False)
-def sizes_that_may_be_one(x: Any) -> Any:
-    """Of two sizes that only data tells, one turns out to be one."""
-    return x[x > -99] + x[x == x.max()], torch.where(x[x > -99] > 0, x[x == x.max()], 0.0)
-
-
 @case(normal(5, 1, 3), normal(1, 6, 3))
 def nearest(x: Any, y: Any) -> Any:
     """Distances of all pairs, of which each row keeps the least."""

@@ -162,11 +162,11 @@ def _counting(found: Coverage) -> Iterator[None]:
         found.add(program)
         return program
 
-    driver.lower = counted
+    driver.lower = counted  # type: ignore[assignment]
     try:
         yield
     finally:
-        driver.lower = original  # type: ignore[assignment]
+        driver.lower = original
 
 
 def programs(found: Coverage, *, only: tuple[str, ...] = (), is_verified: bool = False) -> None:
