@@ -167,7 +167,7 @@ def mask_of_lengths(mask, lengths):
     return mask
 
 
-@program(pair, breaks=1)
+@program(pair)
 def size_before_change(n, x):
     """A number used as a size before an argument is changed."""
     made = torch.zeros(n.item())

@@ -6,11 +6,13 @@ import builtins
 import threading
 from typing import TYPE_CHECKING, Any
 
+from engine.ir.origin import Origin
 from engine.trace.signals import Unsupported
 from engine.trace.support import held_lock
-from engine.trace.values.base import NONE, Const, Value, force
+from engine.trace.values.base import NONE, Const, HeldValue, Value, force
 from engine.trace.values.methods import MethodOf
 from engine.trace.values.rules import special
+from engine.trace.values.wrap import wraps
 
 if TYPE_CHECKING:
     from engine.trace.codegen import Codegen
@@ -81,6 +83,28 @@ class LockValue(Value):
         cg.const(_MADE_BY[self.cls])
         cg.const(self.count)
         cg.out.call(2)
+
+
+class OutsideLock(HeldValue):
+    """A lock that exists when the call begins: who holds it is known only when it is asked for, so each use is Python's."""
+
+    def truth(self, tx: Tracer) -> bool:
+        return True
+
+    def key(self, tx: Tracer) -> Any:
+        return tx.keyed_by_identity(self)
+
+    def get_attr(self, tx: Tracer, name: str) -> Value:
+        return MethodOf(self, name) if name in _METHODS and hasattr(self.held, name) else super().get_attr(tx, name)
+
+    def call_method(self, tx: Tracer, name: str, args: list[Value], kwargs: dict[str, Value]) -> Value:
+        raise Unsupported("unknown-call", f"{name}() of a lock from outside is called")
+
+
+@wraps(*_MADE_BY)
+def _outside(tx: Tracer, real: Any, origin: Origin) -> Value:
+    tx.guard_type(real, origin, "the lock was used")
+    return OutsideLock(real, origin)
 
 
 @special(threading.Lock)
