@@ -263,6 +263,8 @@ def changed_inputs(tx: Tracer) -> list[Origin] | None:
             continue
         if value.origin is None or held is None or fake.requires_grad or held.requires_grad or not is_plain(held):
             return None
+        if torch._debug_has_internal_overlap(held):
+            return None  # numbers cannot be put back where elements share a place
         found.append(value.origin)
     return found
 

@@ -190,3 +190,13 @@ def change_then_raise(x, index, log):
     finally:
         log.append("left")
     return x * 2, log
+
+
+@program(lambda: (torch.zeros(3, 1).expand(3, 4),), lambda: (torch.zeros(3, 4),), breaks=1)
+def change_what_shares_places(x):
+    """Elements in one place cannot be written to, which only the running graph finds out, and the handler hears."""
+    try:
+        x.add_(1)
+    except RuntimeError as error:
+        return str(error)
+    return x * 2
