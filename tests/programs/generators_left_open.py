@@ -80,6 +80,15 @@ def continued_after_a_break(x):
     made = counted(x)
     y = next(made)
     engine.graph_break("here")
+    return y + sum(made)
+
+
+@program(lambda: (torch.randn(3),), breaks=2)
+def left_half_way_after_a_break(x):
+    """One that is still half-way when the rest of the function ends is asked by Python."""
+    made = counted(x)
+    y = next(made)
+    engine.graph_break("here")
     return y + next(made)
 
 
