@@ -10,6 +10,7 @@ from engine.bytecode.liveness import reached_from
 from engine.bytecode.resume import IS_FRESH, Halt, Resumed, free_names, halt_of, resumed
 from engine.ir.origin import Attr, Item, Namespace, Origin
 from engine.ir.value_guard import Equals, IsObject
+from engine.trace.signals import Unsupported
 from engine.trace.support import halt
 from engine.trace.values.base import NULL, Const, Value
 from engine.trace.values.cells import CellValue
@@ -41,6 +42,12 @@ class WaitingGenerator(GeneratorValue):
 
     def children(self) -> list[Value]:
         return []
+
+    def half_way(self) -> Unsupported:
+        """Its steps are left to Python."""
+        error = Unsupported("outside-iterator", "a generator that came from outside is half-way at the end")
+        error.born = self.born
+        return error
 
     def fill(self, cg: Codegen) -> None:
         """End the real generator, which is on the stack.
