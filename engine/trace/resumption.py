@@ -457,8 +457,9 @@ class Resumption:
         """Push what the resume function returns, or with ``wrapper`` what stands for the call of it."""
         out = self.cg.out
         first, holder = self._first()
-        wanted = self.live[outcome.index] | self._held()
-        wanted |= {n for n, v in self.frame.locals.items() if is_half_way(v) and not n.startswith(STACK)}
+        held = self._held() | {n for n, v in self.frame.locals.items() if is_half_way(v)}
+        # What this function was given of the stack has left it, and the next one has parameters of these names.
+        wanted = self.live[outcome.index] | {n for n in held if not n.startswith(STACK)}
         names = tuple(sorted(n for n in wanted if n in self.frame.locals and n != first))
         if any(not n.isidentifier() for n in names):
             raise Unsupported("side-effect", "the rest of a comprehension")

@@ -981,3 +981,28 @@ def generator_left_to_python_after_a_break(x):
     if first.sum() > 0:
         first = first * 2
     return first, [*map(torch.clone, items)]
+
+
+class Keeper:
+    """Keeps what it is told last, in an object of its own."""
+
+    def note(self, x):
+        self.last = Part(x)
+
+    def tell(self, *parts):
+        return self.last.x, parts
+
+
+class Part:
+    def __init__(self, x):
+        self.x = x
+
+
+@program(lambda: (Keeper(), torch.ones(3)), breaks=1)
+def breaks_in_turn_while_arguments_are_made(keeper, x):
+    """What lies on the stack at each round's break, and holds what the round made, keeps its place."""
+    told = []
+    for n in (1, 2, 3):
+        keeper.note(x + n)
+        told += keeper.tell(n, engine.graph_break(), x * n)
+    return told
