@@ -179,3 +179,26 @@ def changing_number_beside_numpys(x, n, size):
 def tensor_compared_with_numpys_number(x, n):
     """Element by element, like any number."""
     return x == n, x != n, x < n
+
+
+@program(
+    lambda: (torch.arange(3), np.float64(2.5), np.int8(3)),
+    lambda: (torch.arange(3.0), np.float32(2.5), np.int64(3)),
+)
+def tensors_of_numbers(x, a, b):
+    """A tensor takes the type of the numbers of numpy's that it is made of; in arithmetic they are numbers of Python's."""
+    return (
+        torch.tensor(a),
+        torch.as_tensor([a, a]),
+        torch.asarray(b),
+        torch.tensor([b, 1]),
+        torch.full((2,), a),
+        x * a + b,
+    )
+
+
+@program(lambda: (torch.arange(3), np.bool_(True)), breaks=2)
+def truth_among_numbers(x, flag):
+    """In arithmetic a truth value of numpy's is a fraction."""
+    y = x + 1
+    return flag * y, flag - y

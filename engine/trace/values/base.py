@@ -296,6 +296,8 @@ class Const(Value):
         value = self.value
         if type(value).__module__ == "numpy" and hasattr(value, "item"):  # fx knows Python's own numbers only
             value = value.item()
+            if type(value) is bool:  # most operations count it as a fraction then, and some as a truth value
+                raise Unsupported("unsupported-argument", "a truth value of numpy as an argument of a torch operation")
         for kind in (int, float, str):
             if isinstance(value, kind) and isinstance(
                 value, enum.Enum

@@ -512,9 +512,30 @@ def _made_tensor(make: Any, *, copy: bool) -> None:
         if isinstance(data, RangeValue):
             given[:1] = [ListValue([Const(n) for n in data.value])] if given else []
             return emit(tx, "call_function", make, given, kwargs if args else {**kwargs, "data": data})
+        if _has_no_dtype(tx, args, kwargs) and _has_types_of_numpy(tx, data):
+            return _of_numpy_numbers(tx, make, data, args, kwargs)
         if isinstance(data, SequenceValue) and config.capture_scalar_outputs:
             return _of_numbers(tx, make, data, args, kwargs)
         return emit(tx, "call_function", make, args, kwargs)
+
+
+def _has_types_of_numpy(tx: Tracer, data: Value) -> bool:
+    """Whether a number among these, in lists of any depth, has a type of numpy's."""
+    data = force(tx, data)
+    if isinstance(data, SequenceValue):
+        return any(_has_types_of_numpy(tx, item) for item in data.items)
+    return isinstance(data, Const) and isinstance(data.value, np.generic)
+
+
+def _of_numpy_numbers(tx: Tracer, make: Any, data: Value, args: Args, kwargs: Words) -> Value:
+    """A tensor of numbers that have types of numpy's, which decide its own."""
+    if len(args) > 1:
+        raise Unsupported("unsupported-argument", f"{make.__name__} of a number of numpy's with more by position")
+    (real,) = tx.constants([data])
+    wanted = make(real).dtype
+    plain = tx.from_python(torch.tensor(real).tolist())
+    rest = {k: v for k, v in kwargs.items() if k != "data"}
+    return emit(tx, "call_function", make, [plain], {**rest, "dtype": Const(wanted)})
 
 
 def _of_numbers(tx: Tracer, make: Any, data: Value, args: Args, kwargs: Words) -> Value:
@@ -553,6 +574,8 @@ def _with_numbers(tx: Tracer, data: Value, kinds: set[torch.dtype]) -> Value:
 def _new_tensor(tx: Tracer, args: Args, kwargs: Words) -> Value:
     of = force(tx, args[0])
     data = force(tx, args[1] if len(args) > 1 else kwargs["data"])
+    if _has_types_of_numpy(tx, data):
+        raise Unsupported("unsupported-argument", "new_tensor of numbers of numpy's types")
     if not isinstance(of, TensorValue) or of.type() not in _PLAIN or not isinstance(data, SequenceValue):
         return emit(tx, "call_method", "new_tensor", args, kwargs)
     words = {k: v for k, v in kwargs.items() if k != "data"}
