@@ -83,7 +83,7 @@ def continued_after_a_break(x):
     return y + sum(made)
 
 
-@program(lambda: (torch.randn(3),), breaks=2)
+@program(lambda: (torch.randn(3),), breaks=1)
 def left_half_way_after_a_break(x):
     """One that is still half-way when the rest of the function ends is asked by Python."""
     made = counted(x)
