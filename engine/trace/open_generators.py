@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from engine.trace.inline import close_generator
 from engine.trace.signals import Unsupported, UserException
-from engine.trace.values.base import Lazy, Value
+from engine.trace.values.base import Lazy, Value, reached
 from engine.trace.values.generators import GeneratorValue
 from engine.trace.values.outside_iterators import OpaqueIterator
 
@@ -29,7 +29,7 @@ def close_dead(tx: Tracer, frame: Frame, kept: Iterable[Value] = (), *, is_over:
                 generator.used_by = frame
             else:
                 tx.open_generators.remove(generator)
-                if not any(found is generator for found in _reached(generator.children())):
+                if not any(found is generator for found in reached(generator.children())):
                     _close(tx, generator)  # one that holds itself lives until Python looks for such cycles
 
 
@@ -66,22 +66,7 @@ def _named(tx: Tracer, current: Frame, kept: Iterable[Value], *, is_over: bool) 
         if frame is not current:
             todo += [*_held(frame), *frame.operands]
     todo += kept if is_over else _held(current)
-    return _reached(todo)
-
-
-def _reached(todo: list[Value]) -> Iterator[Value]:
-    seen: set[int] = set()
-    while todo:
-        value = todo.pop()
-        if isinstance(value, Lazy):
-            if value.known is None:
-                continue
-            value = value.known
-        if id(value) in seen:
-            continue
-        seen.add(id(value))
-        yield value
-        todo += value.children()
+    return reached(todo)
 
 
 def _held(frame: Frame) -> list[Value]:

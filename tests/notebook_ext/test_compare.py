@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-import pytest
 import torch
+import torch._inductor.config as inductor
 
 from notebook_ext.compare import Comparison, compare
 from notebook_ext.tape import Tape
@@ -36,9 +36,8 @@ def test_inference_mode() -> None:
         assert compared(lambda x: x * 2, torch.ones(2)).difference == 0
 
 
-def test_torch_compile_used_before(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_torch_compile_used_before() -> None:
     """The threads that it compiles on are not in the process of the comparison, which must not wait for them."""
-    monkeypatch.setattr("torch._inductor.config.compile_threads", 4)
-    monkeypatch.setattr("torch._inductor.config.force_disable_caches", True)
-    torch.compile(lambda x: x.sin() * 3)(torch.ones(3))
-    assert compared(lambda x: x * 2, torch.ones(2)).difference == 0
+    with inductor.patch(compile_threads=4, force_disable_caches=True):
+        torch.compile(lambda x: x.sin() * 3)(torch.ones(3))
+        assert compared(lambda x: x * 2, torch.ones(2)).difference == 0

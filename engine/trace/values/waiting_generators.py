@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from engine.bytecode.decode import decode
 from engine.bytecode.liveness import reached_from
 from engine.bytecode.resume import IS_FRESH, Halt, Resumed, free_names, halt_of, resumed
-from engine.ir.origin import Attr, Item, Namespace, Origin
+from engine.ir.origin import STACK, Attr, Item, Namespace, Origin
 from engine.ir.value_guard import Equals, IsObject
 from engine.trace.signals import Unsupported
 from engine.trace.support import halt
@@ -95,9 +95,9 @@ def _frame_of(tx: Tracer, real: Any, origin: Origin, made: Any, known: Resumed, 
     frame.index = known.index + 1
     frame.op = frame.decoded.ops[known.index]
     names = made.co_varnames[: made.co_argcount]
-    stack = [name for name in names if name.startswith("__stack_")]
+    stack = [name for name in names if name.startswith(STACK)]
     for place in range(_depth(made) - 1):  # on top is what the ``yield`` hands out
-        name = f"__stack_{place}"
+        name = f"{STACK}{place}"
         frame.stack.append(tx.lazy(held[name], Item(origin, name)) if name in stack else NULL)
     for name in names[len(stack) :]:
         frame.locals[name] = tx.lazy(held[name], Item(origin, name))
