@@ -7,11 +7,13 @@ import importlib.util
 import os
 import pathlib
 import shutil
+import sys
 from collections.abc import Callable, Iterator
 
 import pytest
 
 EXPECTED = pathlib.Path(__file__).parent / "expected"
+DEPTH = sys.getrecursionlimit()
 BROWSERS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
 
 
@@ -26,6 +28,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         for item in items:
             if item.get_closest_marker("gpu"):
                 item.add_marker(pytest.mark.skip(reason="no GPU here"))
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_call(item: pytest.Item) -> None:
+    """Begin with the recursion limit that Python has: Inductor and others raise it for the whole process."""
+    sys.setrecursionlimit(DEPTH)
 
 
 def _has_gpu() -> bool:
