@@ -38,7 +38,7 @@ LINE = 16
 """Bytes that a head's width is to be a multiple of: for others libraries have no such kernel."""
 WIDEST = 256
 """Width of a head beyond which libraries have no such kernel."""
-LOWEST_SCORE = -1e8
+LOWEST_SCORE = -1e30
 """No score of a key that is seen is below this: lower numbers, in its place, leave nothing of a key."""
 NOTHING = float("-inf")
 """What leaves nothing of a key."""

@@ -61,7 +61,7 @@ EXCHANGED: dict[str, tuple[Callable[..., Any], Make]] = {
         lambda q, k, v, m: attend(q, k, v, lambda s: s.masked_fill(m, NOTHING)), heads(with_blind_row),
     ),
     "a row that sees nothing, with numbers": (
-        lambda q, k, v, m: attend(q, k, v, lambda s: s.masked_fill(m, -1e9)), heads(with_blind_row),
+        lambda q, k, v, m: attend(q, k, v, lambda s: s.masked_fill(m, torch.finfo(s.dtype).min)), heads(with_blind_row),
     ),
     "chosen": (
         lambda q, k, v, m: attend(q, k, v, lambda s: torch.where(m, torch.finfo(torch.float32).min, s)),
@@ -124,6 +124,9 @@ KEPT: dict[str, tuple[Callable[..., Any], Make, str]] = {
     "double": (attend, heads(dtype=torch.float64), "no attention of float64"),
     "negative scale": (lambda q, k, v: (q @ k.mT * -1).softmax(-1) @ v, heads(), "positive number"),
     "other softmax": (lambda q, k, v: (q @ k.mT).softmax(-2) @ v, heads(), "not over the keys"),
+    "lower scores": (
+        lambda q, k, v, m: attend(q, k, v, lambda s: s.masked_fill(m, -1e9)), heads(with_blind_row), "scores may be as low",
+    ),
     "low scores": (
         lambda q, k, v, m: attend(q, k, v, lambda s: s.masked_fill(m, -1e4)), heads(with_blind_row), "scores may be as low",
     ),
