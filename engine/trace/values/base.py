@@ -147,9 +147,9 @@ class Value:
 
 
 class HeldValue(Value):
-    """A kind that stands for one real object, reached through ``origin``."""
+    """A kind that stands for one real object, reached through ``origin`` where it has one."""
 
-    def __init__(self, held: Any, origin: Origin) -> None:
+    def __init__(self, held: Any, origin: Origin | None) -> None:
         self.held = held
         self.origin = origin
 

@@ -10,7 +10,7 @@ from engine.ir.value_guard import Equals
 from engine.trace.graph_builder import emit
 from engine.trace.signals import Unsupported
 from engine.trace.values.arity import check_arity, check_method_arity
-from engine.trace.values.base import Const, Value, force
+from engine.trace.values.base import Const, HeldValue, Value, force
 from engine.trace.values.rules import imported_first, special_of
 from engine.trace.values.shown import shown
 from engine.trace.values.wrap import wraps, wraps_if
@@ -137,15 +137,8 @@ class ConstMethod(Value):
         cg.out.attribute(self.name)
 
 
-class BuiltinValue(Value):
+class BuiltinValue(HeldValue):
     """A function or method from C."""
-
-    def __init__(self, held: Any, origin: Origin | None) -> None:
-        self.held = held
-        self.origin = origin
-
-    def type(self) -> type:
-        return type(self.held)
 
     def describe(self) -> str:
         module = getattr(self.held, "__module__", None)
@@ -153,9 +146,6 @@ class BuiltinValue(Value):
         if str(name).startswith("pybind11"):
             name = self.held.__name__
         return f"{module}.{name}" if module and module != "builtins" else str(name)
-
-    def real(self) -> Any:
-        return self.held
 
     def truth(self, tx: Tracer) -> bool:
         return True
