@@ -49,6 +49,8 @@ _PROMOTING = frozenset(
     ).split()
 )
 """Operators that, in place, compute in a type wide enough for all that they are given."""
+_DIVIDING = frozenset(("div", "divide", "true_divide", "truediv"))
+"""Those of them that give fractions, of integers too."""
 
 _ORDERING = frozenset("gt lt ge le greater less greater_equal less_equal maximum minimum fmax fmin clamp clip".split())
 """Operators that ask which of two numbers is larger."""
@@ -207,8 +209,12 @@ def _miscast(node: torch.fx.Node) -> str:
     written = name.removesuffix("_") if name.endswith("_") else name.removeprefix("i")
     if into is None or name == written or written not in _PROMOTING:
         return ""
+    fractions = written in _DIVIDING and not node.kwargs.get("rounding_mode")
     for other in (v for v in values[1:] if isinstance(v, (torch.Tensor, bool, int, float, complex))):
-        if not torch.can_cast(torch.result_type(into, other), into.dtype):
+        wide = torch.result_type(into, other)
+        if fractions and not (wide.is_floating_point or wide.is_complex):
+            wide = torch.get_default_dtype()
+        if not torch.can_cast(wide, into.dtype):
             return "writes what its target cannot hold"
     return ""
 

@@ -82,10 +82,9 @@ def _raises(node: torch.fx.Node, args: Any, kwargs: Any) -> bool:
                 node.target(*args, **kwargs)  # type: ignore[operator]
     except NotImplementedError:
         return True
-    except (
-        Exception
-    ) as error:  # made of other values, it need not work out; of which type they are does not depend on that
-        return "dtype" in str(error)
+    except Exception as error:
+        # Made of other values, it need not work out; of which type they are does not depend on that.
+        return "dtype" in str(error) or "scalar type" in str(error)
     finally:
         torch.set_rng_state(draws)
     return False
