@@ -646,6 +646,10 @@ def _object_new(tx: Tracer, args: Args, kwargs: Words) -> Value:
             tx.raise_type_error("object.__new__() takes exactly one argument (the type to instantiate)")
         if init is None or init[0] is object:
             tx.raise_type_error(f"{of.held.__name__}() takes no arguments")
+    if issubclass(of.held, torch.nn.Module):
+        from engine.trace.values.made_modules import empty_module
+
+        return empty_module(of.held)
     return ObjectValue(of.held, None, NotImplemented)
 
 

@@ -68,6 +68,16 @@ def _environment(tx: Tracer, real: Any, origin: Origin) -> Value:
     return EnvironmentValue(real, origin)
 
 
+@special(os.fspath)
+def _fspath(tx: Tracer, args: Args, kwargs: Words) -> Value:
+    of = force(tx, args[0])
+    if isinstance(of, Const):
+        return tx.fold(os.fspath, of.value)
+    if not hasattr(of.type(), "__fspath__"):
+        tx.raise_type_error(f"expected str, bytes or os.PathLike object, not {of.type().__name__}")
+    return force(tx, of.get_attr(tx, "__fspath__")).call(tx, [], {})
+
+
 @special(os.getenv)
 def _getenv(tx: Tracer, args: Args, kwargs: Words) -> Value:
     return EnvironmentValue(os.environ, Fixed(os.environ, "os.environ")).call_method(tx, "get", args, kwargs)

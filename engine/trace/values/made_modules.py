@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from types import FunctionType
 from typing import TYPE_CHECKING, Any
 
@@ -52,7 +53,7 @@ class BuiltModule(ModuleValue):
     is_made = True
 
     def __init__(self, cls: type[torch.nn.Module]) -> None:
-        empty: torch.nn.Module = cls.__new__(cls)
+        empty: torch.nn.Module = object.__new__(cls)
         super().__init__(cls, Fixed(empty, f"{cls.__name__}()"), empty)
         self.is_initialised = False
 
@@ -124,20 +125,37 @@ def _built(
     tx: Tracer, cls: type[torch.nn.Module], args: list[Value], kwargs: dict[str, Value], refused: Unsupported
 ) -> Value:
     """A module whose constructor is looked into."""
-    init = find_in_class(cls, "__init__")
-    lazy = issubclass(cls, (torch.nn.modules.lazy.LazyModuleMixin, torch.jit.ScriptModule))
-    if (
-        init is None
-        or not isinstance(init[1], FunctionType)
-        or type(cls) is not type
-        or cls.__new__ is not object.__new__
-    ):
+    if type(cls).__call__ is not type.__call__:
         raise refused
-    if lazy or issubclass(cls, torch.nn.RNNBase):
+    new = find_in_class(cls, "__new__")
+    made: Value
+    if new is None or new[0] is object:
+        made = empty_module(cls)
+    else:
+        raw = new[1].__func__ if isinstance(new[1], staticmethod) else new[1]
+        if not isinstance(raw, FunctionType):
+            raise refused
+        of = tx.wrap(cls, class_origin(cls))
+        made = force(tx, tx.wrap(raw, Attr(class_origin(new[0]), "__new__")).call(tx, [of, *args], kwargs))
+        if not issubclass(made.type(), cls):
+            return made
+    init = find_in_class(made.type(), "__init__")
+    if init is None or not isinstance(init[1], FunctionType):
         raise refused
-    made = BuiltModule(cls)
     tx.wrap(init[1], Attr(class_origin(init[0]), "__init__")).call(tx, [made, *args], kwargs)
     return made
+
+
+def empty_module(cls: type[torch.nn.Module]) -> BuiltModule:
+    """``object.__new__(cls)``.
+
+    Raises:
+        Unsupported: the class is abstract, or what its constructor does is not looked into.
+    """
+    outside = (torch.nn.modules.lazy.LazyModuleMixin, torch.jit.ScriptModule, torch.nn.RNNBase)
+    if issubclass(cls, outside) or inspect.isabstract(cls):
+        raise Unsupported("unknown-call", f"the module {cls.__name__} is created")
+    return BuiltModule(cls)
 
 
 @special(torch.nn.Module.__init__)

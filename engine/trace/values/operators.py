@@ -76,7 +76,7 @@ def _constructor(make: Any, dtype: torch.dtype | None) -> None:
         if kwargs or (dtype is None and torch.get_default_dtype() is not torch.float32):
             raise Unsupported("unknown-call", f"{make.__name__} is created")
         if len(given) == 1 and type(given[0]) in (ListValue, TupleValue):
-            return emit(tx, "call_function", torch.tensor, given, {"dtype": wanted})
+            return tx.fixed(torch.tensor).call(tx, list(given), {"dtype": wanted})
         if all(isinstance(a, Const) and type(a.value) is int for a in given):
             sizes = TupleValue(list(given) or [Const(0)])
             return emit(tx, "call_function", torch.empty, [sizes], {"dtype": wanted})

@@ -383,25 +383,30 @@ class ListValue(SequenceValue):
 
 
 def _extend(self: ListValue, tx: Tracer, args: list[Value], kwargs: dict[str, Value]) -> None:
-    for item in _one_by_one(tx, args[0]):
+    for item in _one_by_one(tx, args[0], self):
         self.items.append(item)
         if self.maxlen is not None:
             del self.items[: max(0, len(self.items) - self.maxlen)]
 
 
-def _one_by_one(tx: Tracer, value: Value) -> Iterator[Value]:
-    """Items of anything that can be iterated; what Python code gives is asked for only when the last one is in its place."""
+def _one_by_one(tx: Tracer, value: Value, into: ListValue) -> Iterator[Value]:
+    """Items of anything that can be iterated; what Python code gives is asked for only when the last one is in its place, and ``into`` as it is now."""
+    from engine.trace.values.iterators import SequenceIterator
+
     value = force(tx, value)
     if isinstance(value, SequenceValue):
         yield from list(value.items)
         return
     iterator = force(tx, value.iterate(tx))
+    if isinstance(iterator, SequenceIterator) and iterator.items is into.items:  # an instance of a subclass, given itself
+        yield from list(into.items)
+        return
     while (item := iterator.step(tx)) is not None:
         yield item
 
 
 def _extendleft(self: ListValue, tx: Tracer, args: list[Value], kwargs: dict[str, Value]) -> None:
-    for item in _one_by_one(tx, args[0]):
+    for item in _one_by_one(tx, args[0], self):
         self.items.insert(0, item)
         if self.maxlen is not None:
             del self.items[self.maxlen :]

@@ -241,6 +241,8 @@ class TensorValue(Value):
                 return asked
         if name == "shape":
             return self.shape(tx)
+        if name == "_grad":
+            name = "grad"  # two names of one slot
         if name in self.written:
             return self.written[name]
         ruled = self._ruled(name)
@@ -414,6 +416,8 @@ class TensorValue(Value):
                 return NONE
 
     def set_attr(self, tx: Tracer, name: str, value: Value) -> None:
+        if name == "_grad":
+            name = "grad"
         if name == "requires_grad":
             if not self._has_requires_grad(tx, [value], {}):
                 self._require_grad(tx, force(tx, value))
@@ -430,8 +434,8 @@ class TensorValue(Value):
         self.written[name] = value
 
     def _takes_as_gradient(self, value: Value) -> bool:
-        """Whether ``.grad`` can be set to it after the graph: of a leaf from outside, to None or to what torch does not refuse."""
-        if self.held is None or self.origin is None or not self.fake.is_leaf or "grad" in vars(self.held):
+        """Whether ``.grad`` can be set to it after the graph: of a leaf, to None or to what torch does not refuse."""
+        if not self.fake.is_leaf or (self.held is not None and (self.origin is None or "grad" in vars(self.held))):
             return False
         if isinstance(value, Const):
             return value.value is None

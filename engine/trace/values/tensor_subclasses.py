@@ -560,6 +560,12 @@ def _number_of_modes(tx: Tracer, args: Args, kwargs: Words) -> Value:
     return Const(len(tx.entry_state["torch_function_modes"]) + len(tx.function_modes))
 
 
+@special(torch._C._len_torch_dispatch_stack)
+def _number_of_dispatch_modes(tx: Tracer, args: Args, kwargs: Words) -> Value:
+    guard_state(tx, "dispatch_modes", tx.entry_state["dispatch_modes"])
+    return Const(len(tx.entry_state["dispatch_modes"]))
+
+
 @special(_OFF)
 def _protocol_off(tx: Tracer, args: Args, kwargs: Words) -> Value:
     return ProtocolOff()
