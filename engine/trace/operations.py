@@ -186,8 +186,8 @@ def _containers(tx: Tracer, symbol: str, left: Value, right: Value) -> Value | N
 
             if left.cls is right.cls is tuple and not (left.items and right.items):
                 return left if left.items else right
-            kind = torch.Size if left.cls is torch.Size and right.cls is torch.Size else tuple
-            return TupleValue([*left.items, *right.items], torch.Size if left.cls is torch.Size else kind)
+            makes_size = left.cls is torch.Size or (right.cls is torch.Size and hasattr(torch.Size, "__radd__"))
+            return TupleValue([*left.items, *right.items], torch.Size if makes_size else tuple)
     if plain == "*" and isinstance(left, SequenceValue) and isinstance(right, Const):
         return _repeat(tx, symbol, left, right)
     if plain == "*" and isinstance(right, SequenceValue) and isinstance(left, Const):

@@ -261,8 +261,10 @@ def changed_inputs(tx: Tracer) -> list[Origin] | None:
             return None
         if fake._version == version and id(fake) not in statistics:
             continue
-        if value.origin is None or held is None or fake.requires_grad or held.requires_grad or not is_plain(held):
+        if value.origin is None or held is None or not is_plain(held) or fake.requires_grad != held.requires_grad:
             return None
+        if held.requires_grad and not (held.is_leaf and fake.is_leaf):
+            return None  # its history changed with it
         if torch._debug_has_internal_overlap(held):
             return None  # numbers cannot be put back where elements share a place
         found.append(value.origin)

@@ -6,6 +6,7 @@ import abc
 import collections.abc
 import os
 
+import numpy as np
 import torch
 
 from tests.programs import program
@@ -167,3 +168,54 @@ def path_as_text(x):
     except TypeError as error:
         told = str(error)
     return x + 1, os.fspath("a/b"), os.fspath(Place("c")), told
+
+
+@program(lambda: (torch.randn(3),))
+def sums_with_sizes(x):
+    """A tuple and a size, in either order, make a size where torch says so."""
+    whole = (1,)
+    whole += x.shape
+    return (
+        type((1, *x.shape)),
+        type((1,) + x.shape),
+        type(() + x.size()),
+        x.size() + (4,),
+        type(whole),
+        type(x.shape * 2),
+    )  # noqa: RUF005
+
+
+@program(lambda: (torch.randn(3, 4),))
+def sizes_as_tensors(x):
+    """What export to other formats calls for sizes as tensors."""
+    return torch._shape_as_tensor(x), 1 + torch.onnx.operators.shape_as_tensor(x)[0]
+
+
+@program(lambda: (torch.nn.Parameter(torch.ones(3)), torch.arange(3.0)))
+def parameter_updated_in_try(p, y):
+    """A parameter is updated in place where ``finally`` puts the mode of gradients back."""
+    before = torch.is_grad_enabled()
+    try:
+        torch.set_grad_enabled(False)
+        p.add_(y)
+    finally:
+        torch.set_grad_enabled(before)
+    return p * 2
+
+
+@program(lambda: (torch.nn.Parameter(torch.ones(3)), torch.arange(4.0)), breaks=1)
+def update_that_fails_in_try(p, y):
+    """One whose sizes are wrong is caught, and what was changed before it stays changed once."""
+    with torch.no_grad():
+        p.mul_(2)
+        try:
+            p.add_(y)
+        except RuntimeError as error:
+            return p + 1, "must match" in str(error)
+
+
+@program(lambda: (torch.randn(2),))
+def tensor_of_numbers_of_arrays(x):
+    """Numbers read from a numpy array become elements."""
+    a = np.array([1, 2, 3, 4], dtype=np.int64)
+    return torch.LongTensor([a[0], a[2]]), torch.tensor([a[1], a[3]]), x + 1

@@ -25,7 +25,7 @@ from engine.trace.values.iterators import SequenceIterator
 from engine.trace.values.mappings import DictValue
 from engine.trace.values.methods import MethodOf
 from engine.trace.values.rules import special
-from engine.trace.values.sequences import ListValue, RangeValue, SequenceValue, TupleValue
+from engine.trace.values.sequences import ListValue, RangeValue, SequenceValue, TupleValue, sequence_items
 from engine.trace.values.symbolic import SymValue, has_hint, hint
 from engine.trace.values.tensor import TensorValue
 from engine.trace.values.wrap import wraps, wraps_if
@@ -561,6 +561,8 @@ def _with_numbers(tx: Tracer, data: Value, kinds: set[torch.dtype]) -> Value:
     data = force(tx, data)
     if isinstance(data, SequenceValue):
         return ListValue([_with_numbers(tx, item, kinds) for item in data.items])
+    if isinstance(data, ArrayValue) and data.is_scalar:
+        data = data.tensor
     if isinstance(data, TensorValue) and data.fake.numel() == 1:
         kinds.add(data.fake.dtype)
         return data.call_method(tx, "item", [], {})
@@ -568,6 +570,15 @@ def _with_numbers(tx: Tracer, data: Value, kinds: set[torch.dtype]) -> Value:
         return data
     kinds.add(torch.get_default_dtype() if data.type() is float else torch.int64)
     return data
+
+
+@special(torch._shape_as_tensor)
+def _shape_as_tensor(tx: Tracer, args: Args, kwargs: Words) -> Value:
+    of = force(tx, args[0])
+    if not isinstance(of, TensorValue) or len(args) > 1 or kwargs:
+        return emit(tx, "call_function", torch._shape_as_tensor, args, kwargs)
+    sizes = ListValue(list(sequence_items(tx, of.get_attr(tx, "shape"))))
+    return force(tx, tx.fixed(torch.tensor).call(tx, [sizes], {"dtype": Const(torch.int64)}))
 
 
 @special(torch.Tensor.new_tensor)

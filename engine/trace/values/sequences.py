@@ -398,7 +398,9 @@ def _one_by_one(tx: Tracer, value: Value, into: ListValue) -> Iterator[Value]:
         yield from list(value.items)
         return
     iterator = force(tx, value.iterate(tx))
-    if isinstance(iterator, SequenceIterator) and iterator.items is into.items:  # an instance of a subclass, given itself
+    if (
+        isinstance(iterator, SequenceIterator) and iterator.items is into.items
+    ):  # an instance of a subclass, given itself
         yield from list(into.items)
         return
     while (item := iterator.step(tx)) is not None:
