@@ -11,7 +11,7 @@ from engine.options import config
 from engine.records.trace import InlinedCall
 from engine.trace.signals import Unsupported, UserException
 from engine.trace.table import YIELD
-from engine.trace.values.base import Const, Value, force
+from engine.trace.values.base import NONE, Const, Value, force
 from engine.trace.values.mappings import DictValue
 from engine.trace.values.refusals import raise_binding_error
 from engine.trace.values.sequences import TupleValue
@@ -168,9 +168,11 @@ def throw_into_generator(tx: Tracer, generator: GeneratorValue, args: list[Value
         tx.frames.append(frame)
         chain(tx, raised)
         tx.frames.pop()
-    if raised is not None and not find_handler(tx, frame, raised):
-        frame.finished = True
-        raise _left(tx, UserException(raised))
+    if raised is not None:
+        frame.push(NONE)  # CPython resumes the body with it, and handlers of ``yield from`` count on it
+        if not find_handler(tx, frame, raised):
+            frame.finished = True
+            raise _left(tx, UserException(raised))
     item = _to_next_yield(tx, generator)
     return generator.stop(tx) if item is None else item
 

@@ -263,6 +263,8 @@ class MadeFunction(Attributed, FunctionValue):
             return TupleValue(list(self.cell_values)) if self.cell_values else NONE
         if not hasattr(types.FunctionType, name):
             tx.raise_error(AttributeError, f"'function' object has no attribute '{name}'")
+        if name == "__type_params__":
+            return tx.from_python(())
         return super().get_attr(tx, name)
 
     def set_attr(self, tx: Tracer, name: str, value: Value) -> None:
