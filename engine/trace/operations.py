@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import collections
 import functools
 import operator
 import sys
@@ -364,9 +365,12 @@ def _equal(tx: Tracer, left: Value, right: Value) -> bool | None:
     if isinstance(left, DictValue) and isinstance(right, DictValue):
         if set(left.entries) != set(right.entries):
             return False
-        return all(
+        if not all(
             same_or_equal(tx, force(tx, v), force(tx, right.entries[k][1])) for k, (_, v) in left.entries.items()
-        )
+        ):
+            return False
+        in_order = all(issubclass(side.cls, collections.OrderedDict) for side in (left, right))
+        return not in_order or list(left.entries) == list(right.entries)
     if not has_method(left.type(), "__eq__", below=object) and not has_method(right.type(), "__eq__", below=object):
         return is_same(tx, left, right)
     by_identity = (ObjectValue, FunctionValue, ClassValue, BuiltinValue, PythonModule, ExceptionValue)

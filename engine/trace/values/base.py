@@ -14,6 +14,17 @@ if TYPE_CHECKING:
     from engine.trace.state import Tracer
 
 
+def type_name(cls: type) -> str:
+    """What Python's messages call a class: those that C code defines with their module."""
+    if cls.__flags__ & _HEAP or cls.__module__ == "builtins":
+        return cls.__name__
+    return f"{cls.__module__}.{cls.__name__}"
+
+
+_HEAP = 1 << 9
+"""Py_TPFLAGS_HEAPTYPE."""
+
+
 class Value:
     """Base of all kinds. The verbs refuse: a kind implements those that it supports.
 
@@ -44,7 +55,7 @@ class Value:
     def _needs(self, tx: Tracer, name: str, text: str, *instead: str) -> None:
         """Raise the user's TypeError where the class has no method for the operation."""
         if self.lacks(name, *instead):
-            tx.raise_type_error(text.format(self.type().__name__))
+            tx.raise_type_error(text.format(type_name(self.type())))
 
     def real(self) -> Any:
         """The one Python object that this value is known to be, else ``NotImplemented``."""
@@ -53,13 +64,13 @@ class Value:
     def get_attr(self, tx: Tracer, name: str) -> Value:
         """``self.name``."""
         if self.lacks(name, "__getattr__") and self.type().__dictoffset__ == 0:
-            return tx.raise_error(AttributeError, f"'{self.type().__name__}' object has no attribute '{name}'")  # type: ignore[no-any-return]
+            return tx.raise_error(AttributeError, f"'{type_name(self.type())}' object has no attribute '{name}'")  # type: ignore[no-any-return]
         raise self.refuse(f"reading the attribute {name!r}")
 
     def set_attr(self, tx: Tracer, name: str, value: Value) -> None:
         """``self.name = value``."""
         if self.lacks(name, "__getattr__") and self.type().__dictoffset__ == 0:
-            tx.raise_error(AttributeError, f"'{self.type().__name__}' object has no attribute '{name}'")
+            tx.raise_error(AttributeError, f"'{type_name(self.type())}' object has no attribute '{name}'")
         raise self.refuse(f"setting the attribute {name!r}")
 
     def del_attr(self, tx: Tracer, name: str) -> None:
@@ -69,7 +80,7 @@ class Value:
     def call(self, tx: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
         """``self(*args, **kwargs)``."""
         if self.lacks("__call__"):
-            return tx.raise_type_error(f"'{self.type().__name__}' object is not callable")  # type: ignore[no-any-return]
+            return tx.raise_type_error(f"'{type_name(self.type())}' object is not callable")  # type: ignore[no-any-return]
         raise Unsupported("unknown-call", f"calling {self.describe()}")
 
     def call_method(self, tx: Tracer, name: str, args: list[Value], kwargs: dict[str, Value]) -> Value:
@@ -120,7 +131,7 @@ class Value:
     def key(self, tx: Tracer) -> Any:
         """What stands for the value as a dict key: equal for equal values."""
         if self.type().__hash__ is None:
-            tx.raise_type_error(f"unhashable type: '{self.type().__name__}'")
+            tx.raise_type_error(f"unhashable type: '{type_name(self.type())}'")
         raise self.refuse("hashing")
 
     def python(self, tx: Tracer) -> Any:

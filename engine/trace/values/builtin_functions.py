@@ -21,14 +21,15 @@ from engine.trace.graph_builder import emit
 from engine.trace.signals import Skip, Unsupported, UserException
 from engine.trace.values import iterators
 from engine.trace.values.addresses import text_with_address
-from engine.trace.values.base import NONE, Const, NotConstant, Value, force, is_none
+from engine.trace.values.base import NONE, Const, NotConstant, Value, force, is_none, type_name
 from engine.trace.values.cells import CellValue
 from engine.trace.values.classes import TENSOR_TYPE, ClassValue, SuperValue, class_origin, find_in_class
 from engine.trace.values.container_objects import new_container_value
 from engine.trace.values.exceptions import read, write
 from engine.trace.values.identity import HashValue
 from engine.trace.values.iteration import until
-from engine.trace.values.mappings import DictValue, entries_of
+from engine.trace.values.mapping_subclasses import from_keys
+from engine.trace.values.mappings import DictValue, DictView, entries_of
 from engine.trace.values.methods import BuiltinValue
 from engine.trace.values.objects import ObjectValue
 from engine.trace.values.partials import partial_of
@@ -373,10 +374,7 @@ def _default_fromkeys(tx: Tracer, args: Args, kwargs: Words) -> Value:
 
 
 def _ordered_fromkeys(tx: Tracer, args: Args, kwargs: Words) -> Value:
-    given = list(args) + ([kwargs["value"]] if len(args) == 1 and "value" in kwargs else [])
-    made = _fromkeys(tx, given, {k: v for k, v in kwargs.items() if k != "value"})
-    made.cls = collections.OrderedDict
-    return made
+    return from_keys(tx, collections.OrderedDict, args, kwargs)
 
 
 BY_NAME["defaultdict", "fromkeys"] = _default_fromkeys
@@ -478,7 +476,9 @@ def _texts(fn: Any, name: str) -> Any:
             raise Unsupported("data-dependent", f"{name.strip('_')}() of a tensor shows its values")
         if hasattr(of, "made"):
             return of.call_method(tx, name, [], {})
-        text = container_text(tx, of) if isinstance(of, (ListValue, TupleValue, DictValue, SetValue)) else None
+        text = (
+            container_text(tx, of) if isinstance(of, (ListValue, TupleValue, DictValue, DictView, SetValue)) else None
+        )
         if text is None:
             text = text_with_address(tx, of)
         if text is not None:
@@ -620,7 +620,7 @@ def _hash(tx: Tracer, args: Args, kwargs: Words) -> Value:
     if isinstance(of, ObjectValue) and of.method(tx, "__hash__") is not None:
         return of.call_special(tx, "__hash__", [])
     if of.type().__hash__ is None:
-        tx.raise_type_error(f"unhashable type: '{of.type().__name__}'")
+        tx.raise_type_error(f"unhashable type: '{type_name(of.type())}'")
     if isinstance(of, (Const, TupleValue)) or of.type() is frozenset:
         try:
             return tx.fold(hash, of.python(tx))

@@ -12,8 +12,8 @@ from engine.ir.value_guard import Equals
 from engine.trace.signals import Unsupported
 from engine.trace.values.base import NONE, Const, NotConstant, Value, force
 from engine.trace.values.classes import ClassValue, find_in_class
+from engine.trace.values.mapping_subclasses import inherited
 from engine.trace.values.mappings import DictValue, dict_value, entries_of
-from engine.trace.values.methods import BoundMethod, BuiltinValue
 from engine.trace.values.objects import ObjectValue
 from engine.trace.values.rules import special
 from engine.trace.values.sequences import ListValue, TupleValue, items_of, sequence_items
@@ -73,6 +73,10 @@ class ContainerObject(ObjectValue):
 
     def builtin_method(self, tx: Tracer, name: str, args: list[Value], kwargs: dict[str, Value]) -> Value:
         """A method of the builtin class itself."""
+        if isinstance(self.inner, DictValue):
+            by_subclass = inherited(tx, self, name, args, kwargs)
+            if by_subclass is not None:
+                return by_subclass
         match name:
             case "__init__":
                 return self._fill_inner(tx, args, kwargs)
@@ -80,7 +84,7 @@ class ContainerObject(ObjectValue):
                 return self.inner.length(tx)
             case "__getitem__" if isinstance(self.inner, DictValue):
                 return self._item(tx, args[0])
-            case "__repr__" if isinstance(self.inner, SetValue) or container_base(self.cls) in _NAMED:
+            case "__repr__" if not isinstance(self.inner, Const):
                 return Const(self._text(tx))
             case "__iter__":
                 return self.inner.iterate(tx)
@@ -113,14 +117,27 @@ class ContainerObject(ObjectValue):
 
     def _text(self, tx: Tracer) -> str:
         """``repr``, with dots where it is shown inside of itself."""
+        is_named = isinstance(self.inner, SetValue) or container_base(self.cls) in _NAMED
         shown_already = (0, id(self))
         if shown_already in tx.showing:
-            return f"{self.cls.__name__}(...)" if isinstance(self.inner, SetValue) else "..."
+            if isinstance(self.inner, SetValue):
+                return f"{self.cls.__name__}(...)"
+            return "..." if is_named else _DOTS[container_base(self.cls)]
         tx.showing.add(shown_already)
         try:
-            return f"{self.cls.__name__}({self._contents_shown(tx)})"
+            return f"{self.cls.__name__}({self._contents_shown(tx)})" if is_named else self._plain_text(tx)
         finally:
             tx.showing.discard(shown_already)
+
+    def _plain_text(self, tx: Tracer) -> str:
+        """The text that the builtin class gives, which does not name the subclass."""
+        if isinstance(self.inner, DictValue):
+            pairs = [(shown(tx, key), shown(tx, value)) for key, value in self.inner.entries.values()]
+            return f"{{{', '.join(f'{key!r}: {value!r}' for key, value in pairs)}}}"
+        items = [repr(shown(tx, item)) for item in sequence_items(tx, self.inner)]
+        if isinstance(self.inner, ListValue):
+            return f"[{', '.join(items)}]"
+        return f"({items[0]},)" if len(items) == 1 else f"({', '.join(items)})"
 
     def _contents_shown(self, tx: Tracer) -> str:
         """What its text says of the contents, where it begins with the name of the class."""
@@ -128,7 +145,11 @@ class ContainerObject(ObjectValue):
             return ""
         if isinstance(self.inner, SetValue):
             return f"{{{', '.join(repr(shown(tx, item)) for item in self.inner.ordered(tx))}}}"
-        pairs = [shown(tx, TupleValue(list(pair))) for pair in entries_of(tx, self.inner)]
+        own_items = find_in_class(self.cls, "items")
+        if own_items is not None and isinstance(own_items[1], types.FunctionType) and self._factory() is None:
+            pairs = [shown(tx, pair) for pair in sequence_items(tx, self.call_method(tx, "items", [], {}))]
+        else:
+            pairs = [shown(tx, TupleValue(list(pair))) for pair in entries_of(tx, self.inner)]
         plain = repr(collections.OrderedDict(pairs))  # which shows pairs or a dict, by the version of Python
         plain = plain.removeprefix("OrderedDict(").removesuffix(")")
         return plain if self._factory() is None else f"{shown(tx, self._factory() or NONE)!r}, {dict(pairs)!r}"
@@ -161,7 +182,7 @@ class ContainerObject(ObjectValue):
     def _item(self, tx: Tracer, key: Value) -> Value:
         """``dict.__getitem__``, which asks the class's ``__missing__`` for what is not there."""
         missing = self.method(tx, "__missing__")
-        if missing is None or (isinstance(missing, BoundMethod) and isinstance(missing.function, BuiltinValue)):
+        if missing is None:
             return self.inner.get_item(tx, key)
         if self.inner.contains(tx, key):
             return self.inner.get_item(tx, key)
@@ -242,6 +263,7 @@ def _is_frozen(inner: Value) -> TypeGuard[SetValue]:
 _OF_SETS = frozenset(f"__{kind}{name}__" for kind in ("", "r") for name in ("and", "or", "xor", "sub"))
 _REFLECTED_OF_SETS = {f"__r{name}__": f"__{name}__" for name in ("and", "or", "xor", "sub")}
 
+_DOTS: dict[type, str] = {dict: "{...}", list: "[...]", tuple: "(...)"}
 _NAMED = (collections.OrderedDict, collections.defaultdict)
 _FROM_C = (types.MemberDescriptorType, types.GetSetDescriptorType)
 _HARMLESS = frozenset(

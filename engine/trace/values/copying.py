@@ -112,7 +112,8 @@ def _default_parts(tx: Tracer, of: ObjectValue, cls: Value, protocol: int) -> Pa
         if isinstance(inner, ListValue):
             items = list(inner.items)
         elif isinstance(inner, DictValue):
-            entries = list(inner.entries.values())
+            pairs = [sequence_items(tx, pair) for pair in sequence_items(tx, of.call_method(tx, "items", [], {}))]
+            entries = [(pair[0], pair[1]) for pair in pairs]
             by_new = base is dict
             args = [inner.factory or NONE] if base is collections.defaultdict else args
         elif isinstance(inner, SetValue):
@@ -213,7 +214,10 @@ def _copy(tx: Tracer, args: Args, kwargs: Words) -> Value:
     if isinstance(of, ListValue):
         return ListValue(list(of.items), None, of.cls, of.maxlen)
     if isinstance(of, (DictValue, SetValue)):
-        return of.call_method(tx, "copy", [], {})
+        made = of.call_method(tx, "copy", [], {})
+        if isinstance(of, DictValue) and isinstance(made, DictValue):
+            made.attributes.update(of.attributes)
+        return made
     own = _method(tx, of, "__copy__")
     if own is not None:
         return own.call(tx, [], {})
@@ -299,6 +303,7 @@ def _copied_container(of: Value, deep: Copied, keep: Callable[[Value], None]) ->
             if not isinstance(copied_key, Const) and copied_key is not key:
                 raise Unsupported("unknown-call", "copy.deepcopy() of a dict whose keys are copied")
             entries.entries[stands_for] = (copied_key, deep(value))
+        entries.attributes.update((name, deep(value)) for name, value in of.attributes.items())
         return entries
     if isinstance(of, SetValue) and all(_stays(e, deep(e)) for e in of.elements.values()):
         return SetValue(dict(of.elements), None, of.cls)

@@ -12,6 +12,7 @@ from engine.trace.values.sequences import SequenceValue, TupleValue
 if TYPE_CHECKING:
     from engine.trace.codegen import Codegen
     from engine.trace.state import Tracer
+    from engine.trace.values.mappings import DictValue
 
 
 class IteratorValue(Value):
@@ -163,8 +164,13 @@ class KeyedIterator(SequenceIterator):
         now: Callable[[], list[Any]],
         what: str,
         over: Value,
+        of: DictValue | None = None,
     ) -> None:
         super().__init__([], cls)
+        self.of = of
+        self.moves = 0 if of is None else of.moves
+        self.left = len(keys)
+        """How many items are still to come, as far as their number tells."""
         self.keys: list[Any] = keys
         self.read = read
         self.now = now
@@ -175,32 +181,67 @@ class KeyedIterator(SequenceIterator):
     def step(self, tx: Tracer) -> Value | None:
         if self.position >= len(self.keys) and self.position == self.expected == 0:
             return None
+        if self.of is not None and self.of.moves != self.moves:
+            return self._step_changed(tx, self.of)
         if len(self.now()) != self.expected:
             tx.mutating(self)
             self.expected = -1  # it goes on raising
             tx.raise_error(RuntimeError, f"{self.what} changed size during iteration")
         if self.position >= len(self.keys):
-            if self.what != "Set" and self.now() != self.keys and self.now()[-1:] != self.keys[-1:]:
-                tx.raise_error(RuntimeError, f"{self.what} keys changed during iteration")
-            tx.mutating(self)
-            self.keys, self.position, self.expected = [], 0, 0
+            self._end(tx)
             return None
         found = self.read(self.keys[self.position])
         if found is None:
             raise Unsupported("unsupported-operation", f"a {self.what} whose keys change while it is iterated")
         tx.mutating(self)
         self.position += 1
+        self.left -= 1
         return found
+
+    def _end(self, tx: Tracer) -> None:
+        tx.mutating(self)
+        self.keys, self.position, self.expected, self.of = [], 0, 0, None
+
+    def _step_changed(self, tx: Tracer, of: DictValue) -> Value | None:
+        """The next item of a dict of which keys have come, gone or moved."""
+        tx.mutating(self)
+        if self.what == "OrderedDict" and self.position >= len(self.keys):
+            self._end(tx)
+            return None
+        if self.what == "OrderedDict" and of.entries:
+            self.expected = -1
+            tx.raise_error(RuntimeError, "OrderedDict mutated during iteration")
+        if len(of.entries) != self.expected:
+            self.expected = -1
+            tx.raise_error(RuntimeError, f"{self.what} changed size during iteration")
+        self._take_over(of)
+        if self.position >= len(self.keys):
+            self._end(tx)
+            return None
+        if self.left <= 0:
+            tx.raise_error(RuntimeError, f"{self.what} keys changed during iteration")
+        self.position += 1
+        self.left -= 1
+        return self.read(self.keys[self.position - 1])
+
+    def _take_over(self, of: DictValue) -> None:
+        """Go by the keys that the dict has now: those that were given already, then the others in the order of the dict."""
+        given = self.keys[: self.position]
+        later = {key for key, moved in of.placed.items() if moved > self.moves}
+        first = set(given) - later
+        self.keys = given + [key for key in of.entries if key not in first]
+        self.moves = of.moves
 
     def rest(self) -> list[Value]:
         """What is still to come."""
         found = [self.read(key) for key in self.keys[self.position :]]
-        if len(self.now()) != self.expected or None in found:
+        is_moved = self.of is not None and self.of.moves != self.moves
+        if is_moved or len(self.now()) != self.expected or None in found:
             raise Unsupported("side-effect", f"continuing over a {self.what} that has changed")
         return [item for item in found if item is not None]
 
     def hint(self, tx: Tracer) -> int:
-        return len(self.keys) - self.position if len(self.now()) == self.expected else 0
+        return self.left if len(self.now()) == self.expected else 0
 
     def _goes_on(self) -> bool:
         """Whether nothing has changed below: a new iterator, as far on, then notices a later change as this one would."""

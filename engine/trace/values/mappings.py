@@ -7,9 +7,10 @@ import gc
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
+from engine.ir import exact
 from engine.ir.origin import Attr, EntryAt, Key, Origin, item_origin
 from engine.ir.value_guard import DictKeys
-from engine.trace.values.base import NONE, Const, Value, force
+from engine.trace.values.base import NONE, Const, Value, force, type_name
 from engine.trace.values.refusals import is_iterable
 from engine.trace.values.sequences import TupleValue, sequence_items
 from engine.trace.values.sets import SetValue
@@ -25,7 +26,7 @@ Entry = tuple[Value, Value]
 class DictValue(Value):
     """A dict: ``entries`` maps what stands for a key to (key, value), in order. ``cls`` may be a subclass of dict."""
 
-    __slots__ = ("attributes", "cls", "entries", "factory", "origin")
+    __slots__ = ("attributes", "cls", "entries", "factory", "moves", "origin", "placed")
     is_mutable = True
 
     def __init__(
@@ -37,6 +38,10 @@ class DictValue(Value):
         self.factory = factory
         self.attributes: dict[str, Value] = {}
         """Attributes that traced code set on an OrderedDict."""
+        self.moves = 0
+        """How often a key was added, taken out or moved."""
+        self.placed: dict[Any, int] = {}
+        """Keys that were added or moved, with the number of moves by then: an iterator meets them after all others, in this order."""
 
     @classmethod
     def of(cls, values: Mapping[str, Value]) -> DictValue:
@@ -51,7 +56,7 @@ class DictValue(Value):
 
     def python(self, tx: Tracer) -> Any:
         made = {force(tx, k).python(tx): force(tx, v).python(tx) for k, v in self.entries.values()}
-        if self.cls is collections.OrderedDict:
+        if issubclass(self.cls, collections.OrderedDict):
             return collections.OrderedDict(made)
         if self.cls is collections.defaultdict:
             return collections.defaultdict(None if self.factory is None else self.factory.python(tx), made)
@@ -61,7 +66,7 @@ class DictValue(Value):
         return [*(part for entry in self.entries.values() for part in entry), *self.attributes.values()]
 
     def key(self, tx: Tracer) -> Any:
-        return tx.raise_type_error(f"unhashable type: '{self.cls.__name__}'")
+        return tx.raise_type_error(f"unhashable type: '{type_name(self.cls)}'")
 
     def graph_arg(self, tx: Tracer) -> tuple[Any, Any]:
         pairs = {force(tx, k).python(tx): force(tx, v).graph_arg(tx) for k, v in self.entries.values()}
@@ -91,17 +96,27 @@ class DictValue(Value):
         found = self.entries.get(key.key(tx))
         if found is not None:
             return found[1]
-        if self.factory is not None and not (isinstance(self.factory, Const) and self.factory.value is None):
-            made = force(tx, self.factory).call(tx, [], {})
-            self.set_item(tx, key, made)
-            return made
-        return tx.raise_missing_key(key)  # type: ignore[no-any-return]
+        return self.make_missing(tx, key, self)
+
+    def make_missing(self, tx: Tracer, key: Value, into: Value) -> Value:
+        """What ``defaultdict.__missing__`` makes and sets as an item of ``into``; KeyError where nothing says how."""
+        if self.factory is None or (isinstance(self.factory, Const) and self.factory.value is None):
+            return tx.raise_missing_key(key)  # type: ignore[no-any-return]
+        made = force(tx, self.factory).call(tx, [], {})
+        into.set_item(tx, key, made)
+        return made
 
     def set_item(self, tx: Tracer, key: Value, value: Value) -> None:
         stands_for = key.key(tx)
         tx.mutating(self)
         old = self.entries.get(stands_for)
         self.entries[stands_for] = (key if old is None else old[0], value)
+        if old is None:
+            self._moved(stands_for)
+
+    def _moved(self, stands_for: Any) -> None:
+        self.moves += 1
+        self.placed[stands_for] = self.moves
 
     def del_item(self, tx: Tracer, key: Value) -> None:
         self.pop(tx, key)
@@ -114,11 +129,17 @@ class DictValue(Value):
                 return default
             tx.raise_missing_key(key)
         tx.mutating(self)
+        self.moves += 1
         return self.entries.pop(stands_for)[1]
 
     def update(self, tx: Tracer, other: Value) -> None:
         """Add the entries of a mapping or of an iterable of pairs."""
+        from engine.trace.values.mapping_subclasses import update_in_order
+
         tx.mutating(self)
+        if self.cls is collections.OrderedDict:
+            update_in_order(tx, self, "update", [other], {})
+            return
         for key, value in entries_of(tx, other):
             self.set_item(tx, force(tx, key), value)
 
@@ -131,9 +152,30 @@ class DictValue(Value):
             return self.factory or NONE
         if name in self.attributes:
             return self.attributes[name]
+        if name == "__dict__" and self._is_ordered():
+            return self._own_dict(tx)
         if not hasattr(self.cls, name):
-            tx.raise_error(AttributeError, f"'{self.cls.__name__}' object has no attribute '{name}'")
+            tx.raise_error(AttributeError, f"'{type_name(self.cls)}' object has no attribute '{name}'")
         return MethodOf(self, name)
+
+    def _own_dict(self, tx: Tracer) -> Value:
+        from engine.trace.values.objects import InstanceDict
+
+        if self.origin is not None:
+            raise self.refuse("reading __dict__")
+        made: Value = InstanceDict(tx, self)
+        return made
+
+    def attributes_now(self, tx: Tracer) -> dict[Any, Entry]:
+        """What the ``__dict__`` of an OrderedDict holds, as entries of a dict."""
+        return {name: (Const(name), value) for name, value in self.attributes.items()}
+
+    def write(self, tx: Tracer, name: str, value: Value | None) -> None:
+        """Set (or with None delete) what an OrderedDict itself holds under a name."""
+        tx.mutating(self)
+        self.attributes.pop(name, None)
+        if value is not None:
+            self.attributes[name] = value
 
     def set_attr(self, tx: Tracer, name: str, value: Value) -> None:
         if name == "default_factory" and self.cls is collections.defaultdict and self.origin is None:
@@ -159,11 +201,15 @@ class DictValue(Value):
             case "pop", (1 | 2):
                 return self.pop(tx, args[0], args[1] if len(args) == 2 else kwargs.get("default"))
             case "popitem", 0:
-                return self._popitem(tx, kwargs)
+                return self._popitem(tx, kwargs.get("last"))
+            case "popitem", 1 if self._is_ordered():
+                return self._popitem(tx, args[0])
             case "setdefault", (1 | 2):
                 if args[0].key(tx) not in self.entries:
-                    self.set_item(tx, args[0], args[1] if len(args) == 2 else NONE)
+                    self.set_item(tx, args[0], args[1] if len(args) == 2 else kwargs.get("default", NONE))
                 return self.entries[args[0].key(tx)][1]
+            case "__missing__", 1 if self.cls is collections.defaultdict:
+                return self.make_missing(tx, args[0], self)
             case "__init__", (1 | 2) if issubclass(self.cls, collections.defaultdict):
                 tx.mutating(self)
                 self.factory = args[0]
@@ -174,10 +220,15 @@ class DictValue(Value):
                 for word, value in kwargs.items():
                     self.set_item(tx, Const(word), value)
                 return NONE
+            case "__init__", count if self.cls is not collections.defaultdict:
+                tx.fold(dict.__init__, {}, *[()] * count)
             case "clear", 0:
                 tx.mutating(self)
+                self.moves += 1
                 self.entries.clear()
                 return NONE
+            case "__or__" | "__ror__", 1:
+                return self._merged(tx, args[0], reflected=name == "__ror__")
             case "copy" | "__copy__", 0:
                 return DictValue(dict(self.entries), None, self.cls, self.factory)
             case "fromkeys", _:
@@ -193,25 +244,48 @@ class DictValue(Value):
                 return self.length(tx)
             case "__iter__", 0:
                 return self.iterate(tx)
-            case "move_to_end", _ if self.cls is collections.OrderedDict:
+            case "move_to_end", _ if self._is_ordered():
                 return self._move_to_end(tx, args, kwargs)
+            case "__reduce__", 0 if self.cls is collections.OrderedDict:
+                return reduced(tx, self, self._own_dict(tx) if self.attributes else NONE)
         return operator_method(tx, self, name, args, kwargs)
 
-    def _popitem(self, tx: Tracer, kwargs: dict[str, Value]) -> Value:
+    def _merged(self, tx: Tracer, other: Value, *, reflected: bool) -> Value:
+        """``self.__or__(other)`` called by its name."""
+        from engine.trace.operations import binary
+
+        if not issubclass(other.type(), dict):
+            return Const(NotImplemented)
+        return binary(tx, "|", other, self) if reflected else binary(tx, "|", self, other)
+
+    def _is_ordered(self) -> bool:
+        return issubclass(self.cls, collections.OrderedDict)
+
+    def _popitem(self, tx: Tracer, last: Value | None) -> Value:
         if not self.entries:
-            tx.raise_error(KeyError, "popitem(): dictionary is empty")
-        last = force(tx, kwargs["last"]).truth(tx) if "last" in kwargs else True
-        stands_for = next(reversed(self.entries)) if last else next(iter(self.entries))
+            tx.raise_error(KeyError, "dictionary is empty" if self._is_ordered() else "popitem(): dictionary is empty")
+        at_end = last is None or force(tx, last).truth(tx)
+        stands_for = next(reversed(self.entries)) if at_end else next(iter(self.entries))
         tx.mutating(self)
+        self.moves += 1
         return TupleValue(list(self.entries.pop(stands_for)))
 
     def _move_to_end(self, tx: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
-        stands_for = args[0].key(tx)
-        last = force(tx, args[1] if len(args) > 1 else kwargs.get("last", Const(True))).truth(tx)
+        given = dict(zip(("key", "last"), args, strict=False)) | kwargs
+        if "key" not in given or len(args) + len(kwargs) != len(given) or not given.keys() <= {"key", "last"}:
+            tx.fold(collections.OrderedDict({None: 1}).move_to_end, *[None] * len(args), **dict.fromkeys(kwargs))
+        key = force(tx, given["key"])
+        at_end = force(tx, given.get("last", Const(True))).truth(tx)
+        stands_for = key.key(tx)
+        if stands_for not in self.entries:
+            tx.raise_missing_key(key)
+        if stands_for == (next(reversed(self.entries)) if at_end else next(iter(self.entries))):
+            return NONE
         tx.mutating(self)
+        self._moved(stands_for)
         entry = self.entries.pop(stands_for)
         rest = dict(self.entries)
-        self.entries = {**rest, stands_for: entry} if last else {stands_for: entry, **rest}
+        self.entries = {**rest, stands_for: entry} if at_end else {stands_for: entry, **rest}
         return NONE
 
     def reconstruct(self, cg: Codegen) -> None:
@@ -266,6 +340,12 @@ class DictValue(Value):
         cg.out.emit("POP_TOP")
 
 
+def reduced(tx: Tracer, of: Value, state: Value) -> Value:
+    """What ``OrderedDict.__reduce__`` tells of an instance with this state."""
+    pairs = force(tx, of.call_method(tx, "items", [], {})).iterate(tx)
+    return TupleValue([tx.fixed(of.type()), TupleValue([]), state, NONE, pairs])
+
+
 def entries_of(tx: Tracer, other: Value) -> list[Entry]:
     """(key, value) pairs of a mapping, or of an iterable of pairs."""
     other = force(tx, other)
@@ -276,13 +356,13 @@ def entries_of(tx: Tracer, other: Value) -> list[Entry]:
     own = getattr(other, "inner", None)
     if isinstance(own, DictValue) and getattr(other.type(), "__iter__", None) is dict.__iter__:
         return list(own.entries.values())  # what a subclass of dict makes of ``keys`` is not asked
-    if hasattr(other.type(), "keys") or _has_keys(tx, other):
+    if hasattr(other.type(), "keys") or has_keys(tx, other):
         keys = sequence_items(tx, force(tx, other.get_attr(tx, "keys")).call(tx, [], {}))
         return [(k, force(tx, other).get_item(tx, force(tx, k))) for k in keys]
     return [_pair(tx, n, force(tx, p)) for n, p in enumerate(sequence_items(tx, other))]
 
 
-def _has_keys(tx: Tracer, of: Value) -> bool:
+def has_keys(tx: Tracer, of: Value) -> bool:
     """Whether an instance itself has what makes it a mapping."""
     from engine.trace.values.objects import ObjectValue
 
@@ -335,7 +415,7 @@ class DictView(Value):
         kind = collections.OrderedDict if issubclass(self.of.cls, collections.OrderedDict) else dict
         what = "OrderedDict" if kind is collections.OrderedDict else "dictionary"
         cls = type(iter(getattr(kind(), self.kind)()))
-        return KeyedIterator(list(self.of.entries), cls, self._read, lambda: list(self.of.entries), what, self)
+        return KeyedIterator(list(self.of.entries), cls, self._read, lambda: list(self.of.entries), what, self, self.of)
 
     def _read(self, key: Any) -> Value | None:
         entry = self.of.entries.get(key)
@@ -387,14 +467,20 @@ def _dict(tx: Tracer, real: dict[Any, Any], origin: Origin) -> Value:
 
 def dict_value(tx: Tracer, real: dict[Any, Any], origin: Origin) -> DictValue:
     """The value for a real dict, guarded by its keys."""
+    from engine.trace.signals import Unsupported
     from engine.trace.values.identity import HashedKey
     from engine.trace.values.tensor import TensorValue
 
     why = "its keys decided what was traced"
     tx.guard_type(real, origin, why)
-    tx.guard(DictKeys(origin, tuple(real), cause=tx.cause(why)))
+    try:
+        keys = tuple(exact.keys_of(real))
+    except KeyError:  # of an OrderedDict that was changed past its own methods
+        raise Unsupported("unsupported-operation", "a dict that does not find its own keys") from None
+    tx.guard(DictKeys(origin, keys, cause=tx.cause(why)))
     entries: dict[Any, Entry] = {}
-    for n, (key, item) in enumerate(real.items()):
+    for n, key in enumerate(keys):
+        item = _stored(real, key)
         key_value = _key_value(tx, real, key, n, origin)
         stands_for = _hashed(tx, entries, real, key, key_value)
         is_hashed = isinstance(stands_for, (HashedKey, TensorValue)) and isinstance(real, dict)
@@ -404,6 +490,16 @@ def dict_value(tx: Tracer, real: dict[Any, Any], origin: Origin) -> DictValue:
     if isinstance(real, collections.defaultdict):
         factory = tx.wrap(real.default_factory, Attr(origin, "default_factory"))
     return DictValue(entries, origin, type(real), factory)
+
+
+def _stored(real: Any, key: Any) -> Any:
+    """The item that a real dict holds, never through an overriding ``__getitem__``."""
+    from engine.trace.signals import Unsupported
+
+    try:
+        return dict.__getitem__(real, key) if isinstance(real, dict) else real[key]
+    except KeyError:
+        raise Unsupported("unsupported-operation", "a dict that does not find its own keys") from None
 
 
 def _hashed(tx: Tracer, entries: dict[Any, Entry], real: Any, key: Any, value: Value) -> Any:

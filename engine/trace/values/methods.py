@@ -167,6 +167,9 @@ class BuiltinValue(HeldValue):
         from engine.trace.operations import fold_call
         from engine.trace.values.torch_functions import is_leaf, is_pure, unbound_method
 
+        made = by_subclass(tx, self.held, args, kwargs)
+        if made is not None:
+            return made
         rule = special_of(self.held)
         if rule is not None:
             check_arity(tx, imported_first(self.held) or self.held, args, kwargs)
@@ -185,6 +188,29 @@ class BuiltinValue(HeldValue):
 
     def reconstruct(self, cg: Codegen) -> None:
         cg.const(self.held)
+
+
+_SCALARS = (int, float, bytes)
+
+
+def by_subclass(tx: Tracer, held: Any, args: list[Value], kwargs: dict[str, Value]) -> Value | None:
+    """A class method from C called on a subclass, of which it makes an instance; None for any other callable."""
+    cls = held.__self__ if type(held) is types.BuiltinFunctionType else None
+    if not isinstance(cls, type) or cls in _SCALARS:
+        return None
+    name = held.__name__
+    if name == "fromkeys" and issubclass(cls, dict) and cls.__flags__ & _HEAP:
+        from engine.trace.values.mapping_subclasses import from_keys
+
+        return from_keys(tx, cls, args, kwargs)
+    base = next((b for b in _SCALARS if issubclass(cls, b)), None)
+    if base is None or name.startswith("__"):
+        return None
+    made = tx.fixed(getattr(base, name)).call(tx, args, kwargs)
+    return tx.fixed(cls).call(tx, [made], {})
+
+
+_HEAP = 1 << 9
 
 
 @wraps(types.MethodType)

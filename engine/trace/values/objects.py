@@ -174,7 +174,7 @@ class ObjectValue(Value):
         """Whether all classes declare ``__slots__``, none of them ``__dict__``."""
         return self.cls.__dictoffset__ == 0
 
-    def attributes(self, tx: Tracer) -> dict[Any, tuple[Value, Value]]:
+    def attributes_now(self, tx: Tracer) -> dict[Any, tuple[Value, Value]]:
         """What its ``__dict__`` holds now, as entries of a dict."""
         own = {} if self.held is NotImplemented else dict(getattr(self.held, "__dict__", {}))
         entries: dict[Any, tuple[Value, Value]] = {}
@@ -518,14 +518,14 @@ def _instance_dict() -> Any:
     class InstanceDict(DictValue):
         """An instance's ``__dict__``: a window on its attributes, which writes through."""
 
-        def __init__(self, tx: Tracer, of: ObjectValue) -> None:
+        def __init__(self, tx: Tracer, of: ObjectValue | DictValue) -> None:
             self.tx = tx
             self.of_object = of
             super().__init__({})
 
         @property
         def entries(self) -> dict[Any, tuple[Value, Value]]:
-            return self.of_object.attributes(self.tx)
+            return self.of_object.attributes_now(self.tx)
 
         @entries.setter
         def entries(self, entries: Any) -> None:

@@ -140,7 +140,7 @@ class PartialValue(ObjectValue):
             self._is_shown = False
 
     def _attributes(self, tx: Tracer) -> Value:
-        own = self.attributes(tx)
+        own = self.attributes_now(tx)
         return DictValue(dict(own)) if own else NONE
 
     def _reduced(self, tx: Tracer) -> Value:
@@ -159,7 +159,7 @@ class PartialValue(ObjectValue):
         self.function = function
         self.positional = args if type(args) is TupleValue and args.cls is tuple else TupleValue(_inside(args, tx))
         self.keywords = DictValue({}) if is_none(words) else _plain_dict(words)
-        for name in self.attributes(tx):
+        for name in self.attributes_now(tx):
             self.write(tx, name, None)
         for key, value in [] if is_none(attributes) else tx.entries(attributes).items():
             self.write(tx, key, value)
@@ -215,7 +215,7 @@ def _made(tx: Tracer, cls: Any, args: Args, kwargs: Words) -> Value:
     if inner.lacks("__call__"):
         tx.raise_type_error("the first argument must be callable")
     # A partial function of a partial function calls what is inside, unless attributes make it more than that.
-    if type(inner) is PartialValue and _base_of(inner.cls) is _base_of(cls) and not inner.attributes(tx):
+    if type(inner) is PartialValue and _base_of(inner.cls) is _base_of(cls) and not inner.attributes_now(tx):
         inner_words = {**inner.words, **kwargs}
         return partial_of(inner.function, [*inner.positional.items, *args[1:]], inner_words, cls)
     return partial_of(inner, list(args[1:]), kwargs, cls)

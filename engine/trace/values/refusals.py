@@ -10,7 +10,7 @@ import types
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from engine.trace.values.base import Const, Value
+from engine.trace.values.base import Const, Value, type_name
 
 if TYPE_CHECKING:
     from engine.trace.state import Tracer
@@ -43,6 +43,14 @@ def has_method(cls: builtins.type, *names: str, below: builtins.type | None = No
     return any(name in base.__dict__ for base in cls.__mro__ if base is not below for name in names)
 
 
+_HEAP = 1 << 9
+
+
+def builtin_base(cls: builtins.type) -> builtins.type | None:
+    """The builtin container that a class is or derives from; None where it is none."""
+    return next((base for base in cls.__mro__ if base in _EMPTY), None)
+
+
 def is_iterable(value: Value) -> bool:
     """Whether ``iter`` takes it, as far as its class tells."""
     return has_method(value.type(), "__iter__", "__getitem__")
@@ -63,6 +71,9 @@ def stand_in(value: Value) -> Any:
         return _EMPTY[cls]()
     if isinstance(value, ObjectValue) and not has_method(cls, *_CONVERSIONS):
         return _named(cls.__name__)
+    base = builtin_base(cls)
+    if base is not None and cls.__flags__ & _HEAP:  # what the class defines itself has been asked before
+        return type(cls.__name__, (base,), {})()
     return _UNKNOWN
 
 
@@ -100,10 +111,11 @@ def is_not_implemented(tx: Tracer, of: Value, name: str, other: Value) -> bool:
 
 def refuse_arguments(tx: Tracer, cls: builtins.type, name: str, count: int, words: list[str]) -> None:
     """Raise the TypeError of a builtin container's method that takes another number of arguments; else nothing."""
-    if cls not in _EMPTY:
+    base = builtin_base(cls)
+    if base is None or not hasattr(base, name):
         return
     try:
-        getattr(cls, name)(_EMPTY[cls](), *[object()] * count, **dict.fromkeys(words))
+        getattr(base, name)(_EMPTY[base](), *[object()] * count, **dict.fromkeys(words))
     except TypeError as error:
         if _ABOUT_COUNT.search(str(error)):
             raise tx.user_exception(error) from error
@@ -111,7 +123,22 @@ def refuse_arguments(tx: Tracer, cls: builtins.type, name: str, count: int, word
         return
 
 
-_ABOUT_COUNT = re.compile(r"takes|expected (at (least|most) )?\d+ argument|unexpected keyword")
+_ABOUT_COUNT = re.compile(
+    r"takes|missing required argument|expected (at (least|most) )?\d+ argument|unexpected keyword"
+)
+
+
+def refuse_owner(tx: Tracer, held: Any, args: list[Value]) -> None:
+    """Raise the TypeError of a method from C that is called through its class without an instance, or on something else."""
+    if not isinstance(held, (types.MethodDescriptorType, types.WrapperDescriptorType)):
+        return
+    if args and issubclass(args[0].type(), held.__objclass__):
+        return
+    try:
+        held(*[_named(type_name(a.type())) for a in args[:1]])
+    except TypeError as error:
+        raise tx.user_exception(error) from error
+
 
 _BY_METHOD: dict[str, Callable[[Any], Any]] = {
     "__call__": lambda of: of(),

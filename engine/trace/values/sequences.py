@@ -13,7 +13,7 @@ import torch
 from engine.ir import exact
 from engine.ir.origin import Attr, Origin, item_origin
 from engine.ir.value_guard import Equals, LengthIs
-from engine.trace.values.base import NONE, Const, NotConstant, Value, force
+from engine.trace.values.base import NONE, Const, NotConstant, Value, force, type_name
 from engine.trace.values.refusals import index_stand_in, is_iterable
 from engine.trace.values.wrap import makes, wraps, wraps_if
 
@@ -102,7 +102,7 @@ class SequenceValue(Value):
         if not hasattr(self.type(), name):
             if self.origin is not None and self.type().__dictoffset__:
                 raise self.refuse(f"reading the attribute {name!r}")
-            tx.raise_error(AttributeError, f"'{self.type().__name__}' object has no attribute '{name}'")
+            tx.raise_error(AttributeError, f"'{type_name(self.type())}' object has no attribute '{name}'")
         if name == "__class__":
             return tx.fixed(self.type())
         return MethodOf(self, name)
@@ -271,7 +271,7 @@ class ListValue(SequenceValue):
         return collections.deque(items, self.maxlen) if self.cls is collections.deque else items
 
     def key(self, tx: Tracer) -> Any:
-        return tx.raise_type_error(f"unhashable type: '{self.cls.__name__}'")
+        return tx.raise_type_error(f"unhashable type: '{type_name(self.cls)}'")
 
     def part(self, items: list[Value]) -> ListValue:
         if self.cls is not collections.deque:

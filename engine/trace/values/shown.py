@@ -76,7 +76,7 @@ def _container(tx: Tracer, value: Value, known: dict[int, Any]) -> Any:
 
     A container that is reached from itself is one: Python sees so, and shows dots.
     """
-    from engine.trace.values.mappings import DictValue
+    from engine.trace.values.mappings import DictValue, DictView
     from engine.trace.values.sequences import ListValue, TupleValue
     from engine.trace.values.sets import SetValue
 
@@ -86,13 +86,22 @@ def _container(tx: Tracer, value: Value, known: dict[int, Any]) -> Any:
         made.extend(shown(tx, item) for item in value.items)
         return made
     if isinstance(value, TupleValue) and value.cls is tuple:
-        return tuple(shown(tx, item) for item in value.items)
+        known[id(value)] = _Text("(...)")
+        try:
+            return tuple(shown(tx, item) for item in value.items)
+        finally:
+            del known[id(value)]
     if isinstance(value, DictValue) and value.cls in (dict, collections.OrderedDict, collections.defaultdict):
         made = value.cls()
         if value.cls is collections.defaultdict:
             made.default_factory = shown(tx, value.factory) if value.factory is not None else None
         known[id(value)] = made
         made.update((_as_key(shown(tx, key)), shown(tx, item)) for key, item in value.entries.values())
+        return made
+    if isinstance(value, DictView):
+        like: Any = collections.OrderedDict() if issubclass(value.of.cls, collections.OrderedDict) else {}
+        made = known[id(value)] = getattr(like, value.kind)()
+        like.update((_as_key(shown(tx, key)), shown(tx, item)) for key, item in value.of.entries.values())
         return made
     if isinstance(value, SetValue) and value.cls in (set, frozenset) and len(value.elements) == 1:
         made = value.cls()
@@ -110,16 +119,16 @@ def _as_key(of: Any) -> Any:
     try:
         hash(of)
     except TypeError:
-        return _Key(of)
+        return _Text(repr(of))
     return of
 
 
-class _Key:
-    def __init__(self, of: Any) -> None:
-        self.of = of
+class _Text:
+    def __init__(self, text: str) -> None:
+        self.text = text
 
     def __repr__(self) -> str:
-        return repr(self.of)
+        return self.text
 
 
 def container_text(tx: Tracer, value: Value) -> str | None:

@@ -20,6 +20,7 @@ from engine.trace.signals import Unsupported
 from engine.trace.values.arity import check_method_arity
 from engine.trace.values.base import NONE, Const, Value, force
 from engine.trace.values.optimizers import is_optimizers
+from engine.trace.values.refusals import refuse_owner
 from engine.trace.values.rules import BY_NAME, special
 
 if TYPE_CHECKING:
@@ -147,12 +148,18 @@ def may_inline(fn: types.FunctionType) -> bool:
 def unbound_method(tx: Tracer, held: Any, args: list[Value], kwargs: dict[str, Value]) -> Value | None:
     """``list.append(x, 1)`` as ``x.append(1)``; None where ``held`` is no method of a class from C."""
     owner = getattr(held, "__objclass__", None)
-    if owner is None or not args:
+    if owner is None:
         return None
+    refuse_owner(tx, held, [force(tx, a) for a in args[:1]])
+    if not args:
+        return None
+    from engine.trace.values.mapping_subclasses import check_owner
+
     of = force(tx, args[0])
     if not issubclass(of.type(), owner):
         return None
     name = held.__name__
+    check_owner(tx, owner, of, name, args[1:])
     check_method_arity(tx, owner, name, args[1:], kwargs)
     from engine.trace.values.container_objects import ContainerObject
     from engine.trace.values.exceptions import ExceptionValue
