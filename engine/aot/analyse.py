@@ -11,7 +11,17 @@ import torch
 import torch.fx
 from torch._subclasses.fake_tensor import FakeTensor
 
-from engine.aot.views import at_hand, end_of, here_of, is_dense, is_same_place, overlaps, start_of, storage_of
+from engine.aot.views import (
+    at_hand,
+    end_of,
+    here_of,
+    is_apart,
+    is_dense,
+    is_same_place,
+    overlaps,
+    start_of,
+    storage_of,
+)
 from engine.ir.frame import GraphInput
 from engine.ir.in_graph import InGraph
 from engine.ir.plan import InputPlan, OutputPlan, Plan
@@ -160,6 +170,8 @@ def _overlapping(node: torch.fx.Node) -> str:
         return ""
     named = node.kwargs.get("out")
     target = named if named is not None else node.args[0] if node.args else None
+    if isinstance(target, (list, tuple)):
+        return _overlapping_in_a_row(node, target)
     into = _fake_of(target)
     if into is None:
         return ""
@@ -180,7 +192,36 @@ def _overlapping(node: torch.fx.Node) -> str:
         apart = end_of(read) <= start_of(into) or end_of(into) <= start_of(read)
         if not apart and not is_same_place(read, into):
             return "writes where it reads the same memory seen otherwise"
+        if not apart and named is not None and not _goes_by_element(node):
+            return "writes where it reads, in an order of its own"
     return ""
+
+
+def _overlapping_in_a_row(node: torch.fx.Node, targets: Sequence[Any]) -> str:
+    """Of a list, eager writes one after another; a functional operator reads all of them first."""
+    written = [(n, t) for n, a in enumerate(targets) if (t := _fake_of(a)) is not None]
+    read: list[tuple[int, torch.Tensor]] = []
+    for argument in (*node.args, *node.kwargs.values()):
+        if argument is targets:
+            continue
+        items = list(enumerate(argument)) if isinstance(argument, (list, tuple)) else [(-1, argument)]
+        read += [(n, t) for n, a in items if (t := _fake_of(a)) is not None]
+    for n, into in written:
+        if overlaps(into):
+            return "writes to memory that it sees twice"
+        others = [(m, t) for m, t in (*written, *read) if t is not into or m != n]
+        shared = [(m, t) for m, t in others if storage_of(t) == storage_of(into) and not is_apart(into, t)]
+        if any(m != n or not is_same_place(at_hand(into), at_hand(t)) for m, t in shared):
+            return "writes to memory that it reads for another tensor of its list"
+    return ""
+
+
+def _goes_by_element(node: torch.fx.Node) -> bool:
+    """Whether each element that an operator writes depends on the elements at its own place only."""
+    name = str(node.target) if node.op == "call_method" else getattr(node.target, "__name__", "").partition(".")[0]
+    packet = getattr(torch.ops.aten, name, None)
+    overloads = [] if packet is None else [getattr(packet, o) for o in packet.overloads()]
+    return any(torch.Tag.pointwise in o.tags for o in overloads)
 
 
 def _written_part(node: torch.fx.Node, into: torch.Tensor) -> torch.Tensor:

@@ -45,6 +45,30 @@ def is_same_place(a: torch.Tensor, b: torch.Tensor) -> bool:
     return (a.dtype, a.shape, a.stride(), start_of(a)) == (b.dtype, b.shape, b.stride(), start_of(b))
 
 
+_FEW = 1 << 16
+"""Elements of which each is looked at."""
+
+
+def is_apart(a: torch.Tensor, b: torch.Tensor) -> bool:
+    """Whether two tensors over one storage surely share no element; sizes with symbols are taken for what they are in this call."""
+    a, b = at_hand(a), at_hand(b)
+    if a._has_symbolic_sizes_strides or b._has_symbolic_sizes_strides:
+        return False
+    if not a.numel() or not b.numel() or end_of(a) <= start_of(b) or end_of(b) <= start_of(a):
+        return True
+    if a.element_size() != b.element_size() or max(end_of(a), end_of(b)) > _FEW * a.element_size():
+        return False
+    return not (_places(a) & _places(b))
+
+
+def _places(t: torch.Tensor) -> set[int]:
+    """Where the elements lie in the storage."""
+    places = {int(t.storage_offset())}
+    for n, s in zip(t.shape, t.stride(), strict=True):
+        places = {p + k * s for p in places for k in range(n)}
+    return places
+
+
 def here_of(size: Any) -> int | None:
     """A size in the call that is being compiled, asking for no guard; None where only the running graph knows."""
     hint = size.node.hint if isinstance(size, torch.SymInt) else size
@@ -85,9 +109,18 @@ def view_of(name: str, base: torch.Tensor, fake: torch.Tensor, *, in_grad_mode: 
     return replace(
         view,
         is_unseen=is_unseen,
+        is_made_by_hand=_creation_of(fake) == _BY_HAND and _creation_of(base) != _BY_HAND,
         is_one_of_several=_becomes_one_of_several(base, fake),
         made_where="" if is_unseen else _made_where(base, fake, in_grad_mode=in_grad_mode),
     )
+
+
+_CreationMeta: Any = torch._C._autograd.CreationMeta
+_BY_HAND = _CreationMeta.IN_CUSTOM_FUNCTION
+
+
+def _creation_of(t: torch.Tensor) -> Any:
+    return torch._C._autograd._get_creation_meta(t) if t._is_view() and not t.is_inference() else _CreationMeta.DEFAULT
 
 
 def _ends_in_the_dark(history: Any, last: Any) -> bool:
@@ -102,11 +135,10 @@ def _ends_in_the_dark(history: Any, last: Any) -> bool:
 
 def _made_where(base: torch.Tensor, fake: torch.Tensor, *, in_grad_mode: bool) -> MadeWhere:
     """The grad mode that a view was made in, where that is not the mode of the call."""
-    meta: Any = torch._C._autograd.CreationMeta
-    made, whole = (torch._C._autograd._get_creation_meta(t) if t._is_view() else meta.DEFAULT for t in (fake, base))
-    if made == meta.NO_GRAD_MODE and in_grad_mode and whole != made:
+    made, whole = _creation_of(fake), _creation_of(base)
+    if made == _CreationMeta.NO_GRAD_MODE and in_grad_mode and whole != made:
         return "no_grad"
-    return "enable_grad" if made == meta.DEFAULT and not in_grad_mode else ""
+    return "enable_grad" if made == _CreationMeta.DEFAULT and not in_grad_mode else ""
 
 
 def history_of(name: str, fake: torch.Tensor) -> Any:
@@ -149,8 +181,7 @@ def _becomes_one_of_several(base: torch.Tensor, fake: torch.Tensor) -> bool:
 
 
 def _is_one_of_several(fake: torch.Tensor) -> bool:
-    meta = torch._C._autograd.CreationMeta
-    return bool(torch._C._autograd._get_creation_meta(fake) == meta.MULTI_OUTPUT_NODE)
+    return bool(_creation_of(fake) == _CreationMeta.MULTI_OUTPUT_NODE)
 
 
 def _view_of(name: str, base: torch.Tensor, fake: torch.Tensor) -> View:

@@ -14,6 +14,7 @@ from torch._dispatch.python import enable_python_dispatcher
 from torch._subclasses.fake_tensor import (
     DataDependentOutputException,
     DynamicOutputShapeException,
+    FakeTensor,
     UnsupportedOperatorException,
 )
 from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
@@ -196,9 +197,8 @@ def emit(
         tx.graph.forget(node)
         raise
     _note_writes(target, fakes, keyword_fakes)
-    for fake, version in listed:
-        if fake._version == version:
-            torch.autograd.graph.increment_version(fake)
+    for fake in [fake for fake, version in listed if fake._version == version]:  # views of one tensor count each
+        torch.autograd.graph.increment_version(fake)
     _note_uncounted(op, target, fakes, keyword_fakes, result, before)
     changed = before is None or result is None or before != _versions((fakes, keyword_fakes))
     for given in (*args, *(kwargs or {}).values()):
@@ -232,7 +232,8 @@ def _written_in_a_row(target: Any, fakes: list[Any]) -> list[tuple[torch.Tensor,
         or not isinstance(fakes[0], (list, tuple))
     ):
         return []
-    return [(t, t._version) for t in fakes[0] if isinstance(t, torch.Tensor) and not t.is_inference()]
+    # Of subclasses real tensors do not count either.
+    return [(t, t._version) for t in fakes[0] if isinstance(t, FakeTensor) and not t.is_inference()]
 
 
 def _note_writes(target: Any, fakes: list[Any], keyword_fakes: dict[str, Any]) -> None:

@@ -104,6 +104,65 @@ def writes_in_lists_to_shared_memory(x, y):
     return y * 1
 
 
+@program(lambda: (torch.randn(3, 4),))
+def writes_in_lists_to_what_they_share(x):
+    """One tensor twice in a list is written to twice; views of one tensor that lie beside each other once each, which all count."""
+    torch._foreach_add_([x, x], 1)
+    torch._foreach_mul_([x[:, 0], x[:, 1:]], 3)
+    torch._foreach_sub_([x[0], x[1]], [x[1], x[0]])
+    return x * 1, x._version
+
+
+@program(lambda: (torch.randn(4, 4),))
+def product_written_over_its_operand(x):
+    """What such a product reads is being written."""
+    y = x * 1
+    torch.cumsum(x, 0, out=x)
+    return x, y
+
+
+class Marked(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        ctx.mark_dirty(x)
+        return x.mul_(2)
+
+    @staticmethod
+    def backward(ctx, gradient):
+        return gradient * 2
+
+
+class Whole(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        return x
+
+    @staticmethod
+    def backward(ctx, gradient):
+        return gradient
+
+
+@program(lambda: (torch.randn(3),), lambda: (leaf(3) * 2,))
+def autograd_functions_without_gradients(x):
+    """What they mark as written counts once more; an argument that they give back is another tensor over its memory."""
+    with torch.no_grad():
+        y = Marked.apply(x)
+        z = Whole.apply(x)
+    return y is x, z is x, y.requires_grad, z.requires_grad, x._version, z
+
+
+@program(lambda: (leaf(3) * 2,), breaks=1)
+def view_made_by_hand_without_gradients(x):
+    """It may not be written to, and says why."""
+    with torch.no_grad():
+        y = Flattened.apply(x)
+    try:
+        y.mul_(2)
+    except RuntimeError as error:
+        return str(error)
+    return y
+
+
 @program(lambda: (lambda t: (t, t[0]))(torch.randn(4, 4)), lambda: (torch.randn(4, 4), torch.randn(4)))
 def one_of_several_results_is_a_view(x, y):
     """Each result of an operator on several tensors is a view of its own argument, also where they first shared memory."""

@@ -388,7 +388,7 @@ class Same(torch.autograd.Function):
         return x
 
 
-@program(lambda: (torch.randn(2, 3),), breaks=1)
+@program(lambda: (torch.randn(2, 3),))
 def function_gives_back_its_argument(x):
     """Autograd makes another tensor of an argument that is given back."""
     with torch.no_grad():

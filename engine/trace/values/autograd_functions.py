@@ -138,18 +138,37 @@ _ONCE = torch.autograd.function.once_differentiable(lambda *_: None).__code__
 
 
 def _forward_alone(tx: Tracer, cls: type, given: list[Value]) -> Value:
-    """Nothing records gradients: the forward is an ordinary call, whatever its arguments are.
-
-    Raises:
-        Unsupported: it gives back an argument, of which autograd would make another tensor.
-    """
+    """Nothing records gradients: the forward is an ordinary call, whatever its arguments are, but for what it marks or gives back."""
     ctx = FunctionContext([isinstance(a, TensorValue) and a.fake.requires_grad for a in given])
     result = _result(tx, cls, ctx, given)
-    outputs = result.items if isinstance(result, TupleValue) else [result]
     dirty = [force(tx, d) for d in ctx.dirty]
-    if any(isinstance(o, TensorValue) and o in given and o not in dirty for o in (force(tx, o) for o in outputs)):
-        raise Unsupported("unknown-call", f"{cls.__name__} gives back a tensor that it was given")
-    return result
+    for marked in dirty:  # autograd counts it as one write more
+        if isinstance(marked, TensorValue):
+            emit(tx, "call_function", torch.autograd.graph.increment_version, [marked])
+    if isinstance(result, TupleValue):
+        return TupleValue([_given_back(tx, force(tx, o), given, dirty) for o in result.items])
+    return _given_back(tx, result, given, dirty)
+
+
+def _given_back(tx: Tracer, output: Value, given: list[Value], dirty: list[Value]) -> Value:
+    """A result, or another tensor over its memory where it is an argument, as autograd has it where no gradient is recorded."""
+    if not isinstance(output, TensorValue) or (output in dirty and output in given and not output.fake.requires_grad):
+        return output
+    if output in given:
+        method = "detach" if output.fake.requires_grad else "view_as"
+        return emit(tx, "call_method", method, [output] if method == "detach" else [output, output])
+    if output.fake.requires_grad and output.fake._is_view():
+        emit(tx, "call_function", _MADE_BY_HAND, [output])
+    return output
+
+
+def _mark(view: torch.Tensor) -> None:
+    if view._is_view() and view.requires_grad:
+        torch._C._autograd._set_creation_meta(view, torch._C._autograd.CreationMeta.IN_CUSTOM_FUNCTION)
+
+
+_MADE_BY_HAND = InGraph("made_by_hand", _mark)
+"""Autograd remembers that a function of the user's own made a view, though it records no gradient: it may not be written to."""
 
 
 def _look_into(tx: Tracer, cls: type, given: list[Value]) -> None:

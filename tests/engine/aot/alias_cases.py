@@ -7,11 +7,13 @@ import random
 import re
 import warnings
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 import torch
 from torch.testing._internal.two_tensor import TwoTensor
+
+from tests.engine.aot import alias_wider
 
 Kind = Literal["plain", "sizes", "wrapped"]
 """``sizes``: ``make(k)`` makes inputs whose sizes grow with ``k``; ``wrapped``: some inputs are tensor subclasses around two tensors."""
@@ -35,17 +37,19 @@ class Case:
     body: str
     after: str
     kind: Kind = "plain"
+    backward: str = "once"
+    """One of ``alias_wider.BACKWARDS``."""
 
     @property
     def text(self) -> str:
         """All of it, for a person."""
-        return f"# case {self.seed} {self.kind}\n{self.inputs}\n{self.body}\n{self.after}"
+        return f"# case {self.seed} {self.kind}, backward {self.backward}\n{self.inputs}\n{self.body}\n{self.after}"
 
     def functions(self, copy: str) -> dict[str, Any]:
         """``make()``, ``program(*args)`` and ``after(args, kept, result)`` as functions of a namespace of their own."""
         file = f"<alias case {self.seed} {copy}>"
         linecache.cache[file] = (len(self.text), None, self.text.splitlines(keepends=True), file)
-        namespace: dict[str, Any] = {"torch": torch, "F": torch.nn.functional, "two": two}
+        namespace = _namespace()
         exec(compile(self.text, file, "exec"), namespace)
         return namespace
 
@@ -59,6 +63,7 @@ class _Scene:
     lines: list[str] = field(default_factory=list)
     count: int = 0
     raised: bool = False
+    is_wider: bool = False
 
     def tensors(self) -> list[str]:
         return [n for n, v in self.values.items() if isinstance(v, torch.Tensor)]
@@ -73,7 +78,7 @@ class _Scene:
     def attempt(self, line: str, indent: str = "") -> bool:
         """Run one statement; keep it when it can be run, and now and then when it raises."""
         scope = dict(self.values)
-        space = {"torch": torch, "F": torch.nn.functional, "two": two}
+        space = _namespace()
         if _grows(line, scope) or _mixes(line, scope):
             return False
         try:
@@ -89,6 +94,10 @@ class _Scene:
         self.values = {k: v for k, v in scope.items() if isinstance(v, (torch.Tensor, tuple, list))}
         self.lines.append(indent + line)
         return True
+
+
+def _namespace() -> dict[str, Any]:
+    return {"torch": torch, "F": torch.nn.functional, "two": two, **alias_wider.NAMES}
 
 
 def _grows(line: str, values: dict[str, Any]) -> bool:
@@ -151,7 +160,7 @@ def _plain_root(r: random.Random) -> str:
             return r.choice(["torch.randn((1, 4), generator=g).expand(3, 4)", "torch.randn((), generator=g).expand(4)"])
 
 
-def _inputs(r: random.Random, kind: Kind) -> _Scene:
+def _inputs(r: random.Random, kind: Kind, *, is_wider: bool) -> _Scene:
     """One to four arguments over one to three memories, in every pattern of sharing."""
     scene = _Scene(r)
     scene.values = {}
@@ -159,7 +168,13 @@ def _inputs(r: random.Random, kind: Kind) -> _Scene:
     made = _Scene(r, {"g": space["g"]})  # type: ignore[dict-item]
     roots = r.choices([1, 2, 3], [5, 4, 2])[0]
     for n in range(roots):
-        _define(made, f"s{n} = {_root(r, kind)}")
+        text = _root(r, kind)
+        _define(made, f"s{n} = {text}")
+        if is_wider and r.random() < 0.3:  # a view of what needs a gradient, or complex numbers that do
+            forms = [f"{text}.requires_grad_() * 1.5"]
+            if kind != "wrapped":  # the subclass drops what it is told of conjugates
+                forms += [f"torch.complex({text}, {text}).requires_grad_()", f"{text}.cfloat().requires_grad_() * 2j"]
+            _define(made, f"s{n} = {r.choice(forms)}")
     if not made.tensors():
         _define(made, "s0 = torch.ones(4)")
     for n in range(r.choices([0, 1, 2, 3], [4, 4, 3, 1])[0]):
@@ -249,6 +264,8 @@ def _statement(r: random.Random, s: _Scene) -> str:
     """One statement over what is alive; views of arguments and writes to them come up most."""
     arguments = [n for n in s.tensors() if n in NAMES]
     x = s.pick(arguments) if arguments and r.random() < 0.5 else s.pick()
+    if s.is_wider and r.random() < 0.4:
+        return alias_wider.statement(r, s.fresh, x, s.pick(), s.values[x])
     kind = r.choices(["view", "write", "pure", "many"], [8, 8, 5, 1])[0]
     match kind:
         case "view":
@@ -315,12 +332,13 @@ def _can_be(scene: _Scene, expression: str) -> bool:
     return not isinstance(value, torch.Tensor) or value.numel() <= MAX_ELEMENTS
 
 
-def generate(seed: int, kind: Kind = "plain") -> Case:
-    """The case with this number and of this kind, always the same."""
+def generate(seed: int, kind: Kind = "plain", *, is_wider: bool = False) -> Case:
+    """The case with this number and of this kind, always the same. ``is_wider``: with the statements of ``alias_wider``."""
     r = random.Random(seed)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        return _generate(seed, kind, r)
+        case = _generate(seed, kind, r, is_wider=is_wider)
+    return replace(case, backward=r.choice(alias_wider.BACKWARDS)) if is_wider else case
 
 
 def _growing(line: str) -> str:
@@ -332,12 +350,12 @@ def _growing(line: str) -> str:
     return re.sub(r"\([\d, ]*\), generator", grown, line)
 
 
-def _generate(seed: int, kind: Kind, r: random.Random) -> Case:
-    inputs = _inputs(r, kind)
+def _generate(seed: int, kind: Kind, r: random.Random, *, is_wider: bool) -> Case:
+    inputs = _inputs(r, kind, is_wider=is_wider)
     space: dict[str, Any] = {"torch": torch, "two": two}
     exec("\n".join(inputs.lines), space)
     args, _ = space["make"]()
-    scene = _Scene(r, {n: a for n, a in zip(NAMES, args, strict=False)})
+    scene = _Scene(r, {n: a for n, a in zip(NAMES, args, strict=False)}, is_wider=is_wider)
     parameters = ", ".join(scene.values)
     mode = r.choices(["", "@torch.no_grad()", "@torch.inference_mode()"], [14, 3, 0])[0]
     with torch.no_grad() if mode else torch.enable_grad():

@@ -41,6 +41,18 @@ FOUND_FAR_OUT = (
 )
 """Cases beyond ``ALL`` that differed once."""
 
+FOUND_WIDER: tuple[tuple[Kind, int], ...] = (
+    ("plain", 493),
+    ("plain", 683),
+    ("plain", 852),
+    ("plain", 1249),
+    ("plain", 10540),
+    ("plain", 10813),
+    ("plain", 11101),
+    ("wrapped", 391),
+)
+"""Cases with the statements of ``alias_wider`` that differed once."""
+
 
 def _hold(cases: Iterable[Case], backend: str, *, dynamic: bool | None = None) -> None:
     found = {case: check(case, backend, dynamic=dynamic) for case in cases}
@@ -80,6 +92,19 @@ def test_sizes_that_vary(first: int, dynamic: bool | None) -> None:
     _hold((generate(n, "sizes") for n in range(first, first + SOME)), "aot_eager", dynamic=dynamic)
 
 
+@pytest.mark.parametrize("first", _blocks(ALL, BLOCK))
+@pytest.mark.parametrize("kind", get_args(Kind))
+def test_more_than_views_and_writes(kind: Kind, first: int) -> None:
+    """The same of programs with autograd functions, checkpoints, hooks, autocast, complex views; their callers go backward in many ways."""
+    _hold((generate(n, kind, is_wider=True) for n in range(first, first + BLOCK)), "aot_eager")
+
+
+@pytest.mark.parametrize(("kind", "seed"), FOUND_WIDER)
+def test_wider_cases_found(kind: Kind, seed: int) -> None:
+    """Writes marked by hand, or to lists, are counted; views by hand under ``no_grad`` stay forbidden; what writes over what it reads is eager's."""
+    assert not check(generate(seed, kind, is_wider=True), "aot_eager")
+
+
 @pytest.mark.parametrize("seed", FOUND_FAR_OUT)
 def test_cases_found_far_out(seed: int) -> None:
     """Unread operators without a kernel, views of nothing, counters that are one in one call and two in the next are eager's."""
@@ -114,10 +139,24 @@ def test_cases_cover_what_they_claim() -> None:
         "(0, 3)",
     )
     assert not [w for w in wanted if not any(w in t for t in texts)]
+    texts = [generate(seed, is_wider=True).text for seed in range(400)]
+    wanted = (
+        ".apply(",
+        "remembered(nested",
+        "autocast",
+        "register_hook",
+        ".conj()",
+        "detach_",
+        "unbind",
+        "backward twice",
+        "backward strided",
+    )
+    assert not [w for w in wanted if not any(w in t for t in texts)]
 
 
 def test_a_case_is_always_the_same() -> None:
     """A seed and a kind name one program."""
     for kind in get_args(Kind):
-        assert generate(7, kind) == generate(7, kind)
-        assert generate(7, kind) != generate(8, kind)
+        for is_wider in (False, True):
+            assert generate(7, kind, is_wider=is_wider) == generate(7, kind, is_wider=is_wider)
+            assert generate(7, kind, is_wider=is_wider) != generate(8, kind, is_wider=is_wider)
