@@ -61,8 +61,8 @@ class Kernels:
         return launch
 
 
-def lowered(function: Callable[..., Any], monkeypatch: pytest.MonkeyPatch) -> Program:
-    """The program of a function, compiled with sizes that agree."""
+def lowered(function: Callable[..., Any], monkeypatch: pytest.MonkeyPatch) -> tuple[Program | None, str]:
+    """The program of a function, compiled with sizes that agree; None and why where there is none."""
     found: list[Program] = []
     original = driver.lower
 
@@ -75,13 +75,19 @@ def lowered(function: Callable[..., Any], monkeypatch: pytest.MonkeyPatch) -> Pr
     with engine.record() as session:
         engine.compile(function, backend="triton")(*GOOD)
     engine.verify(session)
-    return found[0]
+    aot = session.compilations[0].aot
+    assert aot is not None
+    return (found[0] if found else None), aot.note
 
 
 @pytest.mark.parametrize("function", FUNCTIONS, ids=lambda f: str(f.__name__))
 def test_kernels_do_not_read_by_wrong_sizes(function: Callable[..., Any], monkeypatch: pytest.MonkeyPatch) -> None:
     """The last kernel, which reads by the size, starts where the assumption holds and not where it does not."""
-    program = lowered(function, monkeypatch)
+    program, note = lowered(function, monkeypatch)
+    if program is None:  # torch 2.11 knows less of such sizes: then there is nothing to launch, and the record says why
+        assert function is number
+        assert "Could not guard on data-dependent expression" in note
+        return
     kernels = Kernels()
     run = executable(program, kernels)
     run(*GOOD)
