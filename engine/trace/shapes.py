@@ -160,6 +160,7 @@ def _is_symbolic(size: Any) -> bool:
 
 def _places(tx: Tracer) -> dict[sympy.Symbol, list[Place]]:
     found: dict[sympy.Symbol, list[Place]] = {}
+    apart: dict[sympy.Symbol, list[Place]] = {}  # strides that follow from no size, as those of a slice
     for value, _ in tx.input_tensors:
         for dim, size in enumerate(value.fake.shape):
             if _is_symbolic(size):
@@ -171,6 +172,9 @@ def _places(tx: Tracer) -> dict[sympy.Symbol, list[Place]]:
                     cause = tx.cause("this size decided what was traced")
                     place = (own, value.origin, dim)
                     tx.guard(ShapeRelation(value.origin, sympy.Eq(own, expression), (place,), cause=cause))
+        for dim, stride in enumerate(value.fake.stride()):
+            if _is_symbolic(stride) and isinstance(stride.node.expr, sympy.Symbol):
+                apart.setdefault(stride.node.expr, []).append((Stride(value.origin, dim), -1))
     for number in tx.input_ints:
         expression = number.sym.node.expr
         if isinstance(expression, sympy.Symbol):
@@ -183,7 +187,7 @@ def _places(tx: Tracer) -> dict[sympy.Symbol, list[Place]]:
                     cause=_settled(tx, number.symbol, "its value decided what was traced"),
                 )
             )
-    return found
+    return {**apart, **found}
 
 
 def _strides(tx: Tracer, first: dict[sympy.Symbol, _Reading]) -> None:

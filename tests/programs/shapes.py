@@ -186,3 +186,43 @@ def multiples_of_sizes(x, y):
     if y.shape[0] == 2 * n:
         y = y.view(2, n)
     return x * 2, y + n, y.sum()
+
+
+@program(
+    lambda: (torch.randn(10),),
+    lambda: (torch.randn(10)[::2],),
+    lambda: (torch.randn(33)[::3],),
+    lambda: (torch.randn(12)[::2],),
+    lambda: (torch.randn(15),),
+)
+def every_second_element(x):
+    """The stride of a slice follows from no size; both change from call to call."""
+    if x.is_contiguous():
+        return x + 1
+    return x * 2
+
+
+WIDE = torch.arange(200.0).reshape(20, 10)
+
+
+@program(
+    lambda: (WIDE[:, :5],),
+    lambda: (WIDE[:9, :4],),
+    lambda: (torch.ones(5, 12)[:, :7],),
+    lambda: (torch.ones(7, 8),),
+    lambda: (torch.ones(30, 7)[::3, ::2],),
+)
+def columns_of_a_wider_table(x):
+    """Rows lie further apart than their own length, by a distance that changes too."""
+    wider = x.as_strided((2, 2), (x.stride(0), 1))
+    return x.t().contiguous() * x.stride()[0], (x * 2).sum(0), wider + x[:2, :2]
+
+
+@program(
+    lambda: (WIDE[:, :5].clone().requires_grad_()[:, :3], WIDE[:, 5:8]),
+    lambda: (WIDE[:9, :8].clone().requires_grad_()[:, :4], WIDE[:9, 5:9]),
+    lambda: (WIDE[:8, :7].clone().requires_grad_()[:, 1:6], WIDE[:8, :5]),
+)
+def gradients_of_columns(x, y):
+    """So it is where gradients go back through them, and where two slices lie in one table."""
+    return (x.sin() * y).sum(0), x @ y.t()
