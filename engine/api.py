@@ -179,6 +179,8 @@ def compiled_autograd(
 def _compile(subject: Any, pipeline: Pipeline) -> Any:
     if isinstance(subject, torch.nn.Module):
         return compiled_module(subject, pipeline)
+    if isinstance(subject, types.MethodType) and subject.__func__ is _APPLY:
+        return _compile(_calling(subject), pipeline)
     if isinstance(subject, types.MethodType):
         return types.MethodType(_compile(subject.__func__, pipeline), subject.__self__)
     behind = original(subject)
@@ -196,9 +198,25 @@ def _compile(subject: Any, pipeline: Pipeline) -> Any:
     call = getattr(type(subject), "__call__", None)  # noqa: B004  looked up on the class, as Python does for a call
     if not isinstance(subject, type) and isinstance(call, types.FunctionType):
         return types.MethodType(_compile(call, pipeline), subject)
+    if not isinstance(subject, type) and callable(subject):
+        return _compile(_calling(subject), pipeline)
     raise errors.BadArgument(
         f"engine.compile takes a Python function, a method or an nn.Module, not {describe(subject)}: wrap it in a function."
     )
+
+
+_APPLY = vars(torch.autograd.Function)["apply"].__func__
+
+
+def _calling(subject: Callable[..., Any]) -> Callable[..., Any]:
+    """A Python function that calls what has no bytecode of its own."""
+
+    def call(*args: Any, **kwargs: Any) -> Any:
+        return subject(*args, **kwargs)
+
+    call.__name__ = getattr(subject, "__name__", call.__name__)
+    call.__doc__ = subject.__doc__
+    return call
 
 
 def describe(value: object) -> str:

@@ -69,6 +69,11 @@ def without_modes() -> Iterator[None]:
             _C._push_on_torch_function_stack(mode)
 
 
+def _torch_function() -> bool | None:
+    """Whether ``__torch_function__`` is asked: True; False where subclasses' is not; None where that of modes is not either."""
+    return True if _C._is_torch_function_enabled() else None if _C._is_torch_function_all_disabled() else False
+
+
 def _dispatch_modes() -> tuple[Any, ...]:
     """The stack of torch-dispatch modes, outermost first."""
     count = _C._len_torch_dispatch_stack()
@@ -105,7 +110,7 @@ GLOBAL_STATES: Mapping[str, State] = {
         State("inference_mode", "inference mode", torch.is_inference_mode_enabled),
         State("autocast", "autocast", _autocast),
         State("torch_function_modes", "torch-function mode stack", _torch_function_modes),
-        State("torch_function_enabled", "torch function", _C._is_torch_function_enabled),
+        State("torch_function_enabled", "torch function", _torch_function),
         State("dispatch_modes", "dispatch mode stack", _dispatch_modes),
         State("functorch", "functorch stack", _functorch_level),
         State("default_device", "default device", _default_device),
@@ -127,6 +132,7 @@ GLOBAL_STATES: Mapping[str, State] = {
 QUICK: Mapping[tuple[str, Any], tuple[str, Any]] = {
     ("autocast", ()): ("not {}()", _C._is_any_autocast_enabled),
     ("torch_function_modes", ()): ("{}() == 0", _C._len_torch_function_stack),
+    ("torch_function_enabled", True): ("{}()", _C._is_torch_function_enabled),
     ("dispatch_modes", ()): ("{}() == 0", _C._len_torch_dispatch_stack),
     ("functorch", None): ("{}() is None", _functorch.peek_interpreter_stack),
 }

@@ -12,6 +12,8 @@ from dataclasses import replace
 from types import FunctionType
 from typing import Any, cast
 
+import torch
+
 from engine.bytecode.route import route_calls
 from engine.errors import EngineError, RecompileLimit
 from engine.ir.context import paying_attention
@@ -185,8 +187,9 @@ class Dispatch:
             outcome = "compiled"
         told = "python" if entry.is_python else outcome
         arguments = self.arguments(values)
-        index = tell_call(session, self.cache, told, entry.id, arguments, asked, rejections, seconds)
-        observe(session, self, index, entry.id, arguments, keep=outcome != "hit")
+        with torch._C.DisableTorchFunction():
+            index = tell_call(session, self.cache, told, entry.id, arguments, asked, rejections, seconds)
+            observe(session, self, index, entry.id, arguments, keep=outcome != "hit")
         running.frames.append(self.cache.frame.id)
         try:
             return spread(self.run_of(entry), *values)

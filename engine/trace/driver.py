@@ -204,7 +204,8 @@ class _Attempt:
         self.restart = restart
         self.tx = Tracer(request, options)
         modes = function_modes()
-        self.modes = modes if are_looked_into(modes) else ()
+        is_asked = not torch._C._is_torch_function_all_disabled()
+        self.modes = modes if is_asked and are_looked_into(modes) else ()
         self.tx.is_compiling = restart is None or not restart.as_eager
         self.tx.draws = "" if restart is None else restart.draws
         self.log = StepLog(self.tx) if steps else None

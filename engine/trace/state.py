@@ -272,8 +272,8 @@ class Tracer:
         """Torch-function modes that the traced code has entered, innermost last."""
         self.modes_outside: list[Value] = []
         """Those that are in force where the frame is entered."""
-        self.all_off = 0
-        """How often modes are, too."""
+        self.modes_put_by: list[list[Value]] = []
+        """Those not asked while all of ``__torch_function__`` is switched off: one list for each time that it was."""
         self.protocol_off = 0
         """How often ``__torch_function__`` of subclasses is switched off."""
         self.indexes_by_tensor = False

@@ -12,6 +12,7 @@ from torch._higher_order_ops.hints_wrap import hints_wrapper
 from torch._higher_order_ops.out_dtype import out_dtype
 from torch._higher_order_ops.strict_mode import strict_mode_op
 from torch._higher_order_ops.wrap import dynamo_bypassing_wrapper, wrap
+from torch.utils._pytree import SUPPORTED_NODES
 
 from engine.ir.in_graph import InGraph
 from engine.trace.graph_builder import emit
@@ -23,7 +24,7 @@ from engine.trace.values.rules import BY_NAME, special
 from engine.trace.values.sequences import ListValue, TupleValue, sequence_items
 from engine.trace.values.symbolic import SymValue
 from engine.trace.values.tensor import TensorValue
-from engine.trace.values.trees import LEAF, Tree, pack, unflatten, unpack
+from engine.trace.values.trees import LEAF, Tree, leaves_of, pack, unflatten, unpack
 
 if TYPE_CHECKING:
     from engine.trace.codegen import Codegen
@@ -151,7 +152,7 @@ class _OpaqueCall:
     def __call__(self, *leaves: Any) -> tuple[Any, ...]:
         args, kwargs = pack(self._given, iter(leaves))
         found: list[Any] = []
-        unpack(self._function(*args, **kwargs), found)
+        leaves_of(self.returned, self._function(*args, **kwargs), found)
         return tuple(found)
 
     def first(self, *leaves: Any) -> tuple[Any, ...]:
@@ -178,6 +179,9 @@ def _taken_apart(tx: Tracer, value: Value, leaves: Args) -> Tree:
     if isinstance(value, DictValue):
         keys = tuple(force(tx, k).python(tx) for k in list(value.keys()))
         return Tree(value.cls, keys, tuple(_taken_apart(tx, v, leaves) for v in value.values()))
+    node = SUPPORTED_NODES.get(value.type())
+    if node is not None and isinstance(node.flatten_fn, FunctionType):
+        return _registered(tx, value, node, leaves)
     real = tx.real_of(value)
     if isinstance(real, torch.nn.Module) and value.origin is not None:
         tx.guard_object(real, value.origin, "a function that is not looked into is called with it")
@@ -188,6 +192,14 @@ def _taken_apart(tx: Tracer, value: Value, leaves: Args) -> Tree:
         raise Unsupported(
             "unsupported-argument", f"a {value.type().__name__} is given to a function that is not looked into"
         ) from None
+
+
+def _registered(tx: Tracer, value: Value, node: Any, leaves: Args) -> Tree:
+    """An object of a class that says how it is taken apart; it is made again where the function runs."""
+    parts, context = sequence_items(tx, force(tx, tx.fixed(node.flatten_fn)).call(tx, [value], {}))
+    constant = force(tx, context).python(tx)
+    inside = tuple(_taken_apart(tx, p, leaves) for p in sequence_items(tx, parts))
+    return Tree(value.type(), parts=inside, constant=constant, make=node.unflatten_fn)
 
 
 class OpaqueFunction(Value):

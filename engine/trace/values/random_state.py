@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.fx
 
+from engine.ir.global_state import GLOBAL_STATES
 from engine.ir.in_graph import InGraph
 from engine.ir.origin import Fixed, Origin
+from engine.trace.checkpoint import TorchState
 from engine.trace.graph_builder import evaluate
 from engine.trace.signals import Unsupported
 from engine.trace.values.base import NONE, Const, Value, force
@@ -136,21 +139,38 @@ def _set_rng_state(tx: Tracer, args: Args, kwargs: Words) -> Value:
     return NONE
 
 
-class _DefaultDtype:
-    """The default dtype as it was, to be put back when tracing ends."""
+class _AsBefore:
+    """torch's global state as it was, to be put back when tracing ends."""
 
     def __init__(self) -> None:
-        self._before = torch.get_default_dtype()
+        self._before = TorchState.now()
 
     def __exit__(self, *_: object) -> None:
-        torch.set_default_dtype(self._before)
+        self._before.restore()
 
 
-@special(torch.set_default_dtype)
-def _set_default_dtype(tx: Tracer, args: Args, kwargs: Words) -> Value:
-    wanted = force(tx, args[0] if args else kwargs["d"])
-    dtype = wanted.python(tx)
-    tx.undo_at_end.append(_DefaultDtype())
-    tx.fold(torch.set_default_dtype, dtype)
-    effect(tx, "set_default_dtype", torch.set_default_dtype, [wanted])
-    return NONE
+_SWITCHED = ("default_dtype", "deterministic", "deterministic_warn_only", "float32_matmul_precision")
+"""Pieces of that state which the functions below set: the graph holds for what they were at the entry."""
+
+
+def _switches(switch: Callable[..., None]) -> None:
+    """A function that sets a piece of torch's global state to a constant: at once for the rest of the trace, and in the graph."""
+
+    @special(switch)
+    def rule(tx: Tracer, args: Args, kwargs: Words) -> Value:
+        given, named = tx.constants(args), dict(zip(kwargs, tx.constants(kwargs.values()), strict=True))
+        for state in _SWITCHED:
+            tx.entry_state.setdefault(state, GLOBAL_STATES[state].read())
+        tx.undo_at_end.append(_AsBefore())
+        tx.fold(switch, *given, **named)
+        effect(tx, switch.__name__, functools.partial(switch, *given, **named), [])
+        return NONE
+
+
+for _switch in (
+    torch.set_default_dtype,
+    torch.use_deterministic_algorithms,
+    torch.set_deterministic_debug_mode,
+    torch.set_float32_matmul_precision,
+):
+    _switches(_switch)

@@ -193,6 +193,11 @@ class TensorValue(Value):
         return TupleValue([self.size(tx, d) for d in range(self.fake.dim())], torch.Size)
 
     def length(self, tx: Tracer) -> Value:
+        from engine.trace.values.tensor_subclasses import dispatched
+
+        asked = dispatched(tx, "call_method", "__len__", [self], {})
+        if asked is not None:
+            return asked
         if self.fake.dim() == 0:
             tx.raise_type_error("len() of a 0-d tensor")
         return self.size(tx, 0)
@@ -504,6 +509,11 @@ def _is_tensor(real: Any) -> bool:
 
 @wraps_if(0, _is_tensor)
 def _tensor(tx: Tracer, real: torch.Tensor, origin: Origin) -> Value:
+    with torch._C.DisableTorchFunctionSubclass():
+        return _tensor_at(tx, real, origin)
+
+
+def _tensor_at(tx: Tracer, real: torch.Tensor, origin: Origin) -> Value:
     from engine.trace.state import fake_of
 
     is_wrapper = _is_wrapper(real)
@@ -522,8 +532,7 @@ def _tensor(tx: Tracer, real: torch.Tensor, origin: Origin) -> Value:
         raise Unsupported("unsupported-operation", "a tensor inside a functorch transformation")
     if is_wrapper:
         _check_parts(real)
-    with torch._C.DisableTorchFunctionSubclass():
-        fake = fake_of(tx, real if plain else _without_class(real), origin)
+    fake = fake_of(tx, real if plain else _without_class(real), origin)
     tx.tensors_seen = True
     _guard(tx, real, fake, origin)
     if has_protocol:

@@ -89,6 +89,11 @@ class SubclassValue(TensorValue):
         by_protocol = dispatched(tx, "call_method", name, [self, *args], kwargs)
         return super().call_method(tx, name, args, kwargs) if by_protocol is None else by_protocol
 
+    def length(self, tx: Tracer) -> Value:
+        found = find_in_class(self.cls, "__len__")
+        is_own = found is not None and not found[0].__module__.startswith("torch.")
+        return self.call_method(tx, "__len__", [], {}) if is_own else super().length(tx)
+
     def set_attr(self, tx: Tracer, name: str, value: Value) -> None:
         found = find_in_class(self.cls, name)
         if found is not None and isinstance(found[1], property):
@@ -190,11 +195,16 @@ def _inside(tx: Tracer, values: list[Value]) -> Iterator[Value]:
             yield from _inside(tx, forced.items)  # type: ignore[attr-defined]
 
 
+def is_off(tx: Tracer) -> bool:
+    """Whether no class is asked now: switched off where the frame was entered, or since."""
+    return bool(tx.protocol_off) or not tx.entry_state["torch_function_enabled"]
+
+
 def dispatched(tx: Tracer, op: str, target: Any, args: Args, kwargs: Words) -> Value | None:
     """What the modes and classes in force make of an operation; None where none of them is asked."""
-    if tx.protocol_off and not tx.function_modes:
+    if (off := is_off(tx)) and not tx.function_modes:
         return None
-    special_args = [] if tx.protocol_off else [v for v in _inside(tx, [*args, *kwargs.values()]) if has_protocol(v)]
+    special_args = [] if off else [v for v in _inside(tx, [*args, *kwargs.values()]) if has_protocol(v)]
     if not special_args and not tx.function_modes:
         return None
     noted, known = _note(tx, op, target, args, kwargs, special_args)
@@ -452,7 +462,7 @@ def _as_subclass(tx: Tracer, args: Args, kwargs: Words) -> Value:
 def _has_torch_function(tx: Tracer, args: Args, kwargs: Words) -> Value:
     if tx.function_modes:
         return Const(value=True)
-    return Const(not tx.protocol_off and any(has_protocol(v) for v in _inside(tx, args)))
+    return Const(not is_off(tx) and any(has_protocol(v) for v in _inside(tx, args)))
 
 
 @special(torch.overrides.handle_torch_function)
@@ -507,21 +517,16 @@ class ProtocolOff(Value):
 class AllOff(ProtocolOff):
     """``torch._C.DisableTorchFunction()``: modes are not asked either."""
 
-    def __init__(self) -> None:
-        self._modes: list[list[Value]] = []
-
     def type(self) -> type:
         cls: Any = torch._C.DisableTorchFunction
         return cls  # type: ignore[no-any-return]
 
     def call_method(self, tx: Tracer, name: str, args: Args, kwargs: Words) -> Value:
         if name == "__enter__":
-            self._modes.append(tx.function_modes)
+            tx.modes_put_by.append(tx.function_modes)
             tx.function_modes = []
-            tx.all_off += 1
         elif name == "__exit__":
-            tx.function_modes = self._modes.pop()
-            tx.all_off -= 1
+            tx.function_modes = tx.modes_put_by.pop()
         return super().call_method(tx, name, args, kwargs)
 
 
@@ -532,12 +537,9 @@ def _all_off(tx: Tracer, args: Args, kwargs: Words) -> Value:
 
 @special(torch._C._is_torch_function_all_disabled)
 def _is_all_off(tx: Tracer, args: Args, kwargs: Words) -> Value:
-    if not tx.entry_state["torch_function_enabled"]:
-        raise Unsupported(
-            "unknown-call", "torch._C._is_torch_function_all_disabled is called where torch function is off"
-        )
-    guard_state(tx, "torch_function_enabled", True)
-    return Const(tx.all_off > 0)
+    entry = tx.entry_state["torch_function_enabled"]
+    guard_state(tx, "torch_function_enabled", entry)
+    return Const(entry is None or bool(tx.modes_put_by))
 
 
 @special(torch._C._get_function_stack_at)
@@ -557,7 +559,8 @@ def _is_enabled(tx: Tracer, args: Args, kwargs: Words) -> Value:
 @special(torch._C._len_torch_function_stack)
 def _number_of_modes(tx: Tracer, args: Args, kwargs: Words) -> Value:
     guard_state(tx, "torch_function_modes", tx.entry_state["torch_function_modes"])
-    return Const(len(tx.entry_state["torch_function_modes"]) + len(tx.function_modes))
+    modes = sum(map(len, tx.modes_put_by), len(tx.function_modes))
+    return Const(len(tx.entry_state["torch_function_modes"]) - len(tx.modes_outside) + modes)
 
 
 @special(torch._C._len_torch_dispatch_stack)

@@ -281,10 +281,15 @@ def _any_autocast(tx: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Va
     return Const(bool(torch._C._is_any_autocast_enabled()))
 
 
-@special(torch.is_autocast_enabled, torch.is_autocast_cpu_enabled)
+@special(torch.is_autocast_enabled)
 def _is_autocast(tx: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
     values = tx.constants(args)
     return Const(torch.is_autocast_enabled(*values) if values else torch.is_autocast_enabled())
+
+
+@special(torch.is_autocast_cpu_enabled)
+def _is_cpu_autocast(tx: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    return Const(torch.is_autocast_enabled("cpu"))
 
 
 @special(torch.backends.mha.get_fastpath_enabled)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -26,6 +26,8 @@ class Tree:
     parts: tuple[Tree, ...] = ()
     constant: Any = None
     is_leaf: bool = False
+    make: Callable[[Any, Any], Any] | None = None
+    """For an object of a class that is registered as such a container: makes one of its parts and ``constant``."""
 
     def leaves(self) -> int:
         """How many leaves there are."""
@@ -83,6 +85,8 @@ def pack(tree: Tree, leaves: Iterator[Any]) -> Any:
     if tree.cls is None:
         return tree.constant
     parts = [pack(p, leaves) for p in tree.parts]
+    if tree.make is not None:
+        return tree.make(parts, tree.constant)
     if issubclass(tree.cls, dict):
         made: Any = tree.cls()
         made.update(zip(tree.keys, parts, strict=True))
@@ -103,3 +107,12 @@ def unpack(packed: Any, leaves: list[Any]) -> Tree:
         return Tree(constant=packed)
     leaves.append(packed)
     return LEAF
+
+
+def leaves_of(tree: Tree, packed: Any, leaves: list[Any]) -> None:
+    """Collect the leaves of what is packed as ``tree`` says: a number may be one, where it was a symbol when it was unpacked."""
+    if tree.is_leaf:
+        leaves.append(packed)
+    elif tree.cls is not None:
+        for part, item in zip(tree.parts, packed.values() if isinstance(packed, dict) else packed, strict=True):
+            leaves_of(part, item, leaves)
