@@ -45,6 +45,7 @@ def shape_guards(tx: Tracer) -> None:
         return
     places = _places(tx)
     first = {symbol: _Reading(symbol, found[0]) for symbol, found in places.items() if found}
+    _strided(tx, first)
     _composed(tx, first)
     why = "a size is a symbol, and tracing took this relation for granted"
     for guard in env.guards:
@@ -153,6 +154,14 @@ def _composed(tx: Tracer, first: dict[sympy.Symbol, _Reading]) -> None:
         tx.guard(ShapeRelation(origin, sympy.Eq(own, relation), (place, *symbols), cause=cause))
 
 
+def _strided(tx: Tracer, first: dict[sympy.Symbol, _Reading]) -> None:
+    """A symbol that is no input's size is read from a stride that it stands for: of rows of a larger tensor, say."""
+    for value, _ in tx.input_tensors:
+        for dim, stride in enumerate(value.fake.stride()):
+            if _is_symbolic(stride) and isinstance(symbol := stride.node.expr, sympy.Symbol) and symbol not in first:
+                first[symbol] = _Reading(symbol, (Stride(value.origin, dim), -1))
+
+
 def _is_symbolic(size: Any) -> bool:
     """Whether a size is an expression over symbols; the ragged size of a nested tensor is a number of its own kind."""
     return not isinstance(size, int) and not is_nested_int(size)
@@ -194,7 +203,8 @@ def _strides(tx: Tracer, first: dict[sympy.Symbol, _Reading]) -> None:
     why = "memory layout was taken to follow from the sizes"
     for value, _ in tx.input_tensors:
         for dim, stride in enumerate(value.fake.stride()):
-            if not _is_symbolic(stride):
+            reading = None if isinstance(stride, int) else first.get(stride.node.expr)
+            if not _is_symbolic(stride) or (reading is not None and reading.place == (Stride(value.origin, dim), -1)):
                 continue
             own = sympy.Symbol(f"stride_{dim}", integer=True)
             expression, symbols = _read(stride.node.expr, first)

@@ -100,7 +100,7 @@ def test_wrong_arguments_are_refused_in_a_sentence(arguments: dict[str, Any], wo
         engine.compile(double, **arguments)
 
 
-@pytest.mark.parametrize("subject", [3, "f", torch.sin, Scaled])
+@pytest.mark.parametrize("subject", [3, "f", Scaled])
 def test_what_has_no_python_code_is_refused(subject: Any) -> None:
     """The sentence names what was passed."""
     with pytest.raises(engine.EngineError, match="takes a Python function"):
@@ -248,3 +248,22 @@ def test_arguments_without_a_name_are_not_told() -> None:
     assert len(session.compilations) == 2
     assert not [name for c in session.compilations for name in c.inputs or {} if name.startswith("__")]
     assert not [name for call in session.calls for name in call.inputs if name.startswith("__")]
+
+
+def test_what_has_no_bytecode_compiles() -> None:
+    """Functions from C, bound ones and a function's ``apply`` are compiled like a Python function that calls them."""
+    x = X.clone().requires_grad_()
+    for subject in (torch.sin, torch.Tensor.exp, _Doubled.apply):
+        with engine.record() as session:
+            assert engine.compile(subject, backend="eager")(x).equal(subject(x))
+        assert [len(c.trace.breaks) for c in session.compilations if c.trace] == [0]
+
+
+class _Doubled(torch.autograd.Function):
+    @staticmethod
+    def forward(_: Any, x: torch.Tensor) -> torch.Tensor:
+        return x * 2
+
+    @staticmethod
+    def backward(_: Any, grad: torch.Tensor) -> torch.Tensor:
+        return grad * 2

@@ -1,6 +1,7 @@
 """Operations that take functions: custom autograd functions, torch.func transformations, checkpointing."""
 
 import torch
+from functorch.experimental import control_flow
 from torch.utils.checkpoint import checkpoint
 
 from tests.programs import program
@@ -261,3 +262,9 @@ def bare_module_made(x):
     """A module of the user's own that holds nothing is made where it is used."""
     shift = Shifted()
     return shift(x), shift.training
+
+
+@program(lambda: (torch.ones(3, 1), torch.ones(3, 1)), lambda: (torch.ones(4, 1), torch.ones(4, 1)))
+def map_with_a_number(xs, y):
+    """A number beside what is mapped over."""
+    return control_flow.map(lambda x, n: torch.sin(x + n), xs, y.size(0))

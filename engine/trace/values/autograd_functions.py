@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import functools
+import inspect
+import warnings
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -11,7 +14,7 @@ from engine.ir.in_graph import InGraph
 from engine.trace.graph_builder import emit
 from engine.trace.signals import Unsupported, UserException
 from engine.trace.values.base import NONE, Const, Value, force
-from engine.trace.values.classes import class_attribute
+from engine.trace.values.classes import MADE_BY, class_attribute
 from engine.trace.values.contexts import set_grad
 from engine.trace.values.function_bodies import trace_bodies
 from engine.trace.values.methods import MethodOf
@@ -71,9 +74,9 @@ class FunctionContext(ObjectValue):
 @special(vars(torch.autograd.Function)["apply"].__func__)
 def _apply(tx: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
     cls: Any = force(tx, args[0]).real()
-    given = [force(tx, a) for a in args[1:]]
-    if kwargs or not isinstance(cls, type):
+    if not isinstance(cls, type):
         raise Unsupported("unknown-call", "an autograd.Function is applied to more than tensors and constants")
+    given = [force(tx, a) for a in _in_order(tx, cls, args[1:], kwargs)]
     if not torch.is_grad_enabled() and not isinstance(tx.graph, NestedBuilder):
         return _forward_alone(tx, cls, given)
     try:
@@ -92,6 +95,68 @@ def _apply(tx: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
         raise Unsupported("unknown-call", f"{cls.__name__} raises while it is looked into") from error
     target = InGraph(cls.__name__, cls.apply, is_python=True)  # type: ignore[attr-defined]
     return emit(tx, "call_function", target, given)
+
+
+def _instance(tx: Tracer, cls: type, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    """An object of a function's class, which nobody needs: its methods are static."""
+    return ObjectValue(cls, None, NotImplemented)
+
+
+MADE_BY[torch._C._FunctionBase] = _instance
+
+
+@special(torch.autograd.Function.__init__)
+def _warned(tx: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    text = f"{force(tx, args[0]).type()}{_INSTEAD}"
+    return force(tx, tx.fixed(warnings.warn).call(tx, [Const(text), tx.fixed(DeprecationWarning)], {}))
+
+
+_INSTEAD = next((c for c in torch.autograd.Function.__init__.__code__.co_consts if " should not be" in str(c)), "")
+
+
+class _Named(torch.autograd.Function):
+    """Asks whether this torch passes arguments by name on."""
+
+    @staticmethod
+    def forward(_: Any, given: int) -> int:  # type: ignore[override]
+        return given
+
+
+@functools.cache
+def _takes_names() -> bool:
+    try:
+        _Named.apply(given=1)  # type: ignore[no-untyped-call]
+    except TypeError:
+        return False
+    return True
+
+
+def _in_order(tx: Tracer, cls: Any, args: list[Value], kwargs: dict[str, Value]) -> list[Value]:
+    """All arguments by position, as autograd binds them: with a context of its own, a forward has its defaults filled in.
+
+    Raises:
+        Unsupported: they do not fit the forward, or this torch takes none by name.
+    """
+    has_context = cls.setup_context is torch.autograd.Function.setup_context
+    code = getattr(cls.forward, "__code__", None)
+    if not kwargs and (has_context or code is None):
+        return args
+    if code is None or code.co_kwonlyargcount or code.co_flags & (inspect.CO_VARARGS | inspect.CO_VARKEYWORDS):
+        if not kwargs:
+            return args
+        raise Unsupported("unknown-call", f"{cls.__name__} takes arguments by name")
+    names = code.co_varnames[int(has_context) : code.co_argcount]
+    given = dict(zip(names, args, strict=False))
+    defaults = () if has_context else cls.forward.__defaults__ or ()
+    values = dict(zip(names[len(names) - len(defaults) :], defaults, strict=True))
+    both = given.keys() & kwargs.keys()
+    given |= kwargs
+    last = max((names.index(n) for n in given if n in names), default=-1) if has_context else len(names) - 1
+    wanted = names[: last + 1]
+    fits = len(args) <= len(names) and not both and set(given) <= set(names) and set(wanted) <= {*given, *values}
+    if not fits or (has_context and not _takes_names()):
+        raise Unsupported("unknown-call", f"{cls.__name__} is applied to arguments that its forward does not take")
+    return [given[n] if n in given else tx.from_python(values[n]) for n in wanted]
 
 
 class _ReadsOutside(Exception):

@@ -44,7 +44,14 @@ def _named(args: Args, kwargs: Words, names: Sequence[str]) -> list[Value]:
     return [given.get(name, TupleValue([])) for name in names]
 
 
+def _is_int(leaf: Value) -> bool:
+    return isinstance(leaf, Const) and type(leaf.value) is int
+
+
 def _leaf_twin(tx: Tracer, builder: NestedBuilder, leaf: Value) -> Value:
+    if isinstance(leaf, Const):
+        builder.parameter(leaf.value)  # who runs the body passes it; the body knows it
+        return leaf
     if isinstance(leaf, SymValue):
         return SymValue(builder.parameter(leaf.sym), leaf.sym)
     assert isinstance(leaf, TensorValue)
@@ -235,9 +242,9 @@ def _stacked(tx: Tracer, count: Any, fake: Any, *, grad: bool) -> Any:
     return result_like(tx, found, requires_grad=grad and fake.requires_grad)
 
 
-def _tensors(tx: Tracer, of: Value, what: str) -> list[Value]:
+def _tensors(tx: Tracer, of: Value, what: str, *, or_ints: bool = False) -> list[Value]:
     items = [force(tx, v) for v in sequence_items(tx, of)]
-    if not all(isinstance(v, (TensorValue, SymValue)) for v in items):
+    if not all(isinstance(v, (TensorValue, SymValue)) or (or_ints and _is_int(v)) for v in items):
         raise Unsupported("unsupported-argument", f"{what} is given what is not a tensor")
     return items
 
@@ -245,7 +252,7 @@ def _tensors(tx: Tracer, of: Value, what: str) -> list[Value]:
 @special(map_impl)
 def _map(tx: Tracer, args: Args, kwargs: Words) -> Value:
     function, xs, rest = (force(tx, a) for a in _named(args, kwargs, ("f", "xs", "pos_args")))
-    mapped, others = _tensors(tx, xs, "map"), _tensors(tx, rest, "map")
+    mapped, others = _tensors(tx, xs, "map"), _tensors(tx, rest, "map", or_ints=True)
     nodes, other_nodes = _nodes(tx, mapped), _nodes(tx, others)
 
     def parameters(builder: NestedBuilder) -> list[Value]:
@@ -266,7 +273,11 @@ def _scan(tx: Tracer, args: Args, kwargs: Words) -> Value:
     function, init, xs, rest = (
         force(tx, a) for a in _named(args, kwargs, ("combine_fn", "init", "xs", "additional_inputs"))
     )
-    carried, scanned, others = _tensors(tx, init, "scan"), _tensors(tx, xs, "scan"), _tensors(tx, rest, "scan")
+    carried, scanned, others = (
+        _tensors(tx, init, "scan"),
+        _tensors(tx, xs, "scan"),
+        _tensors(tx, rest, "scan", or_ints=True),
+    )
     groups = [_nodes(tx, group) for group in (carried, scanned, others)]
 
     def parameters(builder: NestedBuilder) -> list[Value]:
@@ -296,7 +307,7 @@ def _scan(tx: Tracer, args: Args, kwargs: Words) -> Value:
 @special(associative_scan_op)
 def _associative_scan(tx: Tracer, args: Args, kwargs: Words) -> Value:
     function, xs, rest = (force(tx, a) for a in _named(args, kwargs, ("combine_fn", "xs", "additional_inputs")))
-    scanned, others = _tensors(tx, xs, "associative_scan"), _tensors(tx, rest, "associative_scan")
+    scanned, others = _tensors(tx, xs, "associative_scan"), _tensors(tx, rest, "associative_scan", or_ints=True)
     nodes, other_nodes = _nodes(tx, scanned), _nodes(tx, others)
 
     def parameters(builder: NestedBuilder) -> list[Value]:

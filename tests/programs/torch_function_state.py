@@ -1,0 +1,119 @@
+"""What is in force around a call or inside it: torch-function modes, their switches, autocast, deterministic algorithms."""
+
+import torch
+import torch._dynamo
+from torch.overrides import BaseTorchFunctionMode, TorchFunctionMode
+
+from tests.programs import program
+
+len_of_modes = torch._C._len_torch_function_stack
+
+
+class Zeros(BaseTorchFunctionMode):
+    """Additions become zeros."""
+
+    def __torch_function__(self, func, types, args, kwargs=None):
+        if func == torch.add:
+            return torch.zeros(2)
+        return super().__torch_function__(func, types, args, kwargs or {})
+
+
+class Counts(TorchFunctionMode):
+    """Counts what it is asked."""
+
+    def __init__(self):
+        self.count = 0
+
+    def __torch_function__(self, func, types, args=(), kwargs=None):
+        self.count += 1
+        return func(*args, **(kwargs or {}))
+
+
+class Ones(torch.Tensor):
+    """Its additions are ones; it notes what is asked."""
+
+    seen = ()
+
+    @classmethod
+    def __torch_function__(cls, func, types, args=(), kwargs=None):
+        if func == torch.add:
+            return torch.ones(2)
+        return super().__torch_function__(func, types, args, kwargs or {})
+
+
+@program(lambda: (torch.ones(2),))
+def modes_counted(x):
+    """How many modes there are, where all are switched off too."""
+    with Zeros(), Zeros():
+        with torch._C.DisableTorchFunction():
+            inner = len_of_modes()
+        return x + len_of_modes(), inner, len_of_modes()
+
+
+@program(lambda: (torch.ones(2),))
+def autocast_of_the_processor(x):
+    """Each question about autocast has its own answer."""
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        told = torch.is_autocast_cpu_enabled(), torch.is_autocast_enabled(), torch.is_autocast_enabled("cpu")
+        y = torch.mm(x.view(1, 2), x.view(2, 1))
+    return y + 1 if told[0] else y - 1, told, torch.is_autocast_cpu_enabled()
+
+
+@program(lambda: (torch.ones(2),))
+def deterministic_for_a_while(x):
+    """Deterministic algorithms switched on and back."""
+    before = torch.are_deterministic_algorithms_enabled()
+    torch.use_deterministic_algorithms(True, warn_only=True)
+    inside = torch.are_deterministic_algorithms_enabled(), torch.is_deterministic_algorithms_warn_only_enabled()
+    y = x.sin()
+    torch.use_deterministic_algorithms(before)
+    return y, inside, torch.are_deterministic_algorithms_enabled()
+
+
+@program(lambda: (torch.arange(6.0).view(3, 2).as_subclass(Ones),))
+def length_of_a_subclass(x):
+    """``len`` asks the class as well."""
+    with Counts() as mode:
+        found = len(x), mode.count
+    return found, torch.add(x, 2)
+
+
+class Pair:
+    """A container that torch's trees know."""
+
+    def __init__(self, left, right):
+        self.left = left
+        self.right = right
+
+
+torch.utils._pytree.register_pytree_node(Pair, lambda p: ((p.left, p.right), None), lambda parts, _: Pair(*parts))
+
+
+@torch._dynamo.nonstrict_trace
+def product(pair, more):
+    """Not looked into."""
+    return pair.left * pair.right + more["a"], more["a"].size(0)
+
+
+@program(
+    lambda: (torch.ones(3), torch.ones(3)),
+    lambda: (torch.ones(4), torch.ones(4)),
+    lambda: (torch.ones(5), torch.ones(5)),
+)
+def registered_container(x, y):
+    """An object of a registered class given to what is not looked into; a size comes back."""
+    pair = Pair(x, y)
+    pair.left = pair.left + 1
+    found, size = product(pair, {"a": y * 2})
+    return found * size, pair.left
+
+
+@program(
+    lambda: (torch.ones(3, 4),),
+    lambda: (torch.arange(16.0).view(4, 4).T,),
+    lambda: (torch.arange(16.0).view(4, 4)[::2],),
+    lambda: (torch.arange(200.0).view(10, 20)[:3, :5],),
+)
+def rows_of_larger_tensors(x):
+    """Strides that are no sizes of any argument."""
+    return x.select(0, 0).clone(), x.t() + 1
