@@ -118,7 +118,7 @@ class _Named(torch.autograd.Function):
     """Asks whether this torch passes arguments by name on."""
 
     @staticmethod
-    def forward(_: Any, given: int) -> int:  # type: ignore[override]
+    def forward(_: Any, given: int) -> int:
         return given
 
 
