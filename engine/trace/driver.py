@@ -256,9 +256,10 @@ class _Attempt:
                 skip.stack = skip.stack or self.tx.spans()
                 if skip.kind == "raises":
                     self._ask_as_eager(skip.what)
-                if skip.kind != "raises" or frame.decoded.handlers[frame.op.index] is None:
+                is_caught = frame.decoded.handlers[frame.op.index] is not None
+                if skip.kind != "raises" or not (is_caught or self._is_worth_keeping()):
                     raise
-                # The user's own handler may catch it: Python raises it, and the rest goes on from there.
+                # Python raises it, where the user's own handler may catch it; or does not, as real tensors are not fakes.
                 raised = Unsupported("raises", skip.what)
                 raised.stack = skip.stack
                 self._unwind(frame)
@@ -274,6 +275,10 @@ class _Attempt:
             if outcome is not None:
                 assert frame.result is not None
                 return self._return(frame, frame.result)
+
+    def _is_worth_keeping(self) -> bool:
+        """Whether there is a graph before an operation that raises, and it may end here."""
+        return bool(self.tx.graph.operations) and not self.options.fullgraph
 
     def _ask_as_eager(self, what: str) -> None:
         """Where code that has asked whether it is compiled raises, trace it again as plain Python would answer it: there it may not raise."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import keyword
+import operator
 import re
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
@@ -180,9 +181,10 @@ def emit(
         by_protocol = dispatched(tx, op, target, args, kwargs or {})
         if by_protocol is not None:
             return by_protocol
-    args = _with_sizes(tx, target, args)
+    args = _with_sizes(tx, target, [_with_truth(tx, target, a) for a in args])
+    kwargs = {k: _with_truth(tx, target, v) for k, v in (kwargs or {}).items()}
     pairs = [_argument(tx, a) for a in args]
-    keyword_pairs = {k: _argument(tx, v) for k, v in (kwargs or {}).items()}
+    keyword_pairs = {k: _argument(tx, v) for k, v in kwargs.items()}
     node = tx.graph.add(
         op, target, tuple(p[0] for p in pairs), {k: p[0] for k, p in keyword_pairs.items()}, tx.node_origin()
     )
@@ -193,15 +195,19 @@ def emit(
     listed = _written_in_a_row(target, fakes)
     try:
         result = evaluate(tx, op, target, fakes, keyword_fakes, run)
-    except BaseException:
+    except BaseException as error:
         tx.graph.forget(node)
+        if isinstance(error, Skip) and error.kind == "raises":
+            again = _with_numbers_in_lists(tx, args, kwargs)
+            if again is not None:
+                return emit(tx, op, target, *again, run)
         raise
     _note_writes(target, fakes, keyword_fakes)
     for fake in [fake for fake, version in listed if fake._version == version]:  # views of one tensor count each
         torch.autograd.graph.increment_version(fake)
     _note_uncounted(op, target, fakes, keyword_fakes, result, before)
     changed = before is None or result is None or before != _versions((fakes, keyword_fakes))
-    for given in (*args, *(kwargs or {}).values()):
+    for given in (*args, *kwargs.values()):
         # In-place operators return one of their arguments: the same Python object, so the same value.
         value = force(tx, given)
         if isinstance(value, TensorValue) and value.fake is result and result is not None:
@@ -357,6 +363,34 @@ def _with_sizes(tx: Tracer, target: Any, args: list[Value]) -> list[Value]:
         return args
     first = 0 if name in ("empty", "full", "ones", "rand", "randn", "zeros") else 1
     return [*args[:first], *(_with_numbers(tx, a) for a in args[first:])]
+
+
+def _with_numbers_in_lists(
+    tx: Tracer, args: list[Value], kwargs: dict[str, Value]
+) -> tuple[list[Value], dict[str, Value]] | None:
+    """Arguments of an operation that raises, with numbers for tensors of one integer that stand in lists, as sizes may; None where none do."""
+    from engine.trace.values.sequences import SequenceValue
+
+    def in_list(value: Value) -> Value:
+        return _with_numbers(tx, value) if isinstance(force(tx, value), SequenceValue) else value
+
+    found = [in_list(a) for a in args], {k: in_list(v) for k, v in kwargs.items()}
+    same = all(a is b for a, b in zip((*args, *kwargs.values()), (*found[0], *found[1].values()), strict=True))
+    return None if same else found
+
+
+_TAKE_TRUTHS = frozenset((operator.and_, operator.or_, operator.iand, operator.ior, torch.sym_not, torch.sym_ite))
+
+
+def _with_truth(tx: Tracer, target: Any, given: Value) -> Value:
+    """A symbol that is true or false as a constant, where its value is known and the operation is none of logic."""
+    from engine.trace.values.base import Const
+    from engine.trace.values.symbolic import SymValue, has_hint
+
+    if not isinstance(given, SymValue) or not isinstance(given.sym, torch.SymBool) or not has_hint(given.sym):
+        return given
+    is_logic = target in _TAKE_TRUTHS or isinstance(target, InGraph)
+    return given if is_logic else Const(given.python(tx))
 
 
 def _with_numbers(tx: Tracer, given: Value) -> Value:

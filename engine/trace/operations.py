@@ -10,6 +10,8 @@ from collections.abc import Callable
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
+import torch
+
 from engine.ir.origin import Fixed
 from engine.ir.unbacked import is_unbacked
 from engine.trace.graph_builder import emit
@@ -100,7 +102,7 @@ def binary(tx: Tracer, symbol: str, left: Value, right: Value) -> Value:
     if symbol in ("%", "%=") and isinstance(left, Const) and isinstance(left.value, str):
         text = left.value
         return tx.fold(lambda: text % shown(tx, right))
-    left, right = _settled(tx, symbol, left, right)
+    left, right = _beside_truths(tx, symbol, *_settled(tx, symbol, left, right))
     if _for_graph(left, right):
         if in_place and not _mutates(left):
             function = BINARY[symbol[:-1]][0]
@@ -148,6 +150,33 @@ def _settled(tx: Tracer, symbol: str, left: Value, right: Value) -> tuple[Value,
         return operands
     first, second = (Const(v.python(tx)) if isinstance(v, SymValue) else v for v in operands)
     return first, second
+
+
+def _is_truth(value: Value) -> bool:
+    """Whether it is a symbol that is true or false."""
+    from engine.trace.values.symbolic import SymValue
+
+    return isinstance(value, SymValue) and value.type() is bool
+
+
+def _beside_truths(tx: Tracer, symbol: str, left: Value, right: Value) -> tuple[Value, Value]:
+    """The operands, truths as constants where the operator is none of logic: symbols of this kind know no arithmetic."""
+    if not (_is_truth(left) or _is_truth(right)):
+        return left, right
+    if symbol.rstrip("=") in ("&", "|") and all(v.type() is bool for v in (left, right)):
+        return left, right
+    first, second = (Const(v.python(tx)) if _is_truth(v) else v for v in (left, right))
+    return first, second
+
+
+def _equal_truths(tx: Tracer, symbol: str, left: Value, right: Value) -> Value | None:
+    """``truth == constant`` and ``truth != constant``; None for anything else."""
+    truth, other = (left, right) if _is_truth(left) else (right, left)
+    if symbol not in ("==", "!=") or not _is_truth(truth):
+        return None
+    if not isinstance(other, Const) or other.value not in (0, 1):
+        return None
+    return truth if bool(other.value) == (symbol == "==") else emit(tx, "call_function", torch.sym_not, [truth])
 
 
 def _is_positive(value: Any) -> bool:
@@ -276,6 +305,12 @@ def compare(tx: Tracer, symbol: str, left: Value, right: Value) -> Value:
         return tx.fold(function, left.value, right.value)
     if symbol in ("==", "!=") and (same := equal_ids(tx, left, right)) is not None:
         return Const(same == (symbol == "=="))
+    by_truth = _equal_truths(tx, symbol, left, right)
+    if by_truth is not None:
+        return by_truth
+    left, right = _beside_truths(tx, symbol, left, right)
+    if isinstance(left, Const) and isinstance(right, Const):
+        return tx.fold(function, left.value, right.value)
     if _for_graph(left, right):
         if any(isinstance(v, Const) and not _is_number(v.value) for v in (left, right)) and symbol in ("==", "!="):
             return Const(symbol == "!=")
@@ -400,6 +435,8 @@ def is_same(tx: Tracer, left: Value, right: Value) -> bool:
         return _is_same_constant(tx, left, right)
     if _is_inside(left, right) or _is_inside(right, left):
         return True
+    if left.type() is right.type() and (_is_number_symbol(left) or _is_number_symbol(right)):
+        return _is_same_constant(tx, Const(left.python(tx)), Const(right.python(tx)))
     mine, other = tx.real_of(left), tx.real_of(right)
     if mine is not NotImplemented and other is not NotImplemented:
         is_guarded = [v.is_mutable or v.real() is NotImplemented for v in (left, right)]
@@ -407,6 +444,12 @@ def is_same(tx: Tracer, left: Value, right: Value) -> bool:
             tx.guard_same(left, right, mine is other)
         return mine is other
     return _is_empty_tuple(left) and _is_empty_tuple(right)
+
+
+def _is_number_symbol(value: Value) -> bool:
+    from engine.trace.values.symbolic import SymValue
+
+    return isinstance(value, SymValue)
 
 
 def _is_inside(value: Value, other: Value) -> bool:
@@ -455,6 +498,8 @@ def unary(tx: Tracer, symbol: str, value: Value) -> Value:
     value = force(tx, value)
     if isinstance(value, ObjectValue):
         return value.call_special(tx, {"-": "__neg__", "+": "__pos__", "~": "__invert__"}[symbol], [])
+    if _is_truth(value):
+        value = Const(value.python(tx))
     if _is_graph_value(value):
         return emit(tx, "call_function", UNARY[symbol], [value])
     found = on_arrays(tx, UNARY[symbol], [value])

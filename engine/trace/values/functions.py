@@ -163,12 +163,16 @@ class RealFunction(FunctionValue):
         return super().call(tx, args, kwargs)
 
     def _constant_result(self, tx: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
-        """``assume_constant_result``: the call is made while tracing, and its result embedded."""
+        """``assume_constant_result``: the call is made while tracing, and its result embedded.
+
+        Objects from outside are handed over as they were before the call: none may have been changed since.
+        """
+        objects = [a for a in (*args, *kwargs.values()) if not tx.is_constant(a)]
         given = [
             tx.real_of(force(tx, a)) if not tx.is_constant(a) else force(tx, a).python(tx)
             for a in (*args, *kwargs.values())
         ]
-        if any(g is NotImplemented for g in given) or tx.mutated:
+        if any(g is NotImplemented for g in given) or (objects and tx.mutated):
             raise Unsupported("unknown-call", f"{self.describe()} is called with what is not constant")
         words = dict(zip(kwargs, given[len(args) :], strict=True))
         return tx.fold(self.held, *given[: len(args)], **words)

@@ -69,6 +69,13 @@ def _accelerator(tx: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Val
     return Const(torch.accelerator.current_accelerator())
 
 
+@special(torch.cuda.is_current_stream_capturing, torch.xpu.is_current_stream_capturing)
+def _is_capturing(tx: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    if torch.cuda.is_available() or torch.xpu.is_available():
+        raise Unsupported("unknown-call", "whether a stream is being captured is asked")
+    return Const(False)
+
+
 @special(torch.get_device_module)
 def _device_module(tx: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
     given, named = tx.constants(args), dict(zip(kwargs, tx.constants(kwargs.values()), strict=True))
