@@ -307,7 +307,14 @@ def evaluate(
         with tx.fake_mode:
             if run is None:
                 run, args = (getattr(args[0], target), args[1:]) if op == "call_method" else (target, args)
-            return over_fakes(run, args, kwargs, has_symbols=bool(tx.shape_env.var_to_range))
+            by_python = bool(tx.shape_env.var_to_range)
+            try:
+                return over_fakes(run, args, kwargs, by_python=by_python)
+            except _DATA_DEPENDENT:
+                if by_python or not isinstance(target, InGraph):
+                    raise
+                # Under torch.func's wrappers composites in C++ do not see that a tensor is fake.
+                return over_fakes(run, args, kwargs, by_python=True)
     except _DATA_DEPENDENT as error:
         condition = getattr(error, "cond", None)
         raise needs_number(tx, condition, "data-dependent", f"{name} needs the value of a tensor") from error
@@ -338,9 +345,9 @@ _GIVE_BACK = frozenset(("dropout", "dropout_"))
 """Operators that may give back their operand, of which the Python form makes a copy; that in C++ keeps symbols."""
 
 
-def over_fakes(run: Callable[..., Any], args: Sequence[Any], kwargs: dict[str, Any], *, has_symbols: bool) -> Any:
-    """What ``run`` gives; by torch's Python forms of composites where there are symbols: those in C++ make plain numbers of them, or fail."""
-    by_python = has_symbols and getattr(run, "__name__", "") not in _GIVE_BACK
+def over_fakes(run: Callable[..., Any], args: Sequence[Any], kwargs: dict[str, Any], *, by_python: bool) -> Any:
+    """What ``run`` gives; by torch's Python forms of composites where that is asked, as for symbols: those in C++ make plain numbers of them, or fail."""
+    by_python = by_python and getattr(run, "__name__", "") not in _GIVE_BACK
     with enable_python_dispatcher() if by_python else contextlib.nullcontext():
         return run(*args, **kwargs)
 

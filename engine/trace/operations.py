@@ -160,8 +160,8 @@ def _is_truth(value: Value) -> bool:
 
 
 def _beside_truths(tx: Tracer, symbol: str, left: Value, right: Value) -> tuple[Value, Value]:
-    """The operands, truths as constants where the operator is none of logic: symbols of this kind know no arithmetic."""
-    if not (_is_truth(left) or _is_truth(right)):
+    """The operands, truths as constants where the operator is none that symbols of this kind know."""
+    if not (_is_truth(left) or _is_truth(right)) or symbol.rstrip("=") in ("+", "-", "*"):
         return left, right
     if symbol.rstrip("=") in ("&", "|") and all(v.type() is bool for v in (left, right)):
         return left, right

@@ -268,3 +268,16 @@ def bare_module_made(x):
 def map_with_a_number(xs, y):
     """A number beside what is mapped over."""
     return control_flow.map(lambda x, n: torch.sin(x + n), xs, y.size(0))
+
+
+@torch._dynamo.assume_constant_result
+def rate():
+    """A constant that needs no argument."""
+    return 3
+
+
+@program(lambda: (torch.randn(3), {"seen": 0}))
+def constant_after_change(x, told):
+    """What is declared constant is asked after something from outside was changed."""
+    told["seen"] += 1
+    return x * rate(), told

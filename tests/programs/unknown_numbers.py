@@ -201,3 +201,26 @@ def complex_of_two_numbers(x, real, imag):
 def complex_of_a_tensor_and_a_number(x, imag):
     """A tensor's number as the real part keeps the imaginary part beside it."""
     return complex(x, imag), x + 1
+
+
+@program(lambda: (torch.tensor([3, 5, 2]), torch.ones(2)), lambda: (torch.tensor([5, 3, 2]), torch.ones(2)))
+def truth_beside_constant(n, x):
+    """Whether a number is large, compared with true and false: nothing need be known of it."""
+    first, second = (k >= 4 for k in n.tolist()[:2])
+    torch._check((first == True) | (second != False))  # noqa: E712
+    return x + 1
+
+
+@program(lambda: (torch.tensor([3, 5, 2]), torch.ones(2)), lambda: (torch.tensor([5, 3, 4]), torch.ones(2)), breaks=1)
+def truths_in_list(n, x):
+    """Truths of numbers in a list, compared with a list of constants, as those are found who end a segment."""
+    large = [k >= 4 for k in n.tolist()]
+    return x * 2, large[-2:] == [False, True], [i for i in range(3) if large[i] is True]
+
+
+@program(
+    lambda: (torch.tensor([3, 5]), torch.randn(1, 1, 6, 6)), lambda: (torch.tensor([4, 2]), torch.randn(1, 1, 6, 6))
+)
+def sizes_in_tensors(n, x):
+    """A size for each item, given as tensors in a list."""
+    return [torch.nn.functional.pad(torch.nn.functional.interpolate(x, size=(k, k)), (0, 6 - k, 0, 6 - k)) for k in n]

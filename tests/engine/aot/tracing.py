@@ -40,7 +40,7 @@ class _Recorder(TorchFunctionMode):
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
-        result = over_fakes(func, args, kwargs, has_symbols=True)
+        result = over_fakes(func, args, kwargs, by_python=True)
         if getattr(func, "__name__", "") == "__get__" and not isinstance(result, torch.Tensor):
             return result
         given = pytree.tree_map(self.argument, (tuple(args), dict(kwargs)))
