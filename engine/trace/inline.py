@@ -120,7 +120,7 @@ def _to_next_yield(tx: Tracer, generator: GeneratorValue) -> Value | None:
     try:
         outcome = run(tx, frame)
     except UserException as error:
-        frame.finished = True
+        _end(frame)
         raise _left(tx, error) from None
     finally:
         generator.is_running = False
@@ -130,6 +130,11 @@ def _to_next_yield(tx: Tracer, generator: GeneratorValue) -> Value | None:
         return frame.result
     frame.finished = True
     return None
+
+
+def _end(frame: Frame) -> None:
+    """The body was left by an exception: later ends have no value."""
+    frame.finished, frame.result = True, None
 
 
 def _left(tx: Tracer, error: UserException) -> UserException:
@@ -148,10 +153,11 @@ def throw_into_generator(tx: Tracer, generator: GeneratorValue, args: list[Value
     from engine.trace.handlers.exceptions import exception_of
     from engine.trace.loop import chain, find_handler
 
+    _refuse_thrown(tx, args)
     error = exception_of(tx, _thrown(tx, args))
     frame = generator.frame
     if frame.finished or not generator.is_started:
-        frame.finished = True
+        _end(frame)
         raise UserException(error)
     if generator.is_running:
         tx.raise_error(ValueError, "generator already executing")
@@ -171,10 +177,23 @@ def throw_into_generator(tx: Tracer, generator: GeneratorValue, args: list[Value
     if raised is not None:
         frame.push(NONE)  # CPython resumes the body with it, and handlers of ``yield from`` count on it
         if not find_handler(tx, frame, raised):
-            frame.finished = True
+            _end(frame)
             raise _left(tx, UserException(raised))
     item = _to_next_yield(tx, generator)
     return generator.stop(tx) if item is None else item
+
+
+def _refuse_thrown(tx: Tracer, args: list[Value]) -> None:
+    """Raise the user's TypeError where ``throw`` is given the wrong number of arguments, or no exception first."""
+    from engine.trace.values.refusals import stand_in
+
+    first = force(tx, args[0]) if args else None
+    real: Any = None if first is None else first.real()
+    is_class = isinstance(real, type) and issubclass(real, BaseException)
+    if first is None or len(args) > 3 or not (is_class or issubclass(first.type(), BaseException)):
+        stands = object() if first is None or issubclass(first.type(), type) else stand_in(first)
+        none: Any = (n for n in ())
+        tx.fold(lambda: none.throw(*[real if isinstance(real, type) else stands] * len(args)))
 
 
 def _thrown(tx: Tracer, args: list[Value]) -> Value:
@@ -223,7 +242,8 @@ def _throw_into_delegate(tx: Tracer, frame: Frame, error: Value) -> tuple[Value 
 
 def close_generator(tx: Tracer, generator: GeneratorValue) -> None:
     """``generator.close()``: GeneratorExit is raised where the body waits, so that its handlers run."""
-    if not generator.is_started or generator.frame.finished or not any(generator.frame.decoded.handlers):
+    hears = generator.delegate() is not None or any(generator.frame.decoded.handlers)
+    if not generator.is_started or generator.frame.finished or not hears:
         generator.frame.finished = True
         return
     try:

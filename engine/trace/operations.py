@@ -7,7 +7,7 @@ import functools
 import operator
 import sys
 from collections.abc import Callable
-from types import MappingProxyType
+from types import FunctionType, MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -201,7 +201,7 @@ def _mutates(left: Value) -> bool:
 
 def _containers(tx: Tracer, symbol: str, left: Value, right: Value) -> Value | None:
     from engine.trace.values.mappings import DictValue, DictView
-    from engine.trace.values.sequences import ListValue, SequenceValue, TupleValue, sequence_items
+    from engine.trace.values.sequences import ListValue, SequenceValue, TupleValue
     from engine.trace.values.sets import SetValue
 
     plain = symbol.rstrip("=")
@@ -230,16 +230,38 @@ def _containers(tx: Tracer, symbol: str, left: Value, right: Value) -> Value | N
         merged = DictValue(dict(left.entries), None, dict if of.cls is MappingProxyType else of.cls, of.factory)
         merged.entries.update(right.entries)
         return merged
-    if plain in _SET_METHODS and isinstance(left, (SetValue, DictView)) and isinstance(right, (SetValue, DictView)):
-        mine = left if isinstance(left, SetValue) else SetValue.of(tx, left.items())
-        other = right if isinstance(right, SetValue) else SetValue.of(tx, sequence_items(tx, right))
-        combined = mine.combine(tx, _SET_METHODS[plain], other)
+    if plain in _SET_METHODS and any(isinstance(v, DictView) and v.kind != "values" for v in (left, right)):
+        return _with_view(tx, plain, left, right)
+    if plain in _SET_METHODS and isinstance(left, SetValue) and isinstance(right, SetValue):
+        combined = left.combine(tx, _SET_METHODS[plain], right)
         if symbol.endswith("=") and isinstance(left, SetValue) and left.base is set:
             tx.mutating(left)
             left.elements = combined.elements
             return left
         return combined
     return None
+
+
+def _with_view(tx: Tracer, symbol: str, left: Value, right: Value) -> Value | None:
+    """A set operation of a dict's view and anything that can be iterated: always a new set; None where the left side's own method decides."""
+    from engine.trace.values.objects import ObjectValue
+    from engine.trace.values.sequences import sequence_items
+    from engine.trace.values.sets import SetValue
+
+    if isinstance(left, ObjectValue) and not isinstance(getattr(left, "inner", None), SetValue):
+        return None
+    if isinstance(left, ObjectValue) and isinstance(_operator_of(left, BINARY[symbol][1]), FunctionType):
+        return None
+    mine, other = (SetValue.of(tx, sequence_items(tx, side)) for side in (left, right))
+    return mine.combine(tx, _SET_METHODS[symbol], other)
+
+
+def _operator_of(value: Value, name: str) -> Any:
+    """The entry of a value's class for an operator's method."""
+    from engine.trace.values.classes import find_in_class
+
+    found = find_in_class(value.type(), f"__{name}__")
+    return None if found is None else found[1]
 
 
 _SET_METHODS = {"|": "union", "&": "intersection", "-": "difference", "^": "symmetric_difference"}
@@ -424,7 +446,7 @@ def _compares_plainly(cls: type) -> bool:
 
 def is_same(tx: Tracer, left: Value, right: Value) -> bool:
     """``left is right``."""
-    from engine.trace.values.objects import InstanceDict
+    from engine.trace.values.instance_dicts import InstanceDict
 
     left, right = force(tx, left), force(tx, right)
     if left is right:
@@ -548,6 +570,8 @@ def operator_method(tx: Tracer, of: Value, name: str, args: list[Value], kwargs:
         return Const(of.truth(tx))
     if name == "__init__":
         return Const(None)
+    if name == "__reversed__" and not args and hasattr(of.type(), name):
+        return force(tx, tx.fixed(reversed).call(tx, [of], {}))
     method = getattr(of.type(), name, None)
     if method is None:
         return tx.raise_error(AttributeError, f"'{of.type().__name__}' object has no attribute '{name}'")  # type: ignore[no-any-return]

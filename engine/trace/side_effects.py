@@ -64,10 +64,13 @@ def _replay_one(cg: Codegen, value: Value) -> str:
         value.fill(cg)
         return f"{_name(value)}: contents of the {value.type().__name__} are replaced"
     if isinstance(value, (ObjectValue, TensorValue)):
-        if not value.written:
+        is_assigned = isinstance(value, ObjectValue) and value.is_assigned
+        if not value.written and not is_assigned:
             return ""
         cg.load(value)
         value.fill(cg)
+        if is_assigned:
+            return f"{_name(value)}: __dict__ is set"
         return f"{_name(value)}: {', '.join(value.written)} {'is' if len(value.written) == 1 else 'are'} set"
     if isinstance(value, KnownIterator):
         if not value.steps:

@@ -205,6 +205,8 @@ class Tracer:
         self.graph = GraphBuilder()
         self.guards = GuardSet()
         self.known: dict[int, tuple[Value, Any]] = {}
+        self.namespaces: dict[int, Value] = {}
+        """Objects that were read, by the ids of the dicts that hold their attributes."""
         self._read: dict[int, tuple[Value, Any]] = {}
         """Objects with an identity that were wrapped, by id; the object is kept so that its id stays its own."""
         self.mutated: dict[int, Value] = {}

@@ -426,6 +426,11 @@ def set_described(target: Any, names: tuple[str, ...], values: tuple[Any, ...]) 
             object.__setattr__(target, name, value)
 
 
+def set_dict(target: Any, namespace: dict[str, Any]) -> None:
+    """Let a dict hold the attributes of an instance, past any ``__setattr__`` of the class."""
+    object.__setattr__(target, "__dict__", namespace)
+
+
 def delete_attributes(target: Any, names: tuple[str, ...]) -> None:
     """Delete attributes past any ``__delattr__`` of the class."""
     for name in names:

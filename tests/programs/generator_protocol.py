@@ -188,3 +188,52 @@ def wrong_kinds_of_arguments(x):
         lambda: nothing.foo,
     )
     return x + 1, _raised(calls)
+
+
+class Delegate:
+    """An iterator with methods of its own for what a generator that waits in it is told."""
+
+    def __init__(self, log):
+        self.log = log
+
+    def __iter__(self):
+        return self
+
+    def __next__(self):
+        return 1
+
+    def throw(self, kind, value=None, traceback=None):
+        self.log.append("throw")
+        return 2
+
+    def close(self):
+        self.log.append("close")
+
+
+@program(lambda: (torch.randn(3),))
+def delegates_hear_of_the_end(x):
+    """``close`` reaches the iterator that a body without handlers waits in; after an exception there is no value left."""
+    log, told = [], []
+
+    def outer():
+        yield from Delegate(log)
+
+    def numbers():
+        yield from iter([1, 2, 3])
+
+    g = outer()
+    told += [next(g), g.throw(ValueError)]
+    g.close()
+    h = numbers()
+    next(h)
+    for step in (
+        lambda: h.throw(ValueError),
+        lambda: next(h),
+        lambda: numbers().throw("abc"),
+        lambda: numbers().throw(),
+    ):
+        try:
+            step()
+        except (ValueError, StopIteration, TypeError) as error:
+            told.append((type(error).__name__, str(error)))
+    return x + 1, told, log

@@ -28,14 +28,13 @@ from engine.trace.values.container_objects import new_container_value
 from engine.trace.values.exceptions import read, write
 from engine.trace.values.identity import HashValue
 from engine.trace.values.iteration import until
-from engine.trace.values.mapping_subclasses import from_keys
-from engine.trace.values.mappings import DictValue, DictView, entries_of
+from engine.trace.values.mappings import DictValue, DictView
 from engine.trace.values.methods import BuiltinValue
 from engine.trace.values.objects import ObjectValue
 from engine.trace.values.partials import partial_of
 from engine.trace.values.references import ProxyValue
 from engine.trace.values.refusals import has_method, raise_missing
-from engine.trace.values.rules import BY_NAME, special
+from engine.trace.values.rules import special
 from engine.trace.values.sequences import (
     ListValue,
     RangeValue,
@@ -299,7 +298,15 @@ def _reversed(tx: Tracer, args: Args, kwargs: Words) -> Value:
         return iterators.ReversedIterator(
             kind, of, len(items), lambda tx: len(items), lambda n: items[n] if n < len(items) else None
         )
-    return iterators.SequenceIterator(list(reversed(sequence_items(tx, of))), reversed)
+    return iterators.SequenceIterator(list(reversed(sequence_items(tx, of))), _reversed_kind(of))
+
+
+def _reversed_kind(of: Value) -> type:
+    """The class of ``reversed`` of a dict, one of its views, or a deque."""
+    if isinstance(of, DictView):
+        return type(reversed(getattr(of.of.type()() if of.of.is_ordered else {}, of.kind)()))
+    made: Any = of.type()
+    return type(reversed(made())) if made in (dict, collections.OrderedDict, collections.deque) else reversed
 
 
 @special(range)
@@ -331,67 +338,23 @@ def _tuple(tx: Tracer, args: Args, kwargs: Words) -> Value:
 
 @special(set)
 def _set(tx: Tracer, args: Args, kwargs: Words) -> Value:
-    return SetValue.of(tx, sequence_items(tx, args[0]) if args else [])
+    return _new_set(tx, args, set)
+
+
+def _new_set(tx: Tracer, args: Args, kind: type) -> Value:
+    of = force(tx, args[0]) if args else None
+    if isinstance(of, SetValue):
+        return of.copied(tx, kind)
+    if type(of) is DictValue and of.cls is dict:  # whose keys are not hashed again
+        return SetValue({k: key for k, (key, _) in of.entries.items()}, None, kind)
+    return SetValue.of(tx, [] if of is None else sequence_items(tx, of), kind)
 
 
 @special(frozenset)
 def _frozenset(tx: Tracer, args: Args, kwargs: Words) -> Value:
     if args and isinstance(of := force(tx, args[0]), SetValue) and of.cls is frozenset:
         return of
-    return SetValue.of(tx, sequence_items(tx, args[0]) if args else [], frozenset)
-
-
-def _new_dict(tx: Tracer, cls: type, args: Args, kwargs: Words, factory: Value | None = None) -> Value:
-    made = DictValue({}, None, cls, factory)
-    for key, value in entries_of(tx, args[0]) if args else []:
-        made.set_item(tx, force(tx, key), value)
-    for name, value in kwargs.items():
-        made.set_item(tx, Const(name), value)
-    return made
-
-
-@special(dict)
-def _dict(tx: Tracer, args: Args, kwargs: Words) -> Value:
-    return _new_dict(tx, dict, args, kwargs)
-
-
-def _fromkeys(tx: Tracer, args: Args, kwargs: Words) -> DictValue:
-    if not 1 <= len(args) <= 2 or kwargs:
-        tx.fold(dict.fromkeys, *[()] * len(args), **dict.fromkeys(kwargs))
-    made = DictValue({})
-    for key in sequence_items(tx, args[0]):
-        made.set_item(tx, force(tx, key), args[1] if len(args) > 1 else NONE)
-    return made
-
-
-BY_NAME["dict", "fromkeys"] = _fromkeys
-
-
-def _default_fromkeys(tx: Tracer, args: Args, kwargs: Words) -> Value:
-    made = _fromkeys(tx, args, kwargs)
-    made.cls, made.factory = collections.defaultdict, NONE
-    return made
-
-
-def _ordered_fromkeys(tx: Tracer, args: Args, kwargs: Words) -> Value:
-    return from_keys(tx, collections.OrderedDict, args, kwargs)
-
-
-BY_NAME["defaultdict", "fromkeys"] = _default_fromkeys
-BY_NAME["OrderedDict", "fromkeys"] = _ordered_fromkeys
-
-
-@special(collections.OrderedDict)
-def _ordered(tx: Tracer, args: Args, kwargs: Words) -> Value:
-    return _new_dict(tx, collections.OrderedDict, args, kwargs)
-
-
-@special(collections.defaultdict)
-def _defaultdict(tx: Tracer, args: Args, kwargs: Words) -> Value:
-    factory = force(tx, args[0]) if args else NONE
-    if not is_none(factory) and factory.lacks("__call__"):
-        tx.raise_type_error("first argument must be callable or None")
-    return _new_dict(tx, collections.defaultdict, args[1:], kwargs, factory)
+    return _new_set(tx, args, frozenset)
 
 
 @special(collections.deque)

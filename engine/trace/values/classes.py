@@ -293,6 +293,8 @@ class ClassValue(Value):
             from engine.trace.values.sequences import TupleValue
 
             return TupleValue([tx.fixed(c) for c in getattr(self.held, name)])
+        if name == "__dict__" and self.held not in tx.made_classes and not any(of is self.held for of, _ in WRITTEN):
+            return tx.wrap(self.held.__dict__, Attr(class_origin(self.held), name))
         if name in ("__dict__", "__subclasses__"):
             raise self.refuse(f"reading the attribute {name!r}")
         if issubclass(self.held, enum.Enum) and name in self.held.__members__:

@@ -7,7 +7,8 @@ import dataclasses
 import types
 from typing import TYPE_CHECKING, Any, TypeGuard
 
-from engine.ir.origin import Origin, Plain
+from engine.ir.origin import Attr, Origin, Plain
+from engine.ir.relation_guard import SameObject
 from engine.ir.value_guard import Equals
 from engine.trace.signals import Unsupported
 from engine.trace.values.base import NONE, Const, NotConstant, Value, force
@@ -90,6 +91,11 @@ class ContainerObject(ObjectValue):
                 return self.inner.iterate(tx)
             case "__contains__":
                 return Const(self.inner.contains(tx, args[0]))
+            case "copy" | "__copy__" if isinstance(self.inner, DictValue) and not args:
+                if container_base(self.cls) is dict:
+                    return DictValue(dict(self.inner.entries))
+                factory = [] if self._factory() is None else [self._factory() or NONE]
+                return force(tx, tx.fixed(self.cls).call(tx, [*factory, self], {}))
             case "__getitem__":
                 return self.inner.get_item(tx, args[0])
             case "__reversed__":
@@ -260,7 +266,7 @@ def _is_frozen(inner: Value) -> TypeGuard[SetValue]:
     return isinstance(inner, SetValue) and inner.base is frozenset
 
 
-_OF_SETS = frozenset(f"__{kind}{name}__" for kind in ("", "r") for name in ("and", "or", "xor", "sub"))
+_OF_SETS = frozenset(f"__{kind}{name}__" for kind in ("", "r", "i") for name in ("and", "or", "xor", "sub"))
 _REFLECTED_OF_SETS = {f"__r{name}__": f"__{name}__" for name in ("and", "or", "xor", "sub")}
 
 _DOTS: dict[type, str] = {dict: "{...}", list: "[...]", tuple: "(...)"}
@@ -370,7 +376,12 @@ def _container_object(tx: Tracer, real: Any, origin: Origin) -> Value:
         at = Plain(origin, base)
         inner = Const(at.read(real), at)
         tx.guard(Equals(at, inner.value, cause=tx.cause("its value decided what was traced")))
-    return ContainerObject(type(real), origin, real, inner)
+    made = ContainerObject(type(real), origin, real, inner)
+    if isinstance(real, dict) and getattr(real, "__dict__", None) is real:
+        # Attributes and entries are the same.
+        tx.guard(SameObject(Attr(origin, "__dict__"), origin, True, cause=tx.cause("it is its own __dict__")))
+        made.namespace = made
+    return made
 
 
 class FieldValue(Value):

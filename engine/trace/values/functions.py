@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from engine.ir.marks import is_disabled, is_in_graph, is_opaque, original
 from engine.ir.origin import Attr, CellOf, Fixed, Item, Namespace, Origin
-from engine.ir.value_guard import CodeIs, Equals, IsObject, LengthIs
+from engine.ir.value_guard import CodeIs, IsObject, LengthIs
 from engine.trace.graph_builder import emit
 from engine.trace.signals import Unsupported
 from engine.trace.values.base import NONE, Attributed, Const, NotConstant, Value, force, is_none
@@ -186,20 +186,20 @@ class RealFunction(FunctionValue):
             return tx.from_python(getattr(self.held, name))
         if name == "__code__":
             return Const(self.code)
-        if name == "__dict__" and not self.held.__dict__:
-            return self._no_attributes(tx)
+        if name == "__dict__" and (not self.held.__dict__ or not self.is_trusted):
+            return self._own_attributes(tx)
         if name in ("__globals__", "__closure__", "__dict__") or not hasattr(self.held, name):
             if not hasattr(self.held, name):
                 tx.raise_error(AttributeError, f"'function' object has no attribute '{name}'")
             raise self.refuse(f"reading the attribute {name!r}")
         return tx.wrap(getattr(self.held, name), Attr(self._base, name))
 
-    def _no_attributes(self, tx: Tracer) -> Value:
-        """``f.__dict__`` of a function without attributes: whoever reads it does so to copy them."""
+    def _own_attributes(self, tx: Tracer) -> Value:
+        """``f.__dict__``; of a function of torch's own only where it is empty."""
         from engine.trace.values.mappings import DictValue
 
         if not self.is_trusted and self.origin is not None:
-            tx.guard(Equals(Attr(self.origin, "__dict__"), {}, cause=tx.cause("the function's attributes were copied")))
+            return tx.wrap(self.held.__dict__, Attr(self.origin, "__dict__"))
         return DictValue({})
 
 

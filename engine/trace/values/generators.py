@@ -49,7 +49,7 @@ class GeneratorValue(IteratorValue):
         self.names[name] = force(tx, value)
         return None
 
-    def _delegate(self) -> Value | None:
+    def delegate(self) -> Value | None:
         """The iterator that the body waits for in ``yield from``."""
         frame = self.frame
         if self.is_running or frame.finished or not frame.op.index:
@@ -101,7 +101,7 @@ class GeneratorValue(IteratorValue):
             case "__name__" | "__qualname__":
                 return self.names[name]
             case "gi_yieldfrom":
-                return self._delegate() or NONE
+                return self.delegate() or NONE
             case "gi_code":
                 return Const(code)
             case "gi_running":

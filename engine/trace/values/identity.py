@@ -104,36 +104,67 @@ def unchanging(tx: Tracer, what: str) -> Iterator[None]:
 
 
 class HashedKey:
-    """Stands for an object whose class defines ``__hash__`` and ``__eq__``: compares by running them."""
+    """Stands for an object whose class defines ``__hash__`` and ``__eq__``: compares by running them.
 
-    def __init__(self, tx: Tracer, of: Value, number: int) -> None:
+    One is made for each time that Python hashes the object. While it only looks something up, what comparing it gave is kept: Python compares once.
+    """
+
+    def __init__(self, tx: Tracer, of: Value, number: int, *, has_effects: bool) -> None:
         self.tx = tx
         self.of = of
         self.number = number
+        self.has_effects = has_effects
+        self.born = tx.root_executed
+        self.is_stored = False
+        self._compared: dict[int, tuple[object, bool]] = {}
 
     def __hash__(self) -> int:
         return self.number
 
     def __eq__(self, other: object) -> bool:
-        from engine.trace.operations import same_or_equal
+        from engine.trace.values.wrap import is_literal
 
         if self is other:
             return True
         if isinstance(other, HashedKey):
-            if self.of is other.of:
-                return True
-            with unchanging(self.tx, f"{self.of.type().__name__}.__eq__"):
-                return same_or_equal(self.tx, self.of, other.of)
+            return self.of is other.of or other._found_in(self)
+        if is_literal(other):  # whose own class knows nothing of this one
+            return self._ask(Const(other))
         raise Unsupported("unsupported-operation", "comparing keys of different kinds that have the same hash")
+
+    def _found_in(self, stored: HashedKey) -> bool:
+        """Whether what is looked up equals a key of a container, which Python asks."""
+        if id(stored) not in self._compared or self.is_stored:
+            self._compared[id(stored)] = (stored, stored._ask(self.of, may_change=not self.is_stored))
+        return self._compared[id(stored)][1]
+
+    def _ask(self, other: Value, *, may_change: bool = False) -> bool:
+        from engine.trace.operations import same_or_equal
+
+        with contextlib.nullcontext() if may_change else unchanging(self.tx, f"{self.of.type().__name__}.__eq__"):
+            return same_or_equal(self.tx, self.of, other)
+
+
+def stored(key: Any) -> Any:
+    """What stands for a key that a container now holds."""
+    if isinstance(key, HashedKey):
+        key.is_stored = True
+    return key
 
 
 def check_rebuilt(keys: Collection[Any], what: str) -> None:
-    """Refuse to put keys into a new container after the graph where that would run an ``__eq__`` once more, and at another time.
+    """Refuse to put keys into a new container after the graph where that would run a method of theirs that is seen to run once more.
 
     Raises:
-        Unsupported: two of the keys have the same hash.
+        Unsupported: two of the keys have the same hash, or hashing one changes something.
     """
-    if any(isinstance(k, HashedKey) for k in keys) and len(set(map(hash, keys))) < len(keys):
+    hashed = [k for k in keys if isinstance(k, HashedKey)]
+    changing = [k for k in hashed if k.has_effects]
+    if changing:
+        refused = Unsupported("side-effect", f"rebuilding a {what} with keys whose hash changes something")
+        refused.born = min(k.born for k in changing)
+        raise refused
+    if hashed and len(set(map(hash, keys))) < len(keys):
         raise Unsupported("side-effect", f"rebuilding a {what} with keys that have the same hash")
 
 

@@ -185,6 +185,11 @@ def _aggregated(tx: Tracer, of: Value, fn: Value) -> Value:
     return force(tx, fn.call(tx, [of], {}))
 
 
+@special(torch.overrides.get_default_nowrap_functions)
+def _not_wrapped(tx: Tracer, args: Args, kwargs: Words) -> Value:
+    return tx.fixed(torch.overrides.get_default_nowrap_functions())
+
+
 @special(typing.cast)
 def _cast(tx: Tracer, args: Args, kwargs: Words) -> Value:
     return args[1]
@@ -192,10 +197,12 @@ def _cast(tx: Tracer, args: Args, kwargs: Words) -> Value:
 
 for _family in (
     "copying",
+    "descriptors",
     "dispatching",
     "identity",
     "iteration",
     "made_classes",
+    "made_mappings",
     "mapping_proxies",
     "namespaces",
     "partials",

@@ -117,7 +117,15 @@ class Descriptor(Value):
             return MethodOf(self, name)
         if not hasattr(self.held, name):
             return super().get_attr(tx, name)
-        return tx.fixed(getattr(self.held, name), name)
+        if name in ("__get__", "__set__", "__delete__", "__set_name__"):
+            if not isinstance(self.held, (property, classmethod, staticmethod)):
+                raise self.refuse(f"reading the attribute {name!r}")
+            return MethodOf(self, name)
+        return self.part(tx, name)
+
+    def part(self, tx: Tracer, name: str) -> Value:
+        """Something that it is made of."""
+        return force(tx, tx.fixed(getattr(self.held, name), name))
 
     def call_method(self, tx: Tracer, name: str, args: Args, kwargs: Words) -> Value:
         if isinstance(self.held, property) and name in ("getter", "setter", "deleter"):
@@ -125,6 +133,10 @@ class Descriptor(Value):
             parts[("getter", "setter", "deleter").index(name)] = twin(tx, args[0])
             values = [tx.from_python(p) for p in parts]
             return Descriptor(property(*parts), values, {})
+        if name in ("__get__", "__set__", "__delete__") and not kwargs:
+            from engine.trace.values.descriptors import use_descriptor
+
+            return use_descriptor(tx, self, name, args)
         return super().call_method(tx, name, args, kwargs)
 
     def call(self, tx: Tracer, args: Args, kwargs: Words) -> Value:

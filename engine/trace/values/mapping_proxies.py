@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import collections
+import gc
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
@@ -48,6 +50,8 @@ class ProxyDict(DictValue):
     def call_method(self, tx: Tracer, name: str, args: list[Value], kwargs: dict[str, Value]) -> Value:
         if not hasattr(MappingProxyType, name):
             tx.raise_error(AttributeError, f"'mappingproxy' object has no attribute '{name}'")
+        if name == "copy" and self.of_dict.cls not in (dict, collections.OrderedDict):
+            raise self.refuse("a copy of what it shows")
         return self.of_dict.call_method(tx, name, args, kwargs)
 
     def reconstruct(self, cg: Codegen) -> None:
@@ -58,7 +62,9 @@ class ProxyDict(DictValue):
 
 @wraps(MappingProxyType)
 def _proxy(tx: Tracer, real: Any, origin: Origin) -> Value:
-    return ProxyDict(dict_value(tx, real, origin), origin)
+    of = dict_value(tx, real, origin)
+    of.cls = type(next((r for r in gc.get_referents(real) if isinstance(r, dict)), real))
+    return ProxyDict(of, origin)
 
 
 @special(MappingProxyType)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from engine.ir import exact
 from engine.ir.origin import Attr, EntryAt, Key, Origin, item_origin
+from engine.ir.relation_guard import SameObject
 from engine.ir.value_guard import DictKeys
 from engine.trace.values.base import NONE, Const, Value, force, type_name
 from engine.trace.values.refusals import is_iterable
@@ -107,12 +108,18 @@ class DictValue(Value):
         return made
 
     def set_item(self, tx: Tracer, key: Value, value: Value) -> None:
-        stands_for = key.key(tx)
+        self.put(tx, key.key(tx), key, value)
+
+    def put(self, tx: Tracer, stands_for: Any, key: Value, value: Value) -> None:
+        """Set the value of a key that was hashed already."""
+        from engine.trace.values.identity import stored
+
         tx.mutating(self)
         old = self.entries.get(stands_for)
         self.entries[stands_for] = (key if old is None else old[0], value)
         if old is None:
             self._moved(stands_for)
+        stored(stands_for)
 
     def _moved(self, stands_for: Any) -> None:
         self.moves += 1
@@ -137,8 +144,15 @@ class DictValue(Value):
         from engine.trace.values.mapping_subclasses import update_in_order
 
         tx.mutating(self)
+        given = force(tx, other)
+        is_plain = isinstance(given, DictValue) and given.cls is dict and type(self).set_item is DictValue.set_item
+        if is_plain and isinstance(given, DictValue):
+            for stands_for, (key, value) in list(given.entries.items()):  # which are not hashed again
+                self.put(tx, stands_for, key, value)
+            return
         if self.cls is collections.OrderedDict:
             update_in_order(tx, self, "update", [other], {})
+            return
             return
         for key, value in entries_of(tx, other):
             self.set_item(tx, force(tx, key), value)
@@ -152,14 +166,14 @@ class DictValue(Value):
             return self.factory or NONE
         if name in self.attributes:
             return self.attributes[name]
-        if name == "__dict__" and self._is_ordered():
+        if name == "__dict__" and self.is_ordered:
             return self._own_dict(tx)
         if not hasattr(self.cls, name):
             tx.raise_error(AttributeError, f"'{type_name(self.cls)}' object has no attribute '{name}'")
         return MethodOf(self, name)
 
     def _own_dict(self, tx: Tracer) -> Value:
-        from engine.trace.values.objects import InstanceDict
+        from engine.trace.values.instance_dicts import InstanceDict
 
         if self.origin is not None:
             raise self.refuse("reading __dict__")
@@ -202,12 +216,13 @@ class DictValue(Value):
                 return self.pop(tx, args[0], args[1] if len(args) == 2 else kwargs.get("default"))
             case "popitem", 0:
                 return self._popitem(tx, kwargs.get("last"))
-            case "popitem", 1 if self._is_ordered():
+            case "popitem", 1 if self.is_ordered:
                 return self._popitem(tx, args[0])
             case "setdefault", (1 | 2):
-                if args[0].key(tx) not in self.entries:
-                    self.set_item(tx, args[0], args[1] if len(args) == 2 else kwargs.get("default", NONE))
-                return self.entries[args[0].key(tx)][1]
+                stands_for = args[0].key(tx)
+                if stands_for not in self.entries:
+                    self.put(tx, stands_for, args[0], args[1] if len(args) == 2 else kwargs.get("default", NONE))
+                return self.entries[stands_for][1]
             case "__missing__", 1 if self.cls is collections.defaultdict:
                 return self.make_missing(tx, args[0], self)
             case "__init__", (1 | 2) if issubclass(self.cls, collections.defaultdict):
@@ -244,7 +259,9 @@ class DictValue(Value):
                 return self.length(tx)
             case "__iter__", 0:
                 return self.iterate(tx)
-            case "move_to_end", _ if self._is_ordered():
+            case "__reversed__", 0:
+                return force(tx, tx.fixed(reversed).call(tx, [self], {}))
+            case "move_to_end", _ if self.is_ordered:
                 return self._move_to_end(tx, args, kwargs)
             case "__reduce__", 0 if self.cls is collections.OrderedDict:
                 return reduced(tx, self, self._own_dict(tx) if self.attributes else NONE)
@@ -258,12 +275,14 @@ class DictValue(Value):
             return Const(NotImplemented)
         return binary(tx, "|", other, self) if reflected else binary(tx, "|", self, other)
 
-    def _is_ordered(self) -> bool:
+    @property
+    def is_ordered(self) -> bool:
+        """Whether its methods are those of ``OrderedDict``."""
         return issubclass(self.cls, collections.OrderedDict)
 
     def _popitem(self, tx: Tracer, last: Value | None) -> Value:
         if not self.entries:
-            tx.raise_error(KeyError, "dictionary is empty" if self._is_ordered() else "popitem(): dictionary is empty")
+            tx.raise_error(KeyError, "dictionary is empty" if self.is_ordered else "popitem(): dictionary is empty")
         at_end = last is None or force(tx, last).truth(tx)
         stands_for = next(reversed(self.entries)) if at_end else next(iter(self.entries))
         tx.mutating(self)
@@ -438,6 +457,8 @@ class DictView(Value):
     def call_method(self, tx: Tracer, name: str, args: list[Value], kwargs: dict[str, Value]) -> Value:
         if name == "__iter__":
             return self.iterate(tx)
+        if name == "__reversed__" and not args:
+            return force(tx, tx.fixed(reversed).call(tx, [self], {}))
         if name == "isdisjoint" and self.kind == "keys":
             return SetValue.of(tx, self.items()).call_method(tx, name, args, kwargs)
         from engine.trace.operations import operator_method
@@ -462,6 +483,11 @@ def _key_value(tx: Tracer, real: Any, key: Any, index: int, origin: Origin) -> V
 
 @wraps(dict, collections.OrderedDict, collections.defaultdict)
 def _dict(tx: Tracer, real: dict[Any, Any], origin: Origin) -> Value:
+    owner = tx.namespaces.get(id(real))
+    if owner is not None and owner.origin is not None:
+        why = "it holds the attributes of an object"
+        tx.guard(SameObject(origin, Attr(owner.origin, "__dict__"), True, cause=tx.cause(why)))
+        return owner.get_attr(tx, "__dict__")
     return dict_value(tx, real, origin)
 
 
@@ -505,11 +531,12 @@ def _stored(real: Any, key: Any) -> Any:
 def _hashed(tx: Tracer, entries: dict[Any, Entry], real: Any, key: Any, value: Value) -> Any:
     """What stands for a key of a real dict, which does not hash its keys again: what doing so now would change is left to Python."""
     from engine.trace.signals import Unsupported, UserException
-    from engine.trace.values.identity import HashedKey
+    from engine.trace.values.identity import HashedKey, stored, unchanging
 
     try:
-        stands_for = value.key(tx)
-        is_known = stands_for in entries
+        with unchanging(tx, f"{value.type().__name__}.__hash__ or __eq__"):
+            stands_for = stored(value.key(tx))
+            is_known = stands_for in entries
     except UserException as error:
         raise Unsupported("unsupported-operation", "a dict with a key whose __hash__ or __eq__ raises") from error
     if is_known or (isinstance(stands_for, HashedKey) and not _finds(real, key)):

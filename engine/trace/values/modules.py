@@ -402,7 +402,7 @@ class ModuleValue(ObjectValue):
 class FixedTable(DictValue):
     """The members of a module that may not change now: their changes could not be put in place."""
 
-    def set_item(self, tx: Tracer, key: Value, value: Value) -> None:
+    def put(self, tx: Tracer, stands_for: Any, key: Value, value: Value) -> None:
         raise self.refuse("changing the members of a module that stands for another")
 
     def pop(self, tx: Tracer, key: Value, default: Value | None = None) -> Value:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from engine.ir.origin import MISSING, Attr, Global, Item, Maybe, Namespace, Origin
+from engine.ir.relation_guard import SameObject
 from engine.ir.value_guard import HasAttribute, IsObject
 from engine.trace.signals import Unsupported
 from engine.trace.values.base import NONE, Const, HeldValue, Value, force
@@ -58,6 +59,12 @@ class ObjectValue(Value):
         self.origin = origin
         self.held = held
         self.written: dict[str, Value | None] = {}
+        self.namespace: Value | None = None
+        """The dict that holds its attributes, where that is one which others know as well: ``x.__dict__ = d``."""
+        self.is_assigned = False
+        """Whether traced code gave it that dict."""
+        self.is_shown = False
+        """Whether traced code has had its ``__dict__``."""
 
     def type(self) -> type:
         return self.cls
@@ -69,7 +76,7 @@ class ObjectValue(Value):
         return self.held
 
     def children(self) -> list[Value]:
-        return [v for v in self.written.values() if v is not None]
+        return [v for v in (*self.written.values(), self.namespace) if v is not None and v is not self]
 
     # Attributes.
 
@@ -122,18 +129,26 @@ class ObjectValue(Value):
         if name in self.written:
             found: Value | None = self.written[name]
             return found
+        if self.namespace is not None:
+            entry = dict_of(self.namespace).entries.get(name)
+            return None if entry is None else entry[1]
         if self.held is NotImplemented or self.origin is None:
             return None
         own = getattr(self.held, "__dict__", None)
         if own is None or name not in own:
             return None
         described = find_in_class(self.cls, name)
-        if described is not None and is_data_descriptor(described[1]):
+        if not isinstance(name, str) or (described is not None and is_data_descriptor(described[1])):
             return tx.wrap(own[name], Item(Attr(self.origin, "__dict__"), name))
         return tx.wrap(own[name], Attr(self.origin, name))
 
     def _not_hidden(self, tx: Tracer, name: str, found: Any) -> None:
-        if self.origin is None or name in self.written or not hasattr(self.held, "__dict__"):
+        if (
+            self.origin is None
+            or name in self.written
+            or not hasattr(self.held, "__dict__")
+            or self.namespace is not None
+        ):
             return
         if reads_first(found):
             return
@@ -156,19 +171,23 @@ class ObjectValue(Value):
         return tx.raise_error(AttributeError, f"'{self.cls.__name__}' object has no attribute '{name}'")  # type: ignore[no-any-return]
 
     def _guard_absent(self, tx: Tracer, name: str) -> None:
-        if self.origin is not None and name not in self.written:
+        if self.origin is not None and name not in self.written and self.namespace is None:
             tx.guard(HasAttribute(self.origin, name, False, cause=tx.cause(f"it has no attribute {name!r}")))
 
     def _dict(self, tx: Tracer) -> Value:
         if self.has_no_dict():
             return tx.raise_error(AttributeError, f"'{self.cls.__name__}' object has no attribute '__dict__'")  # type: ignore[no-any-return]
+        if self.namespace is not None:
+            return self.namespace
+        self.is_shown = True
         if self.origin is not None:
             from engine.ir.value_guard import DictKeys
 
             own = tuple(getattr(self.held, "__dict__", {}))
             tx.guard(DictKeys(Attr(self.origin, "__dict__"), own, cause=tx.cause("its attributes were listed")))
-        made: Value = InstanceDict(tx, self)
-        return made
+        from engine.trace.values.instance_dicts import InstanceDict
+
+        return InstanceDict(tx, self)
 
     def has_no_dict(self) -> bool:
         """Whether all classes declare ``__slots__``, none of them ``__dict__``."""
@@ -176,6 +195,8 @@ class ObjectValue(Value):
 
     def attributes_now(self, tx: Tracer) -> dict[Any, tuple[Value, Value]]:
         """What its ``__dict__`` holds now, as entries of a dict."""
+        if self.namespace is not None:
+            return dict(dict_of(self.namespace).entries)
         own = {} if self.held is NotImplemented else dict(getattr(self.held, "__dict__", {}))
         entries: dict[Any, tuple[Value, Value]] = {}
         for name in own:
@@ -232,6 +253,9 @@ class ObjectValue(Value):
                 descriptor = tx.wrap(found[1], Attr(class_origin(found[0]), name))
                 force(tx, descriptor).call_method(tx, "__set__", [self, value], {})
                 return
+        if name == "__dict__" and value is not None and _is_own_dict(found):
+            self._set_dict(tx, force(tx, value))
+            return
         if found is not None and is_data_descriptor(found[1]) and not isinstance(found[1], types.MemberDescriptorType):
             raise self.refuse(f"setting the attribute {name!r}, a descriptor,")
         if name in ("__class__", "__dict__"):
@@ -242,8 +266,30 @@ class ObjectValue(Value):
             tx.raise_error(AttributeError, f"'{self.cls.__name__}' object {words} '{name}'{end}")
         self.write(tx, name, value)
 
+    def _set_dict(self, tx: Tracer, value: Value) -> None:
+        """``self.__dict__ = value``: from now on the dict holds the attributes."""
+        if not issubclass(value.type(), dict):
+            tx.raise_type_error(f"__dict__ must be set to a dictionary, not a '{value.type().__name__}'")
+        from engine.trace.values.instance_dicts import InstanceDict, holds_names
+
+        if isinstance(value, InstanceDict) and value.of_object is self:
+            return  # ``x.__dict__ |= ...`` ends so
+        outside = self.held is not NotImplemented and bool(self.written)
+        if not holds_names(value) or self.is_shown or outside:
+            raise self.refuse("setting __dict__")
+        tx.mutating(self)
+        self.written = {name: v for name, v in self.written.items() if self._in_slot(name)}
+        self.namespace, self.is_assigned = value, True
+
     def write(self, tx: Tracer, name: str, value: Value | None) -> None:
         """Set (or with None delete) what the instance itself holds under a name."""
+        if self.namespace is not None and not self._in_slot(name):
+            holder = dict_of(self.namespace)
+            if value is None:
+                holder.pop(tx, Const(name))
+            else:
+                holder.set_item(tx, Const(name), value)
+            return
         tx.mutating(self)
         if name in self.written and self.written[name] is None:
             del self.written[name]  # set again after it was deleted: it comes last
@@ -453,17 +499,17 @@ class ObjectValue(Value):
     def key(self, tx: Tracer) -> Any:
         found = find_in_class(self.cls, "__hash__")
         if found is not None and found[1] is not object.__dict__["__hash__"]:
-            from engine.trace.values.identity import HashedKey, HashValue, unchanging
+            from engine.trace.values.identity import HashedKey, HashValue
 
             method = self.method(tx, "__hash__")
             if method is None:
                 return tx.raise_type_error(f"unhashable type: '{self.cls.__name__}'")
-            with unchanging(tx, f"{self.cls.__name__}.__hash__"):
-                found_hash = force(tx, method.call(tx, [], {}))
-                number = found_hash.number if isinstance(found_hash, HashValue) else found_hash.python(tx)
+            before = tx.changes
+            found_hash = force(tx, method.call(tx, [], {}))
+            number = found_hash.number if isinstance(found_hash, HashValue) else found_hash.python(tx)
             if not isinstance(number, int):
                 return tx.raise_type_error("__hash__ method should return an integer")
-            return HashedKey(tx, self, number)
+            return HashedKey(tx, self, number, has_effects=tx.changes != before)
         return tx.keyed_by_identity(self)
 
     def reconstruct(self, cg: Codegen) -> None:
@@ -487,8 +533,14 @@ class ObjectValue(Value):
 
     def fill(self, cg: Codegen) -> None:
         """Set the attributes written on the object on top of the stack, and pop it."""
-        from engine.trace.support import delete_attributes, setter_of
+        from engine.trace.support import delete_attributes, set_dict, setter_of
 
+        if self.is_assigned and self.namespace is not None:
+            cg.out.emit("COPY", 1)
+            cg.helper(set_dict, 1)
+            cg.load(self.namespace)
+            cg.out.call(2)
+            cg.out.emit("POP_TOP")
         deleted = tuple(n for n, v in self.written.items() if v is None and self.has_real(n))
         if deleted:
             cg.out.emit("COPY", 1)
@@ -512,66 +564,14 @@ class ObjectValue(Value):
         return name in getattr(self.held, "__dict__", {})
 
 
-def _instance_dict() -> Any:
-    from engine.trace.values.mappings import DictValue
-
-    class InstanceDict(DictValue):
-        """An instance's ``__dict__``: a window on its attributes, which writes through."""
-
-        def __init__(self, tx: Tracer, of: ObjectValue | DictValue) -> None:
-            self.tx = tx
-            self.of_object = of
-            super().__init__({})
-
-        @property
-        def entries(self) -> dict[Any, tuple[Value, Value]]:
-            return self.of_object.attributes_now(self.tx)
-
-        @entries.setter
-        def entries(self, entries: Any) -> None:
-            if entries:
-                raise self.refuse("replacing an instance's __dict__")
-
-        def children(self) -> list[Value]:
-            return [self.of_object]
-
-        def set_item(self, tx: Tracer, key: Value, value: Value) -> None:
-            name = key.python(tx)
-            found = find_in_class(self.of_object.cls, name) if isinstance(name, str) else (object, None)
-            if not isinstance(name, str) or (found is not None and self._is_elsewhere(found)):
-                raise self.refuse("writing this key into an instance's __dict__")
-            self.of_object.write(tx, name, value)
-
-        def _is_elsewhere(self, found: tuple[builtins.type, Any]) -> bool:
-            """Whether an entry of that name would be hidden by what C code keeps elsewhere."""
-            kinds = (types.MemberDescriptorType, types.GetSetDescriptorType)
-            return found[0] is object or isinstance(found[1], kinds)
-
-        def pop(self, tx: Tracer, key: Value, default: Value | None = None) -> Value:
-            name = key.key(tx)
-            present = self.entries.get(name)
-            if present is None:
-                return super().pop(tx, key, default)
-            self.of_object.write(tx, name, None)
-            return present[1]
-
-        def call_method(self, tx: Tracer, name: str, args: list[Value], kwargs: dict[str, Value]) -> Value:
-            if name == "clear":
-                for key in self.keys():
-                    self.pop(tx, key)
-                return NONE
-            if name == "popitem":
-                raise self.refuse("popitem() of an instance's __dict__")
-            return super().call_method(tx, name, args, kwargs)
-
-        def reconstruct(self, cg: Codegen) -> None:
-            cg.load(self.of_object)
-            cg.out.attribute("__dict__")
-
-    return InstanceDict
+def _is_own_dict(found: tuple[builtins.type, Any] | None) -> bool:
+    """Whether what a class has under ``__dict__`` is what Python puts there."""
+    return found is None or (isinstance(found[1], types.GetSetDescriptorType) and found[1].__name__ == "__dict__")
 
 
-InstanceDict = _instance_dict()
+def dict_of(value: Value) -> Any:
+    """The plain contents of a dict, or of an instance of a subclass of dict."""
+    return getattr(value, "inner", value)
 
 
 class PythonModule(Value):
@@ -666,7 +666,27 @@ def _is_object(real: Any) -> bool:
 @wraps_if(90, _is_object)
 def _object(tx: Tracer, real: Any, origin: Origin) -> Value:
     tx.guard_type(real, origin, "its attributes or methods were used")
-    return ObjectValue(type(real), origin, real)
+    made = ObjectValue(type(real), origin, real)
+    note_namespace(tx, made)
+    return made
+
+
+def note_namespace(tx: Tracer, value: ObjectValue) -> None:
+    """Remember whose attributes a dict holds that may be met by itself; one that was met already holds them from here on."""
+    own = getattr(value.held, "__dict__", None)
+    if type(own) is not dict or value.origin is None:
+        return
+    other = tx.namespaces.setdefault(id(own), value)
+    known = tx.known.get(id(own))
+    if other is not value:  # two objects with one dict
+        value.namespace = other.get_attr(tx, "__dict__")
+    elif known is not None:
+        value.namespace = known[0]
+    if value.namespace is not None and value.namespace.origin is not None:
+        place = Attr(value.origin, "__dict__")
+        tx.guard(
+            SameObject(place, value.namespace.origin, True, cause=tx.cause("it holds the attributes of an object"))
+        )
 
 
 def _is_any(real: Any) -> bool:

@@ -62,11 +62,15 @@ def _named(name: str) -> Any:
 
 def stand_in(value: Value) -> Any:
     """An object of which an operation that the value's class does not define says the same; ``_UNKNOWN`` where that is not sure."""
+    from engine.trace.values.container_objects import container_base
     from engine.trace.values.objects import ObjectValue
 
     if isinstance(value, Const):
         return value.value
     cls = value.type()
+    base = None if cls in _EMPTY else container_base(cls)
+    if base in _CONTAINERS:
+        return type(cls.__name__, (base,), {})()
     if cls in _EMPTY:
         return _EMPTY[cls]()
     if isinstance(value, ObjectValue) and not has_method(cls, *_CONVERSIONS):
@@ -87,13 +91,30 @@ def index_stand_in(value: Value) -> Any:
 
 def refuse_operands(tx: Tracer, function: Callable[..., Any], *operands: Value) -> None:
     """Raise the user's TypeError where ``function`` raises one for operands such as these; else nothing."""
-    stands = [stand_in(v) for v in operands]
+    stands = [_operand(v, function) for v in operands]
     if any(s is _UNKNOWN for s in stands):
         return
     try:
         function(*stands)
     except TypeError as error:
         raise tx.user_exception(error) from error
+
+
+_ASK_NOTHING_ELSE = frozenset(
+    getattr(operator, name)
+    for plain in ("sub", "xor", "or_", "and_", "truediv", "floordiv", "pow", "matmul", "lshift", "rshift")
+    for name in (plain, f"i{plain.rstrip('_')}")
+) | {operator.lt, operator.le, operator.gt, operator.ge, operator.add}
+"""Operations that, where no operand's method for them takes the other, look at nothing but the names of the classes."""
+
+
+def _operand(value: Value, function: Callable[..., Any]) -> Any:
+    from engine.trace.values.objects import ObjectValue
+
+    found = stand_in(value)
+    if found is _UNKNOWN and isinstance(value, ObjectValue) and function in _ASK_NOTHING_ELSE:
+        return _named(value.type().__name__)
+    return found
 
 
 def is_not_implemented(tx: Tracer, of: Value, name: str, other: Value) -> bool:

@@ -2,7 +2,14 @@
 
 from __future__ import annotations
 
-from types import BuiltinFunctionType, FunctionType, MethodDescriptorType, WrapperDescriptorType
+from types import (
+    BuiltinFunctionType,
+    FunctionType,
+    GetSetDescriptorType,
+    MethodDescriptorType,
+    MethodWrapperType,
+    WrapperDescriptorType,
+)
 from typing import TYPE_CHECKING, Any
 
 from engine.ir.origin import Origin, Plain
@@ -16,7 +23,17 @@ if TYPE_CHECKING:
     from engine.trace.codegen import Codegen
     from engine.trace.state import Tracer
 
-_COMPARED = (type, tuple, frozenset, FunctionType, BuiltinFunctionType, MethodDescriptorType)
+_COMPARED = (
+    type,
+    tuple,
+    frozenset,
+    FunctionType,
+    BuiltinFunctionType,
+    MethodDescriptorType,
+    MethodWrapperType,
+    WrapperDescriptorType,
+    GetSetDescriptorType,
+)
 """Elements of sets that can be held against those of another set: they do not change."""
 
 
@@ -38,10 +55,13 @@ class SetValue(Value):
     @classmethod
     def of(cls, tx: Tracer, items: list[Value], kind: type = set) -> SetValue:
         """A new set of these items."""
+        from engine.trace.values.identity import stored
+
         forced = [force(tx, i) for i in items]
         elements: dict[Any, Value] = {}
         for item in forced:
-            elements.setdefault(item.key(tx), item)
+            elements.setdefault(stands_for := item.key(tx), item)
+            stored(stands_for)
         return cls(elements, None, kind)
 
     @property
@@ -79,12 +99,22 @@ class SetValue(Value):
         """Elements in the order in which Python would give them."""
         if len(self.elements) <= 1:
             return list(self.elements.values())
-        if all(_has_fixed_hash(tx, k, v) for k, v in self.elements.items()):
+        if self.has_fixed_hashes(tx):
             if self._is_as_found() and self.origin is not None:
                 why = "the order of its elements decided what was traced"
                 tx.guard(Equals(Plain(self.origin, tuple), self.found, cause=tx.cause(why)))
             return [self.elements[k] for k in self._alike()]
         raise self.refuse("iteration in an order that depends on addresses")
+
+    def copied(self, tx: Tracer, kind: type) -> SetValue:
+        """``kind(self)``: its elements keep the hashes that they gave."""
+        if self.has_fixed_hashes(tx):
+            return SetValue.of(tx, self.ordered(tx), kind)
+        return SetValue(dict(self.elements), None, kind)
+
+    def has_fixed_hashes(self, tx: Tracer) -> bool:
+        """Whether its elements hash as what stands for them, so that its order is known."""
+        return all(_has_fixed_hash(tx, k, v) for k, v in self.elements.items())
 
     def _alike(self) -> Any:
         """A set built as generated code builds this one: it iterates in the same order."""
@@ -128,6 +158,7 @@ class SetValue(Value):
 
     def call_method(self, tx: Tracer, name: str, args: list[Value], kwargs: dict[str, Value]) -> Value:
         from engine.trace.operations import operator_method
+        from engine.trace.values.identity import stored
 
         args = [force(tx, a) for a in args]
         match name:
@@ -137,8 +168,15 @@ class SetValue(Value):
                 tx.mutating(self)
                 self._note_literal(args)
                 for other in args:
+                    if isinstance(other, SetValue) and not other.has_fixed_hashes(tx):  # they are not hashed again
+                        self.elements = {
+                            **self.elements,
+                            **{k: v for k, v in other.elements.items() if k not in self.elements},
+                        }
+                        continue
                     for item in sequence_items(tx, other):
-                        self.elements.setdefault(force(tx, item).key(tx), item)
+                        self.elements.setdefault(stands_for := force(tx, item).key(tx), item)
+                        stored(stands_for)
                 return NONE
             case "clear" if self.base is set:
                 tx.mutating(self)
@@ -182,6 +220,14 @@ class SetValue(Value):
                 return self.iterate(tx)
             case "__len__":
                 return self.length(tx)
+            case "__rand__" | "__ror__" | "__rsub__" | "__rxor__" if len(args) == 1:
+                other = getattr(args[0], "inner", args[0])
+                plain = name.replace("__r", "__", 1)
+                return (
+                    operator_method(tx, other, plain, [self], {})
+                    if isinstance(other, SetValue)
+                    else Const(NotImplemented)
+                )
         return operator_method(tx, self, name, args, kwargs)
 
     def _note_literal(self, others: list[Value]) -> None:
@@ -191,11 +237,14 @@ class SetValue(Value):
             self.literal = other.literal
 
     def _one(self, tx: Tracer, name: str, item: Value) -> Value:
+        from engine.trace.values.identity import stored
+
         stands_for = item.key(tx) if name == "add" else _sought(tx, item)
         if name == "add":
             if stands_for not in self.elements:
                 tx.mutating(self)
                 self.elements[stands_for] = item
+                stored(stands_for)
             return NONE
         if stands_for in self.elements:
             tx.mutating(self)

@@ -74,7 +74,19 @@ def from_python(tx: Tracer, value: Any) -> Value:
         return Const(value)
     if isinstance(value, Value):
         return value
+    if type(value) in _FINITE:
+        from engine.trace.values.iterators import SequenceIterator
+
+        return SequenceIterator([from_python(tx, item) for item in value], type(value))  # each call makes its own
     return tx.fixed(value)
+
+
+_FINITE = frozenset(
+    type(made)
+    for over in ("", b"", (), [], {}, range(0), range(2**99), set())
+    for made in (iter(over), reversed(over if hasattr(over, "__reversed__") else ()))
+)
+"""Iterators over what is all there."""
 
 
 def is_literal(value: Any) -> bool:
