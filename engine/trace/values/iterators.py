@@ -227,7 +227,7 @@ class KeyedIterator(SequenceIterator):
     def _take_over(self, of: DictValue) -> None:
         """Go by the keys that the dict has now: those that were given already, then the others in the order of the dict."""
         given = self.keys[: self.position]
-        later = {key for key, moved in of.placed.items() if moved > self.moves}
+        later = {key for key, moved in of.placed if moved > self.moves}
         first = set(given) - later
         self.keys = given + [key for key in of.entries if key not in first]
         self.moves = of.moves

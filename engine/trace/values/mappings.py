@@ -41,7 +41,7 @@ class DictValue(Value):
         """Attributes that traced code set on an OrderedDict."""
         self.moves = 0
         """How often a key was added, taken out or moved."""
-        self.placed: dict[Any, int] = {}
+        self.placed: list[tuple[Any, int]] = []
         """Keys that were added or moved, with the number of moves by then: an iterator meets them after all others, in this order."""
 
     @classmethod
@@ -123,7 +123,7 @@ class DictValue(Value):
 
     def _moved(self, stands_for: Any) -> None:
         self.moves += 1
-        self.placed[stands_for] = self.moves
+        self.placed.append((stands_for, self.moves))
 
     def del_item(self, tx: Tracer, key: Value) -> None:
         self.pop(tx, key)
