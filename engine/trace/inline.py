@@ -192,7 +192,7 @@ def _refuse_thrown(tx: Tracer, args: list[Value]) -> None:
     is_class = isinstance(real, type) and issubclass(real, BaseException)
     if first is None or len(args) > 3 or not (is_class or issubclass(first.type(), BaseException)):
         stands = object() if first is None or issubclass(first.type(), type) else stand_in(first)
-        none: Any = (n for n in ())
+        none: Any = (n for n in range(0))
         tx.fold(lambda: none.throw(*[real if isinstance(real, type) else stands] * len(args)))
 
 

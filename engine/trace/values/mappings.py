@@ -144,9 +144,8 @@ class DictValue(Value):
         from engine.trace.values.mapping_subclasses import update_in_order
 
         tx.mutating(self)
-        given = force(tx, other)
-        is_plain = isinstance(given, DictValue) and given.cls is dict and type(self).set_item is DictValue.set_item
-        if is_plain and isinstance(given, DictValue):
+        given: Any = force(tx, other)
+        if type(given) is DictValue and given.cls is dict and type(self).set_item is DictValue.set_item:
             for stands_for, (key, value) in list(given.entries.items()):  # which are not hashed again
                 self.put(tx, stands_for, key, value)
             return

@@ -106,7 +106,7 @@ class SetValue(Value):
             return [self.elements[k] for k in self._alike()]
         raise self.refuse("iteration in an order that depends on addresses")
 
-    def copied(self, tx: Tracer, kind: type) -> SetValue:
+    def copied(self, tx: Tracer, kind: Any) -> SetValue:
         """``kind(self)``: its elements keep the hashes that they gave."""
         if self.has_fixed_hashes(tx):
             return SetValue.of(tx, self.ordered(tx), kind)

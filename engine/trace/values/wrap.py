@@ -81,10 +81,9 @@ def from_python(tx: Tracer, value: Any) -> Value:
     return tx.fixed(value)
 
 
+_OVER: tuple[Any, ...] = ("", b"", (), [], {}, range(0), range(2**99), set())
 _FINITE = frozenset(
-    type(made)
-    for over in ("", b"", (), [], {}, range(0), range(2**99), set())
-    for made in (iter(over), reversed(over if hasattr(over, "__reversed__") else ()))
+    type(made) for over in _OVER for made in (iter(over), reversed(over if hasattr(over, "__reversed__") else ()))
 )
 """Iterators over what is all there."""
 
