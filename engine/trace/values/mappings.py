@@ -152,7 +152,6 @@ class DictValue(Value):
         if self.cls is collections.OrderedDict:
             update_in_order(tx, self, "update", [other], {})
             return
-            return
         for key, value in entries_of(tx, other):
             self.set_item(tx, force(tx, key), value)
 
