@@ -8,6 +8,7 @@ import operator
 import re
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
+from weakref import WeakValueDictionary
 
 import torch
 import torch.fx
@@ -44,6 +45,8 @@ class GraphBuilder:
         self.inputs: list[GraphInput] = []
         self._placeholders: dict[Origin, torch.fx.Node] = {}
         self._first: torch.fx.Node | None = None
+        self.values: WeakValueDictionary[torch.fx.Node, Value] = WeakValueDictionary()
+        """The one value of each tensor that a node makes, as long as something has it."""
         self.operations = 0
         """How many nodes compute something."""
         self.submodules: dict[str, torch.fx.GraphModule] = {}
@@ -432,7 +435,8 @@ def wrap_result(tx: Tracer, node: torch.fx.Node, result: Any, *, keep: bool = Fa
     node.meta["example_value"] = result
     if isinstance(result, torch.Tensor):
         node.meta["version"] = 0 if result.is_inference() else result._version
-        return TensorValue(node, result)
+        tensor = tx.graph.values[node] = TensorValue(node, result)
+        return tensor
     if isinstance(result, (torch.SymInt, torch.SymFloat, torch.SymBool)):
         return SymValue(node, result, is_opaque=_is_opaque(node, result))
     if _is_plain(result):

@@ -253,3 +253,22 @@ def operands_given_back(x, y):
     same = kept is x, y.contiguous() is y, torch.dropout(y, 0.0, True) is y, y.to(torch.float32) is y
     kept.add_(1)
     return same, kept, x * 2, x.shape[0]
+
+
+@program(lambda: (torch.arange(6.0).reshape(2, 3),), lambda: (torch.arange(6.0)[:].reshape(2, 3),))
+def what_views_are_of(x):
+    """``_base`` of inputs, of what the function makes, and of views of either, and what is written through it."""
+    made = x + 1
+    flat = made.t()
+    flat._base.add_(1)
+    given = x.view(-1)
+    kept = [flat._base is made, flat[0]._base is made, made._base is None, made.detach()._base is None]
+    return flat, made, kept, given._base is x, x._base is None, given._base.shape
+
+
+@program(lambda: (torch.arange(6.0).reshape(2, 3) + 0,), lambda: (torch.arange(6.0)[:].reshape(2, 3),))
+def written_through_what_is_viewed(x):
+    """A write to ``_base`` is seen by the input, and by what else looks at it."""
+    first = x[0]
+    first._base.mul_(2)
+    return first + 1, x.sum()

@@ -224,3 +224,22 @@ def truths_in_list(n, x):
 def sizes_in_tensors(n, x):
     """A size for each item, given as tensors in a list."""
     return [torch.nn.functional.pad(torch.nn.functional.interpolate(x, size=(k, k)), (0, 6 - k, 0, 6 - k)) for k in n]
+
+
+@program(lambda: (torch.tensor([0.5, 1.5, 2.0]),), lambda: (torch.tensor([-0.5, -1.5, 2.5]),))
+def floats_that_are_checked(x):
+    """What is checked of a float, and of a whole number made of it, is looked at after the graph; the message tells it."""
+    total = x.sum().item()
+    torch._check(total > 0, lambda: f"total was {total}")
+    whole = int(total)
+    torch._check(whole >= 0)
+    torch._check(whole < 9)
+    return x * total, x.new_zeros(whole)
+
+
+@program(lambda: (torch.tensor([-0.5, -1.5]),))
+def floats_that_fail_a_check(x):
+    """The error is the one of the check that failed, after what was done before it."""
+    total = x.sum().item()
+    torch._check(total > 0, lambda: f"total was {total}")
+    return x * total

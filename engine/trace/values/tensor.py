@@ -260,6 +260,8 @@ class TensorValue(Value):
             return emit(tx, "call_function", getattr, [self, Const(name)])
         if name == "grad":
             return self._grad(tx)
+        if name == "_base":
+            return self._viewed(tx)
         if name == "__class__":
             return tx.fixed(self.type())
         if self.held is not None and self.origin is not None and name in getattr(self.held, "__dict__", {}):
@@ -287,6 +289,24 @@ class TensorValue(Value):
             raise self.refuse("reading the gradient of an intermediate")
         return tx.wrap(self.held.grad, Attr(self.origin, "grad"))
 
+    def _viewed(self, tx: Tracer) -> Value:
+        """What it is a view of."""
+        if self.held is not None and self.origin is not None:
+            return tx.wrap(self.held._base, Attr(self.origin, "_base"))
+        base = self.fake._base
+        if base is None:
+            return NONE
+        for value, _ in tx.input_tensors:
+            given: TensorValue = value
+            if given.fake is base and (given.held is None or given.held._base is None):
+                return given
+            if base is given.fake or base is given.fake._base:
+                return given._viewed(tx)
+        node = next((n for n in tx.graph.graph.nodes if n.meta.get("example_value") is base), None)
+        if node is None:
+            raise self.refuse("reading the attribute '_base'")
+        return tx.graph.values.get(node) or TensorValue(node, base)
+
     def _metadata(self, tx: Tracer, name: str) -> Value:
         if name == "is_leaf":
             self.guard_leaf(tx)
@@ -296,7 +316,6 @@ class TensorValue(Value):
             return grad_fn(tx, self)
         if name in (
             "grad_fn",
-            "_base",
             "__dict__",
             "_cdata",
             "volatile",

@@ -109,8 +109,12 @@ def _check(tx: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
     condition = force(tx, args[0] if args else kwargs.get("cond", kwargs.get("condition", NONE)))
     if isinstance(condition, Const) and condition.value is True:
         return NONE
-    if isinstance(condition, SymValue) and condition.type() is bool and not condition.is_opaque:
-        if not is_unbacked(condition.sym):
+    if isinstance(condition, SymValue) and condition.type() is bool:
+        if condition.is_opaque:
+            if not tx.is_nested():
+                tx.take_for_granted(condition.node, truth=True)
+                return NONE
+        elif not is_unbacked(condition.sym):
             if condition.truth(tx):
                 return NONE
         else:
