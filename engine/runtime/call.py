@@ -175,8 +175,24 @@ class _Callee:
 
     def _method(self, method: MethodType) -> Any:
         func: Any = method.__func__
+        if func is _APPLY:
+            return self._differentiable(method)
         exchanged = self(func) if type(func) is FunctionType else func
         return method if exchanged is func else MethodType(exchanged, method.__self__)
+
+    def _differentiable(self, apply: MethodType) -> Any:
+        """``apply`` of an ``autograd.Function`` with its forward dispatched; its context and its backward are the function's own."""
+        cls: Any = apply.__self__
+        forward = next((c.__dict__["forward"] for c in cls.__mro__ if "forward" in c.__dict__), None)
+        if not isinstance(forward, staticmethod):
+            return apply
+        exchanged = self(forward.__func__)
+        if exchanged is forward.__func__:
+            return apply
+        parts = {"forward": staticmethod(exchanged), "__module__": cls.__module__, "__qualname__": cls.__qualname__}
+        made: Any = type(cls)(cls.__name__, (cls,), parts)
+        made._backward_cls = cls._backward_cls
+        return MethodType(_APPLY, made)
 
     def _module(self, module: torch.nn.Module) -> Any:
         """``module(...)`` with its forward and its hooks dispatched."""
@@ -257,6 +273,7 @@ _CALLING: dict[Any, _Given] = {
 }
 """Builtins that call a function they are given, or consume an iterator, and do nothing else with it."""
 
+_APPLY: Any = vars(torch.autograd.Function)["apply"].__func__
 _CALL_IMPL: FunctionType = torch.nn.Module._call_impl  # type: ignore[assignment]
 _BUILTINS = frozenset(
     (

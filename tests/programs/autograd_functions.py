@@ -63,3 +63,61 @@ def wrongly_named(x: torch.Tensor) -> Any:
         return Scaled.apply(x, other=1)
     except TypeError as error:
         return x * 2, str(error)
+
+
+class Loud(torch.autograd.Function):
+    """Prints between the parts of its forward, and keeps what its backward needs on the context."""
+
+    @staticmethod
+    def forward(ctx, x, module, scale):
+        """Half of it before the output, half behind."""
+        y = x.sin() * scale
+        print("half way", ctx.needs_input_grad)
+        ctx.scale = scale
+        ctx.save_for_backward(x, y)
+        far = module(y).cos()
+        ctx.mark_non_differentiable(far)
+        ctx.set_materialize_grads(False)
+        return y, far, x
+
+    @staticmethod
+    def backward(ctx, grad, grad_far, grad_x):
+        """The derivative of the first and of the last."""
+        x, y = ctx.saved_tensors
+        print("back", grad_far)
+        return grad * x.cos() * ctx.scale + y + (0 if grad_x is None else grad_x), None, None
+
+
+FAR = torch.nn.LayerNorm(3)
+
+
+@program(lambda: (torch.ones(2, 3).requires_grad_(), 2.0), breaks=2)
+def forward_that_prints(x, scale):
+    """What its forward computes is compiled all the same, and so are the modules that it calls."""
+    y, far, same = Loud.apply(x * 1, FAR, scale)
+    return y + far + same, far.requires_grad, type(y.grad_fn) is Loud._backward_cls
+
+
+class Doubled(torch.autograd.Function):
+    """Writes to its argument, and prints."""
+
+    @staticmethod
+    def forward(ctx, x):
+        """Returns what it wrote to."""
+        print("doubled")
+        x.mul_(2)
+        ctx.mark_dirty(x)
+        return x
+
+    @staticmethod
+    def backward(ctx, grad):
+        """The derivative."""
+        return grad * 2
+
+
+@program(lambda: (torch.ones(2, 3).requires_grad_(),), breaks=1)
+def forward_that_writes_and_prints(x):
+    """The argument and the result are one tensor."""
+    y = x * 1
+    z = Doubled.apply(y)
+    return z + 1, y, z is y

@@ -214,3 +214,62 @@ def generators_over_a_break(x: torch.Tensor) -> list[torch.Tensor]:
     made = (x + n for n in range(3))
     print("between")
     return list(made)
+
+
+class OfClass(property):
+    """A property of the class."""
+
+    def __get__(self, of: Any, cls: Any = None) -> Any:
+        return self.fget(cls)  # type: ignore[misc]
+
+
+class Kept(property):
+    """Computed once for each object; twice what is set is kept."""
+
+    def __get__(self, of: Any, cls: Any = None) -> Any:
+        if of is None:
+            return self
+        name = "_" + self.fget.__name__  # type: ignore[union-attr]
+        if name not in of.__dict__:
+            of.__dict__[name] = super().__get__(of, cls)
+        return of.__dict__[name]
+
+    def __set__(self, of: Any, value: Any) -> None:
+        super().__set__(of, value * 2)
+
+
+class Setting:
+    """Its table is its class's; its rate is computed when first read."""
+
+    parts: dict[str, int] = {"a": 1}
+
+    def __init__(self) -> None:
+        self.base = 3
+
+    @OfClass
+    def table(cls) -> dict[str, int]:  # noqa: N805
+        """The parts, as they are."""
+        return dict(cls.parts)
+
+    @Kept
+    def rate(self) -> int:
+        """One more than the base."""
+        return self.base + 1
+
+    @rate.setter
+    def rate(self, value: int) -> None:
+        self._rate = value
+
+
+class Narrower(Setting):
+    """Has parts of its own."""
+
+    parts = {"a": 2, "b": 3}
+
+
+@program(lambda: (torch.ones(2), Narrower()))
+def own_kinds_of_property(x: torch.Tensor, of: Narrower) -> Any:
+    """Subclasses of property that say themselves how they are read and set."""
+    first = of.rate
+    of.rate = 10
+    return x * first + of.rate, of.table, Setting.table, len(type(of).table), type(of).rate is Setting.rate, vars(of)

@@ -150,7 +150,7 @@ def bind_attribute(
             return _property_of_class(tx, cls, behind, Item(Attr(class_origin(base), "__dict__"), name))
         inner = tx.wrap(found.__func__, Attr(origin, "__func__"))
         return BoundMethod(tx.wrap(cls, class_origin(cls)), inner, name=name)
-    if isinstance(found, property) and instance is not None:
+    if isinstance(found, property) and instance is not None and not _gets_its_own_way(found):
         if found.fget is None:
             return raise_accessor_missing(tx, found, cls, "getter")  # type: ignore[no-any-return]
         return tx.wrap(found.fget, Attr(origin, "fget")).call(tx, [instance], {})
@@ -215,6 +215,8 @@ def _slot(tx: Tracer, name: str, instance: Value) -> Value:
 
 
 def _descriptor(tx: Tracer, cls: builtins.type, found: Any, instance: Value | None, name: str, origin: Origin) -> Value:
+    if _gets_its_own_way(found):
+        return _descriptor_of_user(tx, cls, found, instance, name, origin)
     if isinstance(found, functools.cached_property) and instance is not None:
         value = tx.wrap(found.func, Attr(origin, "func")).call(tx, [instance], {})
         instance.set_attr(tx, name, value)
@@ -230,14 +232,32 @@ def _descriptor(tx: Tracer, cls: builtins.type, found: Any, instance: Value | No
         return tx.wrap(found, origin)
     getter = find_in_class(type(found), "__get__")
     if getter is not None and isinstance(getter[1], types.FunctionType):
-        # Read through the class, the descriptor would answer for itself.
-        entry = origin if origin.parent is None else Item(Attr(origin.parent, "__dict__"), name)
-        descriptor = tx.wrap(found, entry)
-        owner = tx.wrap(cls, class_origin(cls))
-        return force(tx, descriptor).call_method(tx, "__get__", [instance or NONE, owner], {})
+        return _descriptor_of_user(tx, cls, found, instance, name, origin)
     if instance is None:
         return tx.wrap(found, origin)
     raise Unsupported("unsupported-operation", f"the descriptor {name!r} of {cls.__name__}")
+
+
+def _descriptor_of_user(
+    tx: Tracer, cls: builtins.type, found: Any, instance: Value | None, name: str, origin: Origin
+) -> Value:
+    # Read through the class, the descriptor would answer for itself.
+    entry = origin if origin.parent is None else Item(Attr(origin.parent, "__dict__"), name)
+    descriptor = tx.wrap(found, entry)
+    owner = tx.wrap(cls, class_origin(cls))
+    return force(tx, descriptor).call_method(tx, "__get__", [instance or NONE, owner], {})
+
+
+_OWN_GETTERS = (property, functools.cached_property)
+
+
+def _gets_its_own_way(found: Any) -> bool:
+    """Whether it is a property of a class that says itself how it is read, as a property of the class does."""
+    kind = type(found)
+    if not isinstance(found, _OWN_GETTERS) or kind in _OWN_GETTERS:
+        return False
+    getter = find_in_class(kind, "__get__")
+    return getter is not None and getter[0] not in _OWN_GETTERS and isinstance(getter[1], types.FunctionType)
 
 
 _FIELD = type(vars(inspect.ArgInfo)["args"])

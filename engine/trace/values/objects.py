@@ -237,6 +237,12 @@ class ObjectValue(Value):
     def set_plainly(self, tx: Tracer, name: str, value: Value | None) -> None:
         """``object.__setattr__`` (or with None ``object.__delattr__``)."""
         found = find_in_class(self.cls, name)
+        if found is not None and _accesses_in_python(found[1], "__delete__" if value is None else "__set__"):
+            method, rest = ("__delete__", []) if value is None else ("__set__", [value])
+            # Read through the class, the descriptor would answer for itself.
+            descriptor = tx.wrap(found[1], Item(Attr(class_origin(found[0]), "__dict__"), name))
+            force(tx, descriptor).call_method(tx, method, [self, *rest], {})
+            return
         if name == "__class__" and value is not None and not issubclass(force(tx, value).type(), builtins.type):
             tx.raise_type_error(f"__class__ must be set to a class, not '{force(tx, value).type().__name__}' object")
         if found is not None and isinstance(found[1], property):
@@ -247,12 +253,6 @@ class ObjectValue(Value):
             rest = [] if value is None else [value]
             tx.wrap(function, Attr(Attr(class_origin(found[0]), name), which)).call(tx, [self, *rest], {})
             return
-        if found is not None and value is not None:
-            setter = find_in_class(type(found[1]), "__set__")
-            if setter is not None and isinstance(setter[1], types.FunctionType):
-                descriptor = tx.wrap(found[1], Attr(class_origin(found[0]), name))
-                force(tx, descriptor).call_method(tx, "__set__", [self, value], {})
-                return
         if name == "__dict__" and value is not None and _is_own_dict(found):
             self._set_dict(tx, force(tx, value))
             return
@@ -306,13 +306,8 @@ class ObjectValue(Value):
             tx.wrap(custom[1], Attr(class_origin(custom[0]), "__delattr__")).call(tx, [self, Const(name)], {})
             return
         found = find_in_class(self.cls, name)
-        if found is not None and isinstance(found[1], property):
+        if found is not None and (isinstance(found[1], property) or _accesses_in_python(found[1], "__delete__")):
             self.set_plainly(tx, name, None)
-            return
-        deleter = None if found is None else find_in_class(type(found[1]), "__delete__")
-        if found is not None and deleter is not None and isinstance(deleter[1], types.FunctionType):
-            descriptor = tx.wrap(found[1], Attr(class_origin(found[0]), name))
-            force(tx, descriptor).call_method(tx, "__delete__", [self], {})
             return
         if self.own_attr(tx, name) is None:
             by_slot = found is not None and isinstance(found[1], types.MemberDescriptorType)
@@ -567,6 +562,12 @@ class ObjectValue(Value):
 def _is_own_dict(found: tuple[builtins.type, Any] | None) -> bool:
     """Whether what a class has under ``__dict__`` is what Python puts there."""
     return found is None or (isinstance(found[1], types.GetSetDescriptorType) and found[1].__name__ == "__dict__")
+
+
+def _accesses_in_python(found: Any, name: str) -> bool:
+    """Whether a class's entry is a descriptor whose own class says in Python how it is set or deleted."""
+    accessor = find_in_class(type(found), name)
+    return accessor is not None and isinstance(accessor[1], types.FunctionType)
 
 
 def dict_of(value: Value) -> Any:
