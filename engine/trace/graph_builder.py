@@ -314,9 +314,9 @@ def evaluate(
             try:
                 return over_fakes(run, args, kwargs, by_python=by_python)
             except _DATA_DEPENDENT:
-                if by_python or not isinstance(target, InGraph):
+                if by_python:
                     raise
-                # Under torch.func's wrappers composites in C++ do not see that a tensor is fake.
+                # Composites in C++ look at values where Python forms need not, and do not see a fake under torch.func's wrappers.
                 return over_fakes(run, args, kwargs, by_python=True)
     except _DATA_DEPENDENT as error:
         condition = getattr(error, "cond", None)

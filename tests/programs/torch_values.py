@@ -343,3 +343,19 @@ def indexed(x):
         x[None].shape,
         x[True].shape,
     )
+
+
+@program(lambda: (torch.randn(16),))
+def spectrum_and_back(x):
+    """Composites that look at values in C++ are traced by their Python forms."""
+    window = torch.hann_window(8)
+    spectrum = torch.stft(x, 8, 4, window=window, return_complex=True)
+    return spectrum.abs(), torch.istft(spectrum, 8, 4, window=window, length=16)
+
+
+@program(lambda: (torch.randn(16, 16),), breaks=1)
+def scales_named_by_enum(x):
+    """What fx has no name for is no argument of a node."""
+    narrow, wide = x.to(torch.float8_e4m3fn), x.t().contiguous().t().to(torch.float8_e4m3fn)
+    scale = [torch.ones(1)], [torch.nn.functional.ScalingType.TensorWise], [torch.nn.functional.SwizzleType.NO_SWIZZLE]
+    return torch._scaled_mm_v2(narrow, wide, *scale, *scale, None, torch.bfloat16)

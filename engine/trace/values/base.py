@@ -314,6 +314,8 @@ class Const(Value):
                 value, enum.Enum
             ):  # an operation takes it as the number that it is
                 value = kind(value) if kind is not str else str.__str__(value)
+        if type(type(value)).__name__ == "pybind11_type":  # fx writes calls as Python, where it has no name
+            raise Unsupported("unsupported-argument", f"{value} as an argument of a torch operation")
         return value, value
 
     def truth(self, tx: Tracer) -> bool:
