@@ -80,7 +80,7 @@ def same(value: Any, expected: Any) -> bool:
         return _same_float(value, expected)
     if kind is complex:
         return _same_float(value.real, expected.real) and _same_float(value.imag, expected.imag)
-    if kind in (int, str, bytes, torch.device, range):
+    if kind in (int, str, bytes, torch.device, range, torch._C.DispatchKeySet):
         return bool(value == expected)
     if kind.__module__.partition(".")[0] == "numpy":
         return _same_numpy(value, expected)

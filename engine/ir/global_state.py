@@ -89,6 +89,29 @@ def _default_device() -> torch.device | None:
     return torch.utils._device.CURRENT_DEVICE
 
 
+ATTENTION_KERNELS = tuple(
+    name
+    for name in ("flash", "mem_efficient", "math", "cudnn", "overrideable")
+    if hasattr(_C, f"_get_{name}_sdp_enabled") and hasattr(_C, f"_set_sdp_use_{name}")
+)
+"""Kinds of kernels that attention may be computed by, each of which can be switched."""
+
+
+def attention_kernels() -> tuple[Any, ...]:
+    """Whether each of them may be used, then the order in which they are tried."""
+    order = getattr(_C, "_get_sdp_priority_order", tuple)
+    return (*(getattr(_C, f"_get_{name}_sdp_enabled")() for name in ATTENTION_KERNELS), tuple(order()))
+
+
+def set_attention_kernels(wanted: tuple[Any, ...]) -> None:
+    """Put back what ``attention_kernels`` told."""
+    *enabled, order = wanted
+    for name, on in zip(ATTENTION_KERNELS, enabled, strict=True):
+        getattr(_C, f"_set_sdp_use_{name}")(on)
+    if order:
+        _C._set_sdp_priority_order(list(order))
+
+
 def _warnings_raise() -> bool:
     """Whether some warning would be raised: a filter says so before one that takes all of them."""
     for action, message, category, module, line in warnings.filters:
@@ -116,6 +139,7 @@ GLOBAL_STATES: Mapping[str, State] = {
         State("default_device", "default device", _default_device),
         State("default_dtype", "default dtype", torch.get_default_dtype),
         State("float32_matmul_precision", "precision of float32 products", _C._get_float32_matmul_precision),
+        State("attention_kernels", "kernels of attention", attention_kernels),
         State("anomaly", "anomaly detection", torch.is_anomaly_enabled),
         State("cuda_devices", "number of CUDA devices", torch.cuda.device_count),
         State("cuda_initialized", "CUDA in use", torch.cuda.is_initialized),

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 import torch.utils._device
 
-from engine.ir.global_state import AUTOCAST_DEVICES
+from engine.ir.global_state import AUTOCAST_DEVICES, attention_kernels, set_attention_kernels
 
 _Read = Callable[[], Any]
 _Write = Callable[[Any], Any]
@@ -43,6 +43,7 @@ _PARTS: Mapping[str, tuple[_Read, _Write]] = {
     "deterministic": (_deterministic, _set_deterministic),
     "default dtype": (torch.get_default_dtype, torch.set_default_dtype),
     "default device": (lambda: torch.utils._device.CURRENT_DEVICE, torch.set_default_device),
+    "kernels of attention": (attention_kernels, set_attention_kernels),
     "precision of float32 products": (torch.get_float32_matmul_precision, torch.set_float32_matmul_precision),
 }
 """Each piece that tracing may switch for real, by the words a person uses: how to read it and how to set it."""

@@ -84,6 +84,7 @@ for _family in (
     "values.packed_sequences",
     "values.properties",
     "values.plain_data",
+    "values.attention",
     "values.random_state",
     "values.real_contexts",
     "values.tensor_subclasses",

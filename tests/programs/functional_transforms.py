@@ -195,3 +195,20 @@ def classes_under_derivatives(labels, x):
         return (torch.nn.functional.one_hot(labels, 4) * y[:, None]).sin()
 
     return jacfwd(scaled)(x), jacrev(scaled)(x)
+
+
+NOTES = []
+
+
+@program(lambda: (torch.ones(3),))
+def notes_while_transformed(x):
+    """A function that is differentiated and mapped notes things outside, once, as it does in Python."""
+    NOTES.clear()
+    told = {}
+
+    def square(a):
+        NOTES.append(a.dim())
+        told["n"] = told.get("n", 0) + 1
+        return (a * a).sum()
+
+    return torch.func.grad(square)(x), torch.vmap(torch.func.grad(square))(x), list(NOTES), told

@@ -117,3 +117,57 @@ def registered_container(x, y):
 def rows_of_larger_tensors(x):
     """Strides that are no sizes of any argument."""
     return x.select(0, 0).clone(), x.t() + 1
+
+
+@program(lambda: (torch.arange(32.0).view(1, 2, 2, 8),))
+def kernels_of_attention(q):
+    """Which kernels may compute attention: asked, switched for a function, and told of a call's arguments."""
+    given = torch.backends.cuda.SDPAParams(q, q, q, None, 0.0, False, False)
+    before = torch.backends.cuda.flash_sdp_enabled()
+    torch.backends.cuda.enable_flash_sdp(not before)
+    inside = torch.backends.cuda.flash_sdp_enabled()
+    torch.backends.cuda.enable_flash_sdp(before)
+    return _by_mathematics(given.query), before, inside, torch.nn.attention._cur_sdpa_kernel_backends()
+
+
+@torch.nn.attention.sdpa_kernel(torch.nn.attention.SDPBackend.MATH)
+def _by_mathematics(q):
+    return torch.nn.functional.scaled_dot_product_attention(q, q, q)
+
+
+@program(lambda: (torch.ones(2), torch._C._dispatch_keys(torch.ones(1))))
+def dispatch_keys(x, keys):
+    """Sets of dispatch keys are values like numbers."""
+    own = torch._C._dispatch_keys(x + 1)
+    more = (torch._C._dispatch_tls_local_include_set() | own) - torch._C._dispatch_tls_local_exclude_set()
+    y = x + 1 if keys.has("CPU") and more.highestPriorityTypeId() != torch.DispatchKey.PythonDispatcher else x - 1
+    return y, own.raw_repr(), own == keys
+
+
+class Halves(torch.nn.Module):
+    """Its function is not looked into, and is told of fakes by another."""
+
+    def __init__(self):
+        super().__init__()
+        self.inner = torch.nn.Linear(2, 2)
+
+    def forward(self, x):
+        (y,) = _by_sign(self, {"x": x})
+        return y + 1
+
+
+@torch._dynamo.decorators.leaf_function
+def _by_sign(module, given):
+    if given["x"].sum() > 0:
+        return (module.inner(given["x"]),)
+    return (module.inner(given["x"]) * 2,)
+
+
+@_by_sign.register_fake
+def _by_sign_of_fakes(module, given):
+    return (module.inner(given["x"]),)
+
+
+@program(lambda: (torch.ones(3, 2),), lambda: (-torch.ones(3, 2),))
+class LeafWithModule(Halves):
+    """A leaf function given a module and a dict."""

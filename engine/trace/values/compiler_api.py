@@ -115,12 +115,12 @@ BY_NAME[("torch._dynamo.comptime", "__call__")] = _at_compile_time
 # Functions that are not looked into.
 
 
-def opaque_call(tx: Tracer, function: Any, args: Args, kwargs: Words) -> Value:
-    """One node that calls ``function`` as it is, on containers of tensors, modules and constants."""
+def opaque_call(tx: Tracer, function: Any, args: Args, kwargs: Words, fake: Any = None) -> Value:
+    """One node that calls ``function`` as it is, on containers of tensors, modules and constants; ``fake`` tells its results over fakes."""
     leaves: Args = []
     words = DictValue.of(kwargs)
     tree = _taken_apart(tx, TupleValue([TupleValue(list(args)), words]), leaves)
-    node = _OpaqueCall(function, tree)
+    node = _OpaqueCall(function, tree, fake or function)
     target = InGraph(
         function.__name__, node, changes_state=True, is_python=True, effect="runs a function that is not looked into"
     )
@@ -144,8 +144,9 @@ def made_wrapper(tx: Tracer, cls: type, args: Args, kwargs: Words) -> Value:
 class _OpaqueCall:
     """What the node runs; over fakes, it also finds out how results are packed."""
 
-    def __init__(self, function: Any, given: Tree) -> None:
+    def __init__(self, function: Any, given: Tree, fake: Any) -> None:
         self._function = function
+        self._fake = fake
         self._given = given
         self.returned = LEAF
 
@@ -163,7 +164,7 @@ class _OpaqueCall:
         before, mode.allow_non_fake_inputs = mode.allow_non_fake_inputs, True
         found: list[Any] = []
         try:
-            self.returned = unpack(self._function(*args, **kwargs), found)
+            self.returned = unpack(self._fake(*args, **kwargs), found)
         finally:
             mode.allow_non_fake_inputs = before
         return tuple(found)
@@ -230,6 +231,17 @@ def _nonstrict(tx: Tracer, args: Args, kwargs: Words) -> Value:
 
 
 BY_NAME[("torch._dynamo.decorators", "nonstrict_trace")] = _nonstrict
+
+
+def leaf_call(tx: Tracer, of: Any, args: Args, kwargs: Words) -> Value:
+    """What ``torch._dynamo.decorators.leaf_function`` makes of a function: called as it is, with a function of its own for fakes."""
+    real = of.real()
+    fake = getattr(real, "_torchdynamo_leaf_fake_fn", None)
+    if fake is None or real._torchdynamo_leaf_mutates_args or real._torchdynamo_leaf_hook_fn is not None:
+        raise Unsupported("unknown-call", f"{real.__name__} is called, a leaf that writes or has hooks")
+    if of.origin is not None:
+        tx.guard_object(real, of.origin, "it is called without being looked into")
+    return opaque_call(tx, real, args, kwargs, fake)
 
 
 # torch.compile itself: what is compiled anyway.

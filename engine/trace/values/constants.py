@@ -41,6 +41,7 @@ LITERALS = frozenset(
         torch.memory_format,
         torch.finfo,
         torch.iinfo,
+        torch._C.DispatchKeySet,
         type(sys.version_info),
         type(sys.flags),
         type(sys.float_info),
@@ -75,6 +76,7 @@ def is_enum_member(value: Any) -> bool:
     torch.memory_format,
     torch.finfo,
     torch.iinfo,
+    torch._C.DispatchKeySet,
 )
 def _literal(tx: Tracer, real: Any, origin: Origin) -> Value:
     why = f"its value ({_short(real)}) decided what was traced"

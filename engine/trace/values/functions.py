@@ -144,6 +144,10 @@ class RealFunction(FunctionValue):
             raise Unsupported("disabled", f"{self.describe()} is called")
         if self.held.__dict__.get("_dynamo_marked_constant", False):
             return self._constant_result(tx, args, kwargs)
+        if "_torchdynamo_leaf_real_fn" in self.held.__dict__:
+            from engine.trace.values.compiler_api import leaf_call
+
+            return leaf_call(tx, self, args, kwargs)
         if is_opaque(self.held):
             from engine.trace.values.compiler_api import opaque_call
 

@@ -75,11 +75,11 @@ class NestedBuilder(GraphBuilder):
 
 
 @contextmanager
-def nested(tx: Tracer) -> Iterator[NestedBuilder]:
+def nested(tx: Tracer, *, may_note: bool = False) -> Iterator[NestedBuilder]:
     """Operations go into a new graph until the block ends; it must change nothing outside.
 
     Raises:
-        Unsupported: the block changed an object that exists outside.
+        Unsupported: the block changed an object that exists outside; with ``may_note``, a tensor.
     """
     outer = tx.graph
     builder = NestedBuilder(outer)
@@ -103,7 +103,7 @@ def nested(tx: Tracer) -> Iterator[NestedBuilder]:
         tx.graph = outer
         torch._C._set_grad_enabled(grad)
     changed = any(_version_of(fake) != version for fake, version in versions)
-    if changed or mutated != tx.mutated or written != tx.globals_written:
+    if changed or (not may_note and (mutated != tx.mutated or written != tx.globals_written)):
         builder.discard()
         raise Unsupported("side-effect", "the body of a higher-order operation changes something outside")
 
@@ -169,7 +169,7 @@ def trace_body(
             variable as it is. With ``may_note``, containers outside may change (the body runs once, as in Python).
     """
     outside = None if may_note else _Outside(tx)
-    with nested(tx) as builder:
+    with nested(tx, may_note=may_note) as builder:
         inside = parameters(builder)
         given: list[Value] = []
         for value in inside:

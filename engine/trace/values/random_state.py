@@ -149,11 +149,17 @@ class _AsBefore:
         self._before.restore()
 
 
-_SWITCHED = ("default_dtype", "deterministic", "deterministic_warn_only", "float32_matmul_precision")
+_SWITCHED = (
+    "default_dtype",
+    "deterministic",
+    "deterministic_warn_only",
+    "float32_matmul_precision",
+    "attention_kernels",
+)
 """Pieces of that state which the functions below set: the graph holds for what they were at the entry."""
 
 
-def _switches(switch: Callable[..., None]) -> None:
+def switches(switch: Callable[..., None]) -> None:
     """A function that sets a piece of torch's global state to a constant: at once for the rest of the trace, and in the graph."""
 
     @special(switch)
@@ -173,4 +179,4 @@ for _switch in (
     torch.set_deterministic_debug_mode,
     torch.set_float32_matmul_precision,
 ):
-    _switches(_switch)
+    switches(_switch)

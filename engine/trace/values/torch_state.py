@@ -16,6 +16,7 @@ from torch.fx.experimental.symbolic_shapes import (
     has_free_unbacked_symbols,
 )
 
+from engine.ir.global_state import GLOBAL_STATES
 from engine.ir.origin import Attr, Fixed, Item, Origin
 from engine.ir.unbacked import is_unbacked
 from engine.ir.value_guard import Equals
@@ -52,16 +53,41 @@ _QUERIES: dict[Callable[[], Any], str] = {
 """Functions that read a piece of torch's global state, and the state that a call of each guards."""
 
 
-def _query(ask: Callable[[], Any], state: str) -> None:
+def query(ask: Callable[[], Any], state: str) -> None:
+    """A function without arguments that reads a piece of torch's global state, which is guarded."""
+
     @special(ask)
     def read(tx: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
-        found = ask()
-        guard_state(tx, state, found)
-        return Const(found)
+        guard_state(tx, state, GLOBAL_STATES[state].read())
+        return Const(ask())
 
 
 for _ask, _state in _QUERIES.items():
-    _query(_ask, _state)
+    query(_ask, _state)
+
+
+@special(torch._C._dispatch_keys)
+def _keys_of(tx: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    """The keys that torch chooses a kernel by: a plain tensor's follow from its type of number and its device."""
+    of = force(tx, args[0])
+    if not isinstance(of, TensorValue) or of.type() not in (torch.Tensor, torch.nn.Parameter):
+        raise Unsupported("unknown-call", "torch._C._dispatch_keys is called")
+    fake = of.fake
+    if fake.device.type not in ("cpu", "cuda") or fake.is_inference() or fake.is_conj() or fake.is_neg():
+        raise Unsupported("unknown-call", "torch._C._dispatch_keys is called")
+    return Const(torch._C._dispatch_keys(torch.empty(0, dtype=fake.dtype, device=fake.device)))
+
+
+def _added_keys(ask: Callable[[], Any]) -> None:
+    @special(ask)
+    def rule(tx: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
+        for state in ("inference_mode", "autocast", "dispatch_modes", "functorch"):
+            guard_state(tx, state, tx.entry_state[state])
+        return Const(ask())
+
+
+for _ask_keys in (torch._C._dispatch_tls_local_include_set, torch._C._dispatch_tls_local_exclude_set):
+    _added_keys(_ask_keys)
 
 
 @special(torch.accelerator.current_accelerator)
