@@ -200,7 +200,7 @@ def classes_under_derivatives(labels, x):
 NOTES = []
 
 
-@program(lambda: (torch.ones(3),))
+@program(lambda: (torch.ones(3),), steady=False)  # the notes of the call before are there
 def notes_while_transformed(x):
     """A function that is differentiated and mapped notes things outside, once, as it does in Python."""
     NOTES.clear()
