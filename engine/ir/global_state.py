@@ -148,6 +148,7 @@ GLOBAL_STATES: Mapping[str, State] = {
             "deterministic_warn_only", "deterministic, warn only", torch.is_deterministic_algorithms_warn_only_enabled
         ),
         State("warnings_raise", "warnings as errors", _warnings_raise),
+        State("digits", "limit of digits in texts of whole numbers", sys.get_int_max_str_digits),
         State("handling", "exception being handled", _is_handling),
     )
 }

@@ -12,7 +12,7 @@ from engine.trace.nested_breaks import innermost_cut
 from engine.trace.open_generators import close_dead
 from engine.trace.signals import Skip, TraceSignal, Unsupported, UserException
 from engine.trace.table import HANDLERS
-from engine.trace.values.base import Const, NotConstant, Value
+from engine.trace.values.base import NONE, Const, NotConstant, Value, is_none
 
 if TYPE_CHECKING:
     from engine.bytecode.decode import Op
@@ -96,6 +96,8 @@ def chain(tx: Tracer, error: Value) -> None:
         return
     error.line = tx.spans()[0].line
     error.traceback = None
+    if not is_none(error.attributes.pop("__traceback__", NONE)):
+        raise Skip("unsupported-operation", "an exception with another one's traceback is raised")
     error.was_raised = True
     if before is None or before is error:
         return

@@ -465,7 +465,7 @@ def is_same(tx: Tracer, left: Value, right: Value) -> bool:
         if all(is_guarded):
             tx.guard_same(left, right, mine is other)
         return mine is other
-    return _is_empty_tuple(left) and _is_empty_tuple(right)
+    return is_empty_tuple(left) and is_empty_tuple(right)
 
 
 def _is_number_symbol(value: Value) -> bool:
@@ -484,7 +484,7 @@ def _is_inside(value: Value, other: Value) -> bool:
     return node is not None and node.target is getattr and is_subclass(node.args[0].meta.get("example_value"))  # type: ignore[union-attr]
 
 
-def _is_empty_tuple(value: Value) -> bool:
+def is_empty_tuple(value: Value) -> bool:
     """Of these there is one."""
     from engine.trace.values.sequences import TupleValue
 

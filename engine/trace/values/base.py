@@ -291,7 +291,10 @@ class Const(Value):
         return type(self.value)
 
     def describe(self) -> str:
-        text = repr(self.value)
+        try:
+            text = repr(self.value)
+        except ValueError:  # a whole number of more digits than texts may have
+            return "a number with very many digits"
         return text if len(text) <= 60 else text[:57] + "..."
 
     def real(self) -> Any:

@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from engine.ir.origin import Attr
+from engine.ir.origin import Attr, Fixed
+from engine.ir.state_guard import GlobalState
 from engine.ir.unbacked import is_unbacked
 from engine.options import config
 from engine.trace import operations
@@ -30,7 +31,7 @@ from engine.trace.values.identity import HashValue
 from engine.trace.values.iteration import until
 from engine.trace.values.mappings import DictValue, DictView
 from engine.trace.values.methods import BuiltinValue
-from engine.trace.values.objects import ObjectValue
+from engine.trace.values.objects import ObjectValue, PythonModule
 from engine.trace.values.partials import partial_of
 from engine.trace.values.references import ProxyValue
 from engine.trace.values.refusals import has_method, raise_missing
@@ -726,14 +727,22 @@ def _dir(tx: Tracer, args: Args, kwargs: Words) -> Value:
             return ListValue(operations.sorted_items(tx, list(sequence_items(tx, custom.call(tx, [], {}))), {}))
         own = [str(force(tx, k).python(tx)) for k in sequence_items(tx, of.get_attr(tx, "__dict__"))]
         return tx.from_python(sorted({*dir(of.type()), *own}))
+    if isinstance(of, PythonModule) and of.is_trusted:
+        return tx.from_python(dir(of.held))
     return operations.fold_call(tx, dir, args, kwargs, f"dir() of {of.describe()}")
 
 
 @special(format)
 def _format(tx: Tracer, args: Args, kwargs: Words) -> Value:
     of = force(tx, args[0])
+    spec = force(tx, args[1]) if len(args) > 1 else Const("")
     if isinstance(of, ObjectValue) and of.method(tx, "__format__") is not None:
-        return of.call_special(tx, "__format__", [args[1] if len(args) > 1 else Const("")])
+        return of.call_special(tx, "__format__", [spec])
+    if not isinstance(of, (Const, TensorValue, SymValue)) and not has_method(of.type(), "__format__", below=object):
+        if isinstance(spec, Const) and spec.value == "":
+            return force(tx, tx.fixed(str).call(tx, [of], {}))
+        if isinstance(spec, Const) and isinstance(spec.value, str):
+            tx.raise_type_error(f"unsupported format string passed to {type_name(of.type())}.__format__")
     return operations.fold_call(tx, format, args, kwargs, f"format() of {of.describe()}")
 
 
@@ -768,6 +777,27 @@ def _bytes(tx: Tracer, args: Args, kwargs: Words) -> Value:
 @special(sys.getrecursionlimit)
 def _recursion_limit(tx: Tracer, args: Args, kwargs: Words) -> Value:
     return Const(tx.recursion_limit)
+
+
+@special(sys.get_int_max_str_digits)
+def _digits_limit(tx: Tracer, args: Args, kwargs: Words) -> Value:
+    limit = sys.get_int_max_str_digits()
+    tx.guard(GlobalState(Fixed(torch, "torch"), "digits", limit, cause=tx.cause("it was asked for")))
+    return Const(limit)
+
+
+@special(sys.set_int_max_str_digits)
+def _set_digits_limit(tx: Tracer, args: Args, kwargs: Words) -> Value:
+    # Texts of numbers are made while tracing, under the limit as it is.
+    raise Skip("unknown-call", "the limit of digits in texts of numbers is set")
+
+
+@special(bool.__new__)
+def _bool_new(tx: Tracer, args: Args, kwargs: Words) -> Value:
+    of = force(tx, args[0])
+    if not isinstance(of, ClassValue) or of.held is not bool or kwargs or len(args) > 2:
+        return operations.fold_call(tx, bool.__new__, args, kwargs, "bool.__new__ is called")
+    return _bool(tx, args[1:], {})
 
 
 @special(sys.setrecursionlimit)

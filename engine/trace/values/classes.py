@@ -221,7 +221,11 @@ def _descriptor(tx: Tracer, cls: builtins.type, found: Any, instance: Value | No
         value = tx.wrap(found.func, Attr(origin, "func")).call(tx, [instance], {})
         instance.set_attr(tx, name, value)
         return value
-    if type(found) is _FIELD and instance is not None and isinstance(inner := getattr(instance, "inner", None), Value):
+    if (
+        type(found) is NAMED_FIELD
+        and instance is not None
+        and isinstance(inner := getattr(instance, "inner", None), Value)
+    ):
         return inner.get_item(tx, Const(found.__reduce__()[1][0]))
     if isinstance(found, functools.partialmethod) and instance is not None:
         from engine.trace.values.dispatching import bound_partial
@@ -260,7 +264,7 @@ def _gets_its_own_way(found: Any) -> bool:
     return getter is not None and getter[0] not in _OWN_GETTERS and isinstance(getter[1], types.FunctionType)
 
 
-_FIELD = type(vars(inspect.ArgInfo)["args"])
+NAMED_FIELD = type(vars(inspect.ArgInfo)["args"])
 """What reads an item of a named tuple by its name."""
 
 

@@ -45,6 +45,8 @@ LITERALS = frozenset(
         type(sys.version_info),
         type(sys.flags),
         type(sys.float_info),
+        type(sys.int_info),
+        type(sys.hash_info),
     )
 )
 
@@ -97,6 +99,8 @@ def _number(tx: Tracer, real: float, origin: Origin) -> Value:
     type(sys.version_info),
     type(sys.flags),
     type(sys.float_info),
+    type(sys.int_info),
+    type(sys.hash_info),
 )
 def _singleton(tx: Tracer, real: Any, origin: Origin) -> Value:
     tx.guard_object(real, origin, f"that it is {real!r} decided what was traced")

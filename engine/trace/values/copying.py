@@ -26,7 +26,7 @@ from engine.trace.values.namespaces import NamespaceValue
 from engine.trace.values.objects import ObjectValue, PythonModule
 from engine.trace.values.partials import PartialValue
 from engine.trace.values.rules import special
-from engine.trace.values.sequences import ListValue, RangeValue, TupleValue, sequence_items
+from engine.trace.values.sequences import ListValue, RangeValue, SliceValue, TupleValue, sequence_items
 from engine.trace.values.sets import SetValue
 from engine.trace.values.tensor import TensorValue
 
@@ -72,6 +72,10 @@ def parts_of(tx: Tracer, of: Value, protocol: int) -> Parts:
         return _told(tx, of, plain.call(tx, [], {}))
     if isinstance(of, PartialValue):
         return _told(tx, of, of.builtin_method(tx, "__reduce__", [], {}))
+    if isinstance(of, SliceValue):
+        return Parts(tx.fixed(slice), list(of.parts), NONE, [], [])
+    if isinstance(of, SetValue) and of.cls in (set, frozenset):
+        return Parts(tx.fixed(of.cls), [ListValue(list(of.elements.values()))], NONE, [], [])
     is_known = type(of) in (ObjectValue, NamespaceValue) and (is_plain_class(of.type()) or of.type() is _SPACE)
     if not isinstance(of, ContainerObject) and not is_known:
         raise Unsupported("unknown-call", f"taking apart {of.describe()}")
@@ -209,7 +213,11 @@ def _is_atom(of: Value) -> bool:
 @special(copy.copy)
 def _copy(tx: Tracer, args: Args, kwargs: Words) -> Value:
     of = force(tx, args[0])
-    if _is_atom(of) or (isinstance(of, TupleValue) and (of.cls is tuple or of.is_named())):
+    if (
+        _is_atom(of)
+        or isinstance(of, SliceValue)
+        or (isinstance(of, TupleValue) and (of.cls is tuple or of.is_named()))
+    ):
         return of
     if isinstance(of, ListValue):
         return ListValue(list(of.items), None, of.cls, of.maxlen)

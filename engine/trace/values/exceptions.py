@@ -254,7 +254,7 @@ class ExceptionValue(Attributed):
         forced = force(tx, value)
         if name == "__traceback__":
             if not (isinstance(forced, TracebackValue) and forced.of is self):
-                self._forget_traceback(forced)
+                self._set_traceback(tx, forced)
             return
         if name == "args":
             self.args = list(sequence_items(tx, value))
@@ -263,9 +263,16 @@ class ExceptionValue(Attributed):
         if name == "__cause__":
             self.attributes["__suppress_context__"] = Const(True)
 
-    def _forget_traceback(self, instead: Value) -> None:
-        if not is_none(instead):
-            raise self.refuse("setting the traceback")
+    def _set_traceback(self, tx: Tracer, instead: Value) -> None:
+        self.attributes.pop("__traceback__", None)
+        if isinstance(instead, TracebackValue):
+            self.attributes["__traceback__"] = instead
+        elif not is_none(instead):
+            if instead.type() is types.TracebackType:
+                raise self.refuse("setting the traceback")
+            tx.raise_type_error("__traceback__ must be a traceback or None")
+        else:
+            self.attributes["__traceback__"] = NONE
         self.line = 0
 
     def call_method(self, tx: Tracer, name: str, args: list[Value], kwargs: dict[str, Value]) -> Value:

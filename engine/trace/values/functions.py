@@ -295,6 +295,14 @@ class MadeFunction(Attributed, FunctionValue):
             raise self.refuse(f"setting {name}")
         self.attributes[name] = value
 
+    def del_attr(self, tx: Tracer, name: str) -> None:
+        if name.startswith("__"):
+            raise self.refuse(f"deleting the attribute {name!r}")
+        if name not in self.attributes:
+            tx.raise_error(AttributeError, f"'function' object has no attribute '{name}'")
+        tx.mutating(self)
+        del self.attributes[name]
+
     def _annotation_dict(self) -> Value:
         """``f.__annotations__``: one dict, to which more may be added."""
         if self._annotations is None:
@@ -363,6 +371,10 @@ class FunctionDict(Value):
             for key, value in tx.entries(args[0]).items():
                 self.of.set_attr(tx, key, value)
             return NONE
+        if name == "setdefault" and 1 <= len(args) <= 2 and not kwargs:
+            if not self.contains(tx, force(tx, args[0])):
+                self.set_item(tx, force(tx, args[0]), args[1] if len(args) == 2 else NONE)
+            return self.get_item(tx, force(tx, args[0]))
         if name in ("get", "keys", "values", "items", "copy", "__contains__", "__len__", "__getitem__", "__iter__"):
             return self._copy().call_method(tx, name, args, kwargs)
         raise self.refuse(f"the method {name!r} of a function's __dict__")

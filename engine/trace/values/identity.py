@@ -170,8 +170,10 @@ def check_rebuilt(keys: Collection[Any], what: str) -> None:
 
 @special(id)
 def _id(tx: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    from engine.trace.operations import is_empty_tuple
+
     of = force(tx, args[0])
-    if isinstance(of, Const) or not of.is_mutable:
+    if isinstance(of, Const) or (not of.is_mutable and not is_empty_tuple(of)):
         from engine.trace.values.tensor import TensorValue
 
         if not isinstance(of, TensorValue) and (isinstance(of, Const) or of.real() is NotImplemented):

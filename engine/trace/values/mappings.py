@@ -7,7 +7,6 @@ import gc
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from engine.ir import exact
 from engine.ir.origin import Attr, EntryAt, Key, Origin, item_origin
 from engine.ir.relation_guard import SameObject
 from engine.ir.value_guard import DictKeys
@@ -491,20 +490,15 @@ def _dict(tx: Tracer, real: dict[Any, Any], origin: Origin) -> Value:
 
 def dict_value(tx: Tracer, real: dict[Any, Any], origin: Origin) -> DictValue:
     """The value for a real dict, guarded by its keys."""
-    from engine.trace.signals import Unsupported
     from engine.trace.values.identity import HashedKey
     from engine.trace.values.tensor import TensorValue
 
     why = "its keys decided what was traced"
     tx.guard_type(real, origin, why)
-    try:
-        keys = tuple(exact.keys_of(real))
-    except KeyError:  # of an OrderedDict that was changed past its own methods
-        raise Unsupported("unsupported-operation", "a dict that does not find its own keys") from None
-    tx.guard(DictKeys(origin, keys, cause=tx.cause(why)))
+    pairs = _pairs_held(real)
+    tx.guard(DictKeys(origin, tuple(key for key, _ in pairs), cause=tx.cause(why)))
     entries: dict[Any, Entry] = {}
-    for n, key in enumerate(keys):
-        item = _stored(real, key)
+    for n, (key, item) in enumerate(pairs):
         key_value = _key_value(tx, real, key, n, origin)
         stands_for = _hashed(tx, entries, real, key, key_value)
         is_hashed = isinstance(stands_for, (HashedKey, TensorValue)) and isinstance(real, dict)
@@ -516,13 +510,14 @@ def dict_value(tx: Tracer, real: dict[Any, Any], origin: Origin) -> DictValue:
     return DictValue(entries, origin, type(real), factory)
 
 
-def _stored(real: Any, key: Any) -> Any:
-    """The item that a real dict holds, never through an overriding ``__getitem__``."""
+def _pairs_held(real: Any) -> list[tuple[Any, Any]]:
+    """What a real dict holds, in its order, never through methods that Python code overrides."""
     from engine.trace.signals import Unsupported
 
+    base: Any = next(b for b in (collections.OrderedDict, dict, type(real)) if isinstance(real, b))
     try:
-        return dict.__getitem__(real, key) if isinstance(real, dict) else real[key]
-    except KeyError:
+        return list(base.items(real))
+    except KeyError:  # of an OrderedDict that was changed past its own methods
         raise Unsupported("unsupported-operation", "a dict that does not find its own keys") from None
 
 

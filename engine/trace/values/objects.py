@@ -15,6 +15,7 @@ from engine.ir.value_guard import HasAttribute, IsObject
 from engine.trace.signals import Unsupported
 from engine.trace.values.base import NONE, Const, HeldValue, Value, force
 from engine.trace.values.classes import (
+    NAMED_FIELD,
     bind_attribute,
     class_origin,
     find_in_class,
@@ -256,6 +257,8 @@ class ObjectValue(Value):
         if name == "__dict__" and value is not None and _is_own_dict(found):
             self._set_dict(tx, force(tx, value))
             return
+        if found is not None and isinstance(found[1], NAMED_FIELD):
+            tx.raise_error(AttributeError, "can't set attribute" if value is not None else "can't delete attribute")
         if found is not None and is_data_descriptor(found[1]) and not isinstance(found[1], types.MemberDescriptorType):
             raise self.refuse(f"setting the attribute {name!r}, a descriptor,")
         if name in ("__class__", "__dict__"):

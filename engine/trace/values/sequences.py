@@ -195,6 +195,7 @@ class TupleValue(SequenceValue):
 
     def get_attr(self, tx: Tracer, name: str) -> Value:
         from engine.trace.values.classes import class_attribute
+        from engine.trace.values.methods import MethodOf
 
         if self.is_named():
             if name in self.cls._fields:  # type: ignore[attr-defined]
@@ -204,9 +205,28 @@ class TupleValue(SequenceValue):
             found = class_attribute(tx, self.cls, name, self)
             if found is not None and not hasattr(tuple, name):
                 return found
+            if name == "__getnewargs__":
+                return MethodOf(self, name)
         elif self.cls.__module__ == "torch.return_types" and (index := _structseq_index(self.cls, name)) is not None:
             return self.items[index]
         return super().get_attr(tx, name)
+
+    def set_attr(self, tx: Tracer, name: str, value: Value) -> None:
+        self._refuse_change(tx, lambda of: setattr(of, name, None))
+        super().set_attr(tx, name, value)
+
+    def del_attr(self, tx: Tracer, name: str) -> None:
+        self._refuse_change(tx, lambda of: delattr(of, name))
+        super().del_attr(tx, name)
+
+    def _refuse_change(self, tx: Tracer, change: Callable[[Any], None]) -> None:
+        """Raise the AttributeError of a named tuple whose fields cannot be set."""
+        if not self.is_named() or self.cls.__dictoffset__:
+            return
+        try:
+            change(tuple.__new__(self.cls, [None] * len(self.items)))
+        except AttributeError as error:
+            raise tx.user_exception(error) from error
 
     def _other(self, tx: Tracer, name: str, args: list[Value], kwargs: dict[str, Value]) -> Value:
         if self.is_named():
@@ -214,6 +234,8 @@ class TupleValue(SequenceValue):
                 case "_replace":
                     fields = self.cls._fields  # type: ignore[attr-defined]
                     return TupleValue([kwargs.get(f, i) for f, i in zip(fields, self.items, strict=True)], self.cls)
+                case "__getnewargs__" if not args:
+                    return TupleValue(list(self.items))
                 case "_asdict":
                     from engine.trace.values.mappings import DictValue
 

@@ -76,6 +76,9 @@ class SetValue(Value):
         return f"{self.cls.__name__} of {len(self.elements)}"
 
     def python(self, tx: Tracer) -> Any:
+        if self._is_literal() and not self._is_as_found() and all(map(is_literal, self.elements)):
+            alike = self._alike()
+            return alike if type(alike) is self.base else self.base(alike)
         return self.base(force(tx, e).python(tx) for e in self.elements.values())
 
     def key(self, tx: Tracer) -> Any:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import cmath
 import math
 import operator
+import struct
 import types
 from typing import TYPE_CHECKING, Any
 
@@ -81,6 +82,7 @@ _PURE: dict[int, Any] = {
         operator.index, operator.inv, operator.invert,
         abs, ascii, bin, chr, divmod, format, hash, hex, oct, ord, pow, repr, round, sum,
         torch.promote_types, torch.can_cast, torch.is_storage,
+        struct.pack, struct.unpack, struct.calcsize,
         str.maketrans, bytes.fromhex, dict.fromkeys, int.from_bytes, float.fromhex,
     )
 }  # fmt: skip

@@ -1,0 +1,195 @@
+"""``obj.__dict__ = d``, descriptors bound by hand, tracebacks set, fields of named tuples that cannot be: what Python lets code do to objects."""
+
+import collections
+import copy
+import struct
+import sys
+from collections.abc import Callable
+from typing import Any, ClassVar
+
+import torch
+
+from tests.programs import program
+
+
+def ones() -> tuple[Any, ...]:
+    return (torch.ones(3),)
+
+
+def _tried(*calls: Callable[[], Any]) -> list[Any]:
+    out: list[Any] = []
+    for call in calls:
+        try:
+            out.append(call())
+        except Exception as error:
+            out.append((type(error).__name__, str(error)))
+    return out
+
+
+class Shared:
+    """All instances have the same attributes."""
+
+    state: ClassVar[dict[str, Any]] = {"v": None}
+
+    def __init__(self) -> None:
+        self.__dict__ = self.state
+
+
+class Stated:
+    """Takes what it is given for its own."""
+
+    b: Any = 5
+
+    def __init__(self) -> None:
+        self.a = 1
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__ = state
+
+    def told(self) -> Any:
+        return self.b
+
+
+class Slotted:
+    """An attribute in a slot beside a dict."""
+
+    __slots__ = ("__dict__", "q")
+
+
+class Described:
+    """A descriptor of each kind."""
+
+    @property
+    def spam(self) -> Any:
+        """Eggs."""
+        return self.kept
+
+    @spam.setter
+    def spam(self, value: Any) -> None:
+        self.kept = value
+
+    fixed = property(lambda self: 3)
+
+    @classmethod
+    def by_class(cls, a: Any) -> Any:
+        return cls.__name__, a
+
+    @staticmethod
+    def plainly(a: Any) -> Any:
+        return a
+
+
+Pair = collections.namedtuple("Pair", "x y")  # noqa: PYI024
+
+
+class Pairs(Pair):
+    """With attributes of its own."""
+
+
+OUTSIDE = Stated()
+
+
+@program(ones)
+def dict_set(x: torch.Tensor) -> Any:
+    """A dict set as ``__dict__`` is the object's from then on: a change to either is one to both."""
+    of: Any = Stated()
+    own = {"z": x}
+    of.__dict__ = own
+    of.k = 1
+    own["w"] = x + 1
+    out = [sorted(of.__dict__), own is of.__dict__, of.k, of.told()]
+    out += _tried(lambda: of.a, lambda: setattr(of, "__dict__", 3))
+    del of.k
+    out += _tried(lambda: of.k, lambda: own["k"])
+    of.b = 9
+    slotted: Any = Slotted()
+    slotted.q, slotted.r = 1, 2
+    slotted.__dict__ = {"t": 3}
+    out += [of.told(), slotted.q, slotted.t, *_tried(lambda: slotted.r)]
+    return out, of.w + of.z, of, own, slotted
+
+
+@program(ones)
+def dict_shared(x: torch.Tensor) -> Any:
+    """Two objects with one ``__dict__``, and one from outside that gets another."""
+    first: Any = Shared()
+    second: Any = Shared()
+    first.v = x
+    OUTSIDE.__dict__ = {"a": 1}
+    OUTSIDE.a += 6
+    return second.v + OUTSIDE.a, first.__dict__ is second.__dict__, dict(OUTSIDE.__dict__)
+
+
+@program(ones)
+def states_set(x: torch.Tensor) -> Any:
+    """Copies of an object whose ``__setstate__`` sets ``__dict__``."""
+    of: Any = Stated()
+    of.t = x
+    return copy.copy(of).t + copy.deepcopy(of).t, copy.copy(of).__dict__
+
+
+@program(ones)
+def bound_by_hand(x: torch.Tensor) -> Any:
+    """Properties, class methods and static methods read as what they are."""
+    of = Described()
+    spam: Any = Described.spam
+    spam.__set__(of, 5)
+    out = [spam.__doc__, spam.__get__(of), spam.__get__(of, Described), spam.__get__(None, Described) is spam]
+    out += [Described.fixed.__get__(of), spam.__isabstractmethod__]  # type: ignore[attr-defined]
+    out += _tried(lambda: spam.__delete__(of), lambda: Described.fixed.__set__(of, 1), lambda: spam.nothing)  # type: ignore[attr-defined]
+    by_class, plainly = Described.__dict__["by_class"], Described.__dict__["plainly"]
+    out += [by_class.__get__(None, Described)(3), by_class.__get__(of)(3), plainly.__get__(of)(4), plainly(5)]
+    out += [by_class.__func__(Pair, 2), "spam" in Described.__dict__, x + 1]
+    return out
+
+
+@program(ones)
+def fields_stay(x: torch.Tensor) -> Any:
+    """Fields of named tuples cannot be set; other attributes only where a subclass has a dict."""
+    pair, pairs = Pair(1, x), Pairs(3, 4)
+    out = _tried(
+        lambda: setattr(pair, "x", 3),
+        lambda: delattr(pair, "x"),
+        lambda: setattr(pair, "z", 3),
+        lambda: setattr(pairs, "x", 4),
+        lambda: pair.__getnewargs__()[0],
+    )
+    pairs.extra = x  # type: ignore[attr-defined]
+    return out, pairs.extra + 1, Pair.x.__doc__  # type: ignore[attr-defined]
+
+
+@program(ones)
+def tracebacks_set(x: torch.Tensor) -> Any:
+    """``__traceback__`` takes a traceback or None."""
+    out = _tried(lambda: setattr(Exception(), "__traceback__", 5))
+    try:
+        raise IndexError(4)
+    except IndexError:
+        found = sys.exc_info()[2]
+    error = Exception()
+    error.__traceback__ = found
+    out.append(error.__traceback__ is found)
+    error.__traceback__ = None
+    out.append(error.__traceback__)
+    try:
+        raise ValueError(3).with_traceback(None)
+    except ValueError as again:
+        out.append(again.__traceback__ is not None)
+    return out, x + 1
+
+
+@program(ones)
+def small_things(x: torch.Tensor) -> Any:
+    """Packed numbers, ``id(())``, copies of slices and sets, ``format`` of containers, attributes of functions taken away."""
+
+    def function() -> None: ...
+
+    function.a = 1  # type: ignore[attr-defined]
+    function.__dict__.setdefault("b", []).append(3)
+    del function.a  # type: ignore[attr-defined]
+    out = [struct.pack("<if", 3, 1.5), struct.unpack("<h", b"ab"), struct.calcsize("ii"), id(()) == id(())]
+    out += [copy.copy(slice(1, 4)), copy.deepcopy({(1, 2), 3}), format([1, 2]), f"{(1,)}", bool.__new__(bool, [1])]
+    out += _tried(lambda: format([1], "3"), lambda: f"{[1]:>3}", lambda: function.a)  # type: ignore[attr-defined]
+    words = {"a", "as", "at", "or", "of", "is", "in", "it"}
+    out += [collections.namedtuple("Words", [w + "_" for w in words])._fields, list(words), function.b]  # type: ignore[attr-defined]
+    return out, x + 1
