@@ -1,4 +1,4 @@
-"""``obj.__dict__ = d``, descriptors bound by hand, tracebacks set, fields of named tuples that cannot be: what Python lets code do to objects."""
+"""Dicts set as ``__dict__``, descriptors bound by hand, tracebacks set, fields of named tuples that cannot be: what Python lets code do to objects."""
 
 import collections
 import copy
