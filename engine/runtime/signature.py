@@ -6,6 +6,7 @@ import inspect
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from types import CellType, CodeType, FunctionType
 from typing import Any
 
@@ -50,7 +51,7 @@ class Shape:
 
     parameters: Parameters
     dispatch: CodeType
-    """Code with free variables ``attention``, ``bound`` (the (check, run) pairs), ``cells`` and ``miss``; touches no globals."""
+    """Code with free variables ``attention``, ``bound`` (the (check, run) pairs), ``cells``, ``leave_out`` and ``miss``; touches no globals."""
     spread: Callable[..., Any]
     """``spread(run, *values)``: call ``run`` with values given in ``co_varnames`` order."""
 
@@ -68,13 +69,17 @@ def _generate(code: CodeType) -> Shape:
     values = "".join(f"{p}, " for p in plain)
     define, result = _delegation(code)
     text = (
-        f"def make(attention, bound, cells, miss):\n"
+        f"def make(attention, bound, cells, leave_out, miss):\n"
         f"    {define} dispatch({heading}):\n"
-        f"        if not attention:\n"
-        f"            for check, run in bound:\n"
-        f"                if check(cells, {values}):\n"
-        f"                    {result.format(f'run({call})')}\n"
-        f"        {result.format(f'miss(({values}))')}\n"
+        f"        try:\n"
+        f"            if not attention:\n"
+        f"                for check, run in bound:\n"
+        f"                    if check(cells, {values}):\n"
+        f"                        {result.format(f'run({call})')}\n"
+        f"            {result.format(f'miss(({values}))')}\n"
+        f"        except BaseException as error:\n"
+        f"            leave_out(error)\n"
+        f"            raise\n"
         f"    return dispatch\n"
         f"def spread(run, {values}):\n"
         f"    return run({call})\n"
@@ -90,6 +95,16 @@ def _generate(code: CodeType) -> Shape:
 
 
 _shapes = Kept(_generate)
+_OWN_FILES = frozenset((FILE, str(Path(__file__).with_name("dispatch.py"))))
+
+
+def leave_out_dispatch(error: BaseException) -> None:
+    """Let a traceback go on from the caller's frame to the function's own: code that reads it sees the frames of a plain call."""
+    traceback = error.__traceback__
+    while traceback is not None and traceback.tb_frame.f_code.co_filename in _OWN_FILES:
+        traceback = traceback.tb_next
+    if traceback is not None:
+        error.__traceback__ = traceback
 
 
 def _delegation(code: CodeType) -> tuple[str, str]:
@@ -136,6 +151,7 @@ def make(function: FunctionType, miss: Callable[[tuple[Any, ...]], Any]) -> tupl
         "attention": _ATTENTION,
         "bound": bound,
         "cells": CellType(function.__closure__ or ()),
+        "leave_out": _LEAVE_OUT,
         "miss": CellType(miss),
     }
     closure = tuple(cells[name] for name in code.co_freevars)
@@ -143,6 +159,7 @@ def make(function: FunctionType, miss: Callable[[tuple[Any, ...]], Any]) -> tupl
 
 
 _ATTENTION = CellType(attention)
+_LEAVE_OUT = CellType(leave_out_dispatch)
 
 
 def dress(dispatch: FunctionType, function: FunctionType) -> None:

@@ -21,7 +21,11 @@ if TYPE_CHECKING:
 def exception_of(tx: Tracer, value: Value) -> ExceptionValue:
     """What ``raise value`` raises."""
     if isinstance(value, ClassValue) and issubclass(value.held, BaseException):
-        value = force(tx, value.call(tx, [], {}))
+        cls, value = value.held, force(tx, value.call(tx, [], {}))
+        if not issubclass(value.type(), BaseException):
+            tx.raise_type_error(
+                f"calling {cls!r} should have returned an instance of BaseException, not {value.type()!r}"
+            )
     if issubclass(value.type(), BaseException) and (not isinstance(value, ExceptionValue) or value.origin is not None):
         raise Unsupported("unsupported-operation", f"raising a {value.describe()} that came from outside")
     if not isinstance(value, ExceptionValue):

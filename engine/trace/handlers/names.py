@@ -110,7 +110,8 @@ def load_global(tx: Tracer, frame: Frame, name: str) -> Value:
 
 def _find_global(tx: Tracer, frame: Frame, name: str) -> Value:
     namespace = frame.globals
-    if (namespace, name) in tx.globals_written:
+    is_deleted = (namespace, name) in tx.globals_written
+    if is_deleted:
         written = tx.globals_written[namespace, name]
         if written is not None:
             return written
@@ -121,10 +122,11 @@ def _find_global(tx: Tracer, frame: Frame, name: str) -> Value:
         return tx.lazy(real, Global(namespace, name))
     builtin_names = frame.builtins if isinstance(frame.builtins, dict) else vars(frame.builtins)
     if name not in builtin_names:
-        why = f"there was no global variable {name}"
-        tx.guard(IsObject(MaybeGlobal(namespace, name), MISSING, cause=tx.cause(why)))
+        if not is_deleted:
+            why = f"there was no global variable {name}"
+            tx.guard(IsObject(MaybeGlobal(namespace, name), MISSING, cause=tx.cause(why)))
         return tx.raise_error(NameError, f"name '{name}' is not defined")  # type: ignore[no-any-return]
-    if not frame.trusted:
+    if not frame.trusted and not is_deleted:
         why = f"the builtin {name} was used, which a global of that name would hide"
         tx.guard(IsObject(MaybeGlobal(namespace, name), MISSING, cause=tx.cause(why)))
     real = builtin_names[name]
@@ -138,9 +140,14 @@ def _store_global(tx: Tracer, frame: Frame, op: Op) -> None:
 
 @handles("DELETE_GLOBAL")
 def _delete_global(tx: Tracer, frame: Frame, op: Op) -> None:
-    if op.argval not in frame.globals.values:
+    key = (frame.globals, op.argval)
+    is_real = op.argval in frame.globals.values
+    if tx.globals_written[key] is None if key in tx.globals_written else not is_real:
+        load_global(tx, frame, op.argval)
         tx.raise_error(NameError, f"name '{op.argval}' is not defined")
     tx.write_global(frame.globals, op.argval, None)
+    if not is_real:
+        del tx.globals_written[key]  # it came and went
 
 
 def _cell(frame: Frame, name: str) -> CellValue:

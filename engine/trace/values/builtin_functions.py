@@ -822,11 +822,6 @@ def _locals(tx: Tracer, args: Args, kwargs: Words) -> Value:
     return made
 
 
-@special(globals)
-def _globals(tx: Tracer, args: Args, kwargs: Words) -> Value:
-    raise Unsupported("unknown-call", "globals() is called")
-
-
 @special(sys.intern)
 def _intern(tx: Tracer, args: Args, kwargs: Words) -> Value:
     return operations.fold_call(tx, sys.intern, args, kwargs, "sys.intern()")

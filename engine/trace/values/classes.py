@@ -435,8 +435,14 @@ def construct(
     cls = of.held
     _check_death(cls)
     if issubclass(cls, BaseException):
-        if issubclass(cls, BaseExceptionGroup):
-            made: Value = make_group(tx, cls, args)
+        new = find_in_class(cls, "__new__")
+        raw = None if new is None else getattr(new[1], "__func__", new[1])
+        if new is not None and isinstance(raw, types.FunctionType):
+            made: Value = tx.wrap(raw, Attr(class_origin(new[0]), "__new__")).call(tx, [of, *args], kwargs)
+            if not issubclass(made.type(), cls):
+                return made
+        elif issubclass(cls, BaseExceptionGroup):
+            made = make_group(tx, cls, args)
         else:
             made = ExceptionValue(class_made(tx, cls, args), args)
         init = find_in_class(cls, "__init__")

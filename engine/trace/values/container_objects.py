@@ -101,7 +101,8 @@ class ContainerObject(ObjectValue):
             case "__reversed__":
                 from engine.trace.values.iterators import SequenceIterator
 
-                return SequenceIterator(list(reversed(sequence_items(tx, self.inner))), reversed)
+                kind: Any = type(reversed([])) if isinstance(self.inner, ListValue) else reversed
+                return SequenceIterator(list(reversed(sequence_items(tx, self.inner))), kind)
         if isinstance(self.inner, Const):
             return self._scalar_method(tx, name, args, kwargs)
         from engine.trace.operations import COMPARE_METHODS

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import builtins
 import sys
 import traceback
 import types
@@ -381,6 +382,19 @@ class ExceptionValue(Attributed):
         if isinstance(self.error, (AttributeError, NameError)) and self.origin is None and self.error.name is not None:
             own = {**own, "name": self.error.name}
         return [(name, Const(value)) for name, value in own.items()]
+
+
+def _new(tx: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    """``Exception.__new__(cls, ...)``."""
+    cls = force(tx, args[0]).real() if args else None
+    if not (isinstance(cls, type) and issubclass(cls, BaseException)) or issubclass(cls, BaseExceptionGroup):
+        raise Unsupported("unknown-call", "__new__ of an exception is called with what is no plain class of exceptions")
+    return ExceptionValue(class_made(tx, cls, args[1:]), list(args[1:]))
+
+
+for _cls in vars(builtins).values():
+    if isinstance(_cls, type) and issubclass(_cls, BaseException) and "__new__" in vars(_cls):
+        special(_cls.__new__)(_new)
 
 
 def tell_object(error: Value, of: Value, name: str) -> None:

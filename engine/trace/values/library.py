@@ -199,6 +199,7 @@ for _family in (
     "copying",
     "descriptors",
     "dispatching",
+    "global_names",
     "identity",
     "iteration",
     "made_classes",

@@ -63,6 +63,7 @@ class ProxyDict(DictValue):
 @wraps(MappingProxyType)
 def _proxy(tx: Tracer, real: Any, origin: Origin) -> Value:
     of = dict_value(tx, real, origin)
+    tx.viewed.update(map(id, gc.get_referents(real)))
     of.cls = type(next((r for r in gc.get_referents(real) if isinstance(r, dict)), real))
     return ProxyDict(of, origin)
 

@@ -32,14 +32,32 @@ def inherited(tx: Tracer, of: ContainerObject, name: str, args: Args, kwargs: Wo
     return made
 
 
-def check_owner(tx: Tracer, owner: type, of: Value, name: str, args: Args) -> None:
-    """Refuse a method of ``dict`` called past the one that the OrderedDict has: it leaves the dict's order behind."""
+def past_the_order(tx: Tracer, owner: type, of: Value, name: str, args: Args, kwargs: Words) -> Value | None:
+    """A method of ``dict`` called past the one that the OrderedDict has, which leaves the dict's order behind; None where it has no other.
+
+    Raises:
+        Unsupported: the order of the dict and that of its OrderedDict may differ.
+    """
     if owner is not dict or not issubclass(of.type(), collections.OrderedDict) or name not in _PAST_THE_ORDER:
-        return
+        return None
     contents = contents_of(of)
     if name == "__setitem__" and contents is not None and len(args) == 2 and contents.contains(tx, force(tx, args[0])):
-        return
-    raise Unsupported("unsupported-operation", f"dict.{name} on an OrderedDict, which does not see to its order")
+        return None
+    if contents is None or contents.origin is not None or contents.is_reordered or name in ("__repr__", "__init__"):
+        raise Unsupported("unsupported-operation", f"dict.{name} on an OrderedDict, which does not see to its order")
+    if name in ("keys", "values", "items"):
+        return contents.call_method(tx, name, args, kwargs)
+    plain = DictValue(dict(contents.entries))
+    if name in ("__or__", "__ror__"):
+        return _or(tx, plain, force(tx, args[0])) if name == "__or__" else _or(tx, force(tx, args[0]), plain)
+    result = plain.call_method(tx, name, args, kwargs)
+    if plain.entries.keys() != contents.entries.keys():
+        contents.is_stale = True
+    if plain.moves or name in ("__ior__", "update", "setdefault"):
+        tx.mutating(contents)
+        contents.moves += 1
+        contents.entries = plain.entries
+    return of if result is plain else result
 
 
 _PAST_THE_ORDER = frozenset(

@@ -26,7 +26,7 @@ Entry = tuple[Value, Value]
 class DictValue(Value):
     """A dict: ``entries`` maps what stands for a key to (key, value), in order. ``cls`` may be a subclass of dict."""
 
-    __slots__ = ("attributes", "cls", "entries", "factory", "moves", "origin", "placed")
+    __slots__ = ("attributes", "cls", "entries", "factory", "is_reordered", "is_stale", "moves", "origin", "placed")
     is_mutable = True
 
     def __init__(
@@ -38,6 +38,10 @@ class DictValue(Value):
         self.factory = factory
         self.attributes: dict[str, Value] = {}
         """Attributes that traced code set on an OrderedDict."""
+        self.is_reordered = False
+        """Whether a key of an OrderedDict was moved: its dict has another order."""
+        self.is_stale = False
+        """Whether a method of ``dict`` itself changed the keys of an OrderedDict, which does not know of that."""
         self.moves = 0
         """How often a key was added, taken out or moved."""
         self.placed: list[tuple[Any, int]] = []
@@ -80,11 +84,17 @@ class DictValue(Value):
 
     def keys(self) -> list[Value]:
         """Its keys, in order."""
+        self._check_order()
         return [k for k, _ in self.entries.values()]
 
     def values(self) -> list[Value]:
         """Its values, in order."""
+        self._check_order()
         return [v for _, v in self.entries.values()]
+
+    def _check_order(self) -> None:
+        if self.is_stale:
+            raise self.refuse("reading the order, which a method of dict itself left behind,")
 
     def iterate(self, tx: Tracer) -> Value:
         return DictView(self, "keys").iterate(tx)
@@ -280,6 +290,7 @@ class DictValue(Value):
     def _popitem(self, tx: Tracer, last: Value | None) -> Value:
         if not self.entries:
             tx.raise_error(KeyError, "dictionary is empty" if self.is_ordered else "popitem(): dictionary is empty")
+        self._check_order()
         at_end = last is None or force(tx, last).truth(tx)
         stands_for = next(reversed(self.entries)) if at_end else next(iter(self.entries))
         tx.mutating(self)
@@ -297,6 +308,8 @@ class DictValue(Value):
             tx.raise_missing_key(key)
         if stands_for == (next(reversed(self.entries)) if at_end else next(iter(self.entries))):
             return NONE
+        self._check_order()
+        self.is_reordered = True
         tx.mutating(self)
         self._moved(stands_for)
         entry = self.entries.pop(stands_for)
@@ -305,6 +318,7 @@ class DictValue(Value):
         return NONE
 
     def reconstruct(self, cg: Codegen) -> None:
+        self._check_order()
         if self.cls is collections.defaultdict:
             cg.out.callable(lambda: cg.const(self.cls))
             cg.load(self.factory or NONE)
@@ -408,6 +422,7 @@ class DictView(Value):
 
     def items(self) -> list[Value]:
         """What iterating gives now."""
+        self.of.keys()
         match self.kind:
             case "keys":
                 return self.of.keys()
@@ -428,6 +443,7 @@ class DictView(Value):
     def iterate(self, tx: Tracer) -> Value:
         from engine.trace.values.iterators import KeyedIterator
 
+        self.of.keys()
         kind = collections.OrderedDict if issubclass(self.of.cls, collections.OrderedDict) else dict
         what = "OrderedDict" if kind is collections.OrderedDict else "dictionary"
         cls = type(iter(getattr(kind(), self.kind)()))

@@ -36,6 +36,10 @@ if TYPE_CHECKING:
 _FROM_C = (types.MethodDescriptorType, types.WrapperDescriptorType)
 
 
+_SAY_SO = frozenset(("__iter__", "__contains__", "__hash__", "__reversed__"))
+"""Special methods of which None says that the class has none; of others it is called."""
+
+
 class _Missing(Exception):
     """An attribute that plain lookup does not find."""
 
@@ -331,6 +335,8 @@ class ObjectValue(Value):
     def call_special(self, tx: Tracer, name: str, args: list[Value]) -> Value:
         """Call a special method; the user's TypeError where it is missing."""
         method = self.method(tx, name)
+        if method is None and self._is_none(tx, name) and name not in _SAY_SO:
+            return tx.raise_type_error("'NoneType' object is not callable")  # type: ignore[no-any-return]
         if method is None:
             return raise_missing(tx, self.cls, name)  # type: ignore[no-any-return]
         return force(tx, method.call(tx, args, {}))
@@ -490,6 +496,8 @@ class ObjectValue(Value):
         from engine.trace.operations import same_or_equal
         from engine.trace.values.sequences import sequence_items
 
+        if self._is_none(tx, "__contains__"):
+            tx.raise_type_error(f"'{self.cls.__name__}' object is not a container")
         if self.method(tx, "__iter__") is None and self.method(tx, "__getitem__") is None:
             raise_missing(tx, self.cls, "__contains__")
         return any(same_or_equal(tx, force(tx, i), item) for i in sequence_items(tx, self))

@@ -155,14 +155,16 @@ def unbound_method(tx: Tracer, held: Any, args: list[Value], kwargs: dict[str, V
     refuse_owner(tx, held, [force(tx, a) for a in args[:1]])
     if not args:
         return None
-    from engine.trace.values.mapping_subclasses import check_owner
+    from engine.trace.values.mapping_subclasses import past_the_order
 
     of = force(tx, args[0])
     if not issubclass(of.type(), owner):
         return None
     name = held.__name__
-    check_owner(tx, owner, of, name, args[1:])
     check_method_arity(tx, owner, name, args[1:], kwargs)
+    by_dict = past_the_order(tx, owner, of, name, args[1:], kwargs)
+    if by_dict is not None:
+        return by_dict
     from engine.trace.values.container_objects import ContainerObject
     from engine.trace.values.exceptions import ExceptionValue
     from engine.trace.values.objects import ObjectValue
