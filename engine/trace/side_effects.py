@@ -121,18 +121,27 @@ def _write_cell(cg: Codegen, value: CellValue) -> str:
 
 def _write_global(tx: Tracer, cg: Codegen, namespace: Namespace, name: str, value: Value | None) -> None:
     own = namespace.values is tx.request.function.__globals__
+    if value is not None:
+        cg.load(value)
+    if value is None or (namespace, name) in tx.globals_gone:
+        _delete_global(cg, namespace, name, own=own)
     if value is None:
-        if not own:
-            raise Unsupported("side-effect", "a global of another module is deleted")
-        cg.out.emit("DELETE_GLOBAL", name)
         return
-    cg.load(value)
     if own:
         cg.out.emit("STORE_GLOBAL", name)
         return
     cg.namespace(namespace)
     cg.const(name)
     cg.out.emit("STORE_SUBSCR")
+
+
+def _delete_global(cg: Codegen, namespace: Namespace, name: str, *, own: bool) -> None:
+    if own:
+        cg.out.emit("DELETE_GLOBAL", name)
+        return
+    cg.namespace(namespace)
+    cg.const(name)
+    cg.out.emit("DELETE_SUBSCR")
 
 
 def guard_distinct(tx: Tracer) -> None:

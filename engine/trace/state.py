@@ -218,6 +218,8 @@ class Tracer:
         self.changed: list[Value] | None = None
         """While the body of a higher-order operation is traced: every value whose contents changed."""
         self.globals_written: dict[tuple[Namespace, str], Value | None] = {}
+        self.globals_gone: set[tuple[Namespace, str]] = set()
+        """Globals that were deleted and set again: they come last among the names of their module."""
         self.frames: list[Frame] = []
         self.inlined: dict[tuple[str, int, Span | None], InlinedCall] = {}
         self.executed = 0
@@ -551,7 +553,14 @@ class Tracer:
         self.changes += 1
         self.outside_changes += 1
         was = None if value is None else value.origin
-        if was == Global(namespace, name) and (namespace, name) in self.globals_written:
+        if (namespace, name) in self.globals_written and self.globals_written[namespace, name] is None:
+            del self.globals_written[namespace, name]  # set again after it was deleted: it comes last
+            self.globals_gone.add((namespace, name))
+        if (
+            was == Global(namespace, name)
+            and (namespace, name) in self.globals_written
+            and (namespace, name) not in self.globals_gone
+        ):
             del self.globals_written[namespace, name]  # it holds what it held before
         else:
             self.globals_written[namespace, name] = value

@@ -39,7 +39,7 @@ def deleted_globals(x):
     del _fleeting
     SEVEN = 8
     del SEVEN
-    for f in (lambda: _fleeting, lambda: SEVEN):
+    for f in (lambda: _fleeting, lambda: SEVEN):  # noqa: F821
         try:
             told.append(f())
         except NameError as error:
@@ -68,7 +68,7 @@ def failing():
     raise KeyError("k")
 
 
-@program(lambda: (torch.randn(3),), breaks=1)
+@program(lambda: (torch.randn(3),), breaks=2)
 def frames_of_a_traceback(x):
     """Code that reads a traceback sees its own frames, one of each call."""
     y = x.sin()

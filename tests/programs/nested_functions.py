@@ -250,7 +250,7 @@ def with_or_without_global(x, is_there):
         return x, str(error)
 
 
-@program(*(lambda n=n: (torch.randn(3), n) for n in (True, False, True)), breaks=3, steady=False)
+@program(*(lambda n=n: (torch.randn(3), n) for n in (True, False, True)), breaks=2, steady=False)
 def global_that_may_be_gone(x, is_there):
     """A global variable that comes and goes between calls."""
     return with_or_without_global(x * 2, is_there)
