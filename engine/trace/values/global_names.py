@@ -45,7 +45,7 @@ class GlobalNames(Value):
         return self.find(tx, item) is not None
 
     def get_item(self, tx: Tracer, key: Value) -> Value:
-        return self.find(tx, key) or tx.raise_missing_key(key)  # type: ignore[no-any-return]
+        return self.find(tx, key) or tx.raise_missing_key(key)
 
     def set_item(self, tx: Tracer, key: Value, value: Value) -> None:
         name = key.python(tx)
