@@ -203,8 +203,10 @@ def _strides(tx: Tracer, first: dict[sympy.Symbol, _Reading]) -> None:
     why = "memory layout was taken to follow from the sizes"
     for value, _ in tx.input_tensors:
         for dim, stride in enumerate(value.fake.stride()):
-            reading = None if isinstance(stride, int) else first.get(stride.node.expr)
-            if not _is_symbolic(stride) or (reading is not None and reading.place == (Stride(value.origin, dim), -1)):
+            if not _is_symbolic(stride):
+                continue
+            reading = first.get(stride.node.expr)
+            if reading is not None and reading.place == (Stride(value.origin, dim), -1):
                 continue
             own = sympy.Symbol(f"stride_{dim}", integer=True)
             expression, symbols = _read(stride.node.expr, first)

@@ -295,3 +295,14 @@ def all_protocols_off(x):
             y = torch.sin(x)
         z = torch.sin(x)
     return off, torch._C._is_torch_function_all_disabled(), y, z
+
+
+@program(
+    lambda: (torch.ones(2, 3).requires_grad_(), torch.ones(4, 3)),
+    lambda: (torch.ones(3, 3).requires_grad_(), torch.ones(4, 3)),
+)
+def jagged_of_list(a, b):
+    """Tensors of different lengths are put in a row, with gradients and without, computed with, and padded."""
+    whole = torch.nested.as_nested_tensor([a, b * 2], layout=torch.jagged)
+    apart = torch.nested.nested_tensor([b, a.detach()], layout=torch.jagged, dtype=torch.float64)
+    return (whole * 2).sin().values(), apart.offsets(), torch.nested.to_padded_tensor(whole.detach(), 0.0)

@@ -5,13 +5,14 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import torch
+import torch.nested
 from torch._library.custom_ops import CustomOpDef
 
 from engine.ir.in_graph import InGraph
 from engine.ir.origin import Attr, Origin
 from engine.trace.graph_builder import emit
 from engine.trace.signals import Unsupported
-from engine.trace.values.base import Const, Value, force
+from engine.trace.values.base import NONE, Const, Value, force
 from engine.trace.values.methods import BuiltinValue
 from engine.trace.values.rules import special
 from engine.trace.values.sequences import ListValue, TupleValue
@@ -86,6 +87,20 @@ def _constructor(make: Any, dtype: torch.dtype | None) -> None:
 _constructor(torch.Tensor, None)
 for _make, _dtype in _CONSTRUCTORS.items():
     _constructor(_make, _dtype)
+
+
+def _makes_nested(make: Any) -> None:
+    @special(make)
+    def rule(tx: Tracer, args: Args, kwargs: Words) -> Value:
+        """One dense tensor and offsets are captured; tensors beside each other, which no graph can hold, are not."""
+        layout = force(tx, args[3] if len(args) > 3 else kwargs.get("layout", NONE))
+        if not isinstance(layout, Const) or layout.value is not torch.jagged:
+            raise Unsupported("unknown-call", "a nested tensor is created whose layout is not torch.jagged")
+        return emit(tx, "call_function", make, args, kwargs)
+
+
+_makes_nested(torch.nested.nested_tensor)
+_makes_nested(torch.nested.as_nested_tensor)
 
 
 class FunctionTable(Value):

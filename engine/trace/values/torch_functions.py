@@ -61,7 +61,8 @@ def _collect() -> dict[int, Any]:
             and name not in _NOT_LEAVES
         ):
             leaves[id(found)] = found
-    for found in (torch.tensor, torch.as_tensor, torch.nested.nested_tensor_from_jagged, torch.nested.narrow):
+    nested = (torch.nested.nested_tensor_from_jagged, torch.nested.narrow, torch.nested.to_padded_tensor)
+    for found in (torch.tensor, torch.as_tensor, *nested):
         leaves[id(found)] = found
     return leaves
 
