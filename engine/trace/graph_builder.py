@@ -209,7 +209,8 @@ def emit(
     for fake in [fake for fake, version in listed if fake._version == version]:  # views of one tensor count each
         torch.autograd.graph.increment_version(fake)
     _note_uncounted(op, target, fakes, keyword_fakes, result, before)
-    changed = before is None or result is None or before != _versions((fakes, keyword_fakes))
+    has_effect = isinstance(target, InGraph) and target.changes_state
+    changed = has_effect or before is None or result is None or before != _versions((fakes, keyword_fakes))
     for given in (*args, *kwargs.values()):
         # In-place operators return one of their arguments: the same Python object, so the same value.
         value = force(tx, given)

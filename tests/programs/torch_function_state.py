@@ -171,3 +171,44 @@ def _by_sign_of_fakes(module, given):
 @program(lambda: (torch.ones(3, 2),), lambda: (-torch.ones(3, 2),))
 class LeafWithModule(Halves):
     """A leaf function given a module and a dict."""
+
+
+class Told:
+    """Two tensors, which torch's trees know how to take apart."""
+
+    def __init__(self, left, right):
+        self.left = left
+        self.right = right
+
+
+torch.utils._pytree.register_pytree_node(Told, lambda p: ((p.left, p.right), None), lambda parts, _: Told(*parts))
+
+
+@torch._dynamo.decorators.leaf_function
+def _says(x):
+    print("saying", x.sum().item())
+
+
+@_says.register_fake
+def _says_of_fakes(x):
+    return None
+
+
+@torch._dynamo.decorators.leaf_function(mutates_args={"into"})
+def _adds(x, into):
+    into.add_(x.detach())
+    return (Told(x * 2, into + 1),)
+
+
+@_adds.register_fake
+def _adds_of_fakes(x, into):
+    into.add_(x.detach())
+    return (Told(x * 2, into + 1),)
+
+
+@program(lambda: (torch.ones(3), torch.zeros(3)))
+def leaf_with_effects(x, total):
+    """Leaves that print and return nothing, that write what they say they write, and that return objects."""
+    _says(x)
+    (told,) = _adds(x, total)
+    return told.left + told.right, total * 2

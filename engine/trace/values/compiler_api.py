@@ -237,8 +237,8 @@ def leaf_call(tx: Tracer, of: Any, args: Args, kwargs: Words) -> Value:
     """What ``torch._dynamo.decorators.leaf_function`` makes of a function: called as it is, with a function of its own for fakes."""
     real = of.real()
     fake = getattr(real, "_torchdynamo_leaf_fake_fn", None)
-    if fake is None or real._torchdynamo_leaf_mutates_args or real._torchdynamo_leaf_hook_fn is not None:
-        raise Unsupported("unknown-call", f"{real.__name__} is called, a leaf that writes or has hooks")
+    if fake is None:
+        raise Unsupported("unknown-call", f"{real.__name__} is called, of which nothing tells what it makes of fakes")
     if of.origin is not None:
         tx.guard_object(real, of.origin, "it is called without being looked into")
     return opaque_call(tx, real, args, kwargs, fake)

@@ -6,6 +6,8 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from torch.utils._pytree import SUPPORTED_NODES
+
 from engine.trace.signals import Unsupported
 from engine.trace.values.base import Const, NotConstant, Value, force
 from engine.trace.values.mappings import DictValue
@@ -67,6 +69,8 @@ def unflatten(tx: Tracer, tree: Tree, leaves: Iterator[Value]) -> Value:
     if tree.cls is None:
         return Const(tree.constant) if tree.constant is None else tx.from_python(tree.constant)
     parts = [unflatten(tx, p, leaves) for p in tree.parts]
+    if tree.make is not None:
+        return force(tx, tx.fixed(tree.make).call(tx, [ListValue(parts), tx.from_python(tree.constant)], {}))
     if issubclass(tree.cls, tuple):
         return TupleValue(parts, tree.cls)
     if issubclass(tree.cls, list) or (not tree.keys and not issubclass(tree.cls, dict)):
@@ -105,6 +109,11 @@ def unpack(packed: Any, leaves: list[Any]) -> Tree:
         return Tree(type(packed), tuple(packed), tuple(unpack(p, leaves) for p in packed.values()))
     if packed is None or isinstance(packed, (bool, int, float, str)):
         return Tree(constant=packed)
+    node = SUPPORTED_NODES.get(type(packed))
+    if node is not None:
+        parts, context = node.flatten_fn(packed)
+        inside = tuple(unpack(p, leaves) for p in parts)
+        return Tree(type(packed), parts=inside, constant=context, make=node.unflatten_fn)
     leaves.append(packed)
     return LEAF
 
@@ -114,5 +123,8 @@ def leaves_of(tree: Tree, packed: Any, leaves: list[Any]) -> None:
     if tree.is_leaf:
         leaves.append(packed)
     elif tree.cls is not None:
-        for part, item in zip(tree.parts, packed.values() if isinstance(packed, dict) else packed, strict=True):
+        items = packed.values() if isinstance(packed, dict) else packed
+        if tree.make is not None:
+            items, _ = SUPPORTED_NODES[tree.cls].flatten_fn(packed)
+        for part, item in zip(tree.parts, items, strict=True):
             leaves_of(part, item, leaves)
