@@ -488,6 +488,24 @@ class Stride(Origin):
 
 
 @dataclass(frozen=True)
+class Asked(Origin):
+    """What a method of a tensor that takes nothing tells of it, as ``storage_offset()``."""
+
+    base: Origin
+    method: str
+
+    @property
+    def expr(self) -> str:
+        return f"{self.base.expr}.{self.method}()"
+
+    def code(self, base: str, const: ConstName) -> str:
+        return f"{base}.{self.method}()"
+
+    def read(self, base: Any) -> Any:
+        return getattr(base, self.method)()
+
+
+@dataclass(frozen=True)
 class Entry(Origin):
     """What ``get`` of a mapping gives for a constant key, ``MISSING`` where there is none."""
 

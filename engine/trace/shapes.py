@@ -7,11 +7,12 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import sympy
+import torch
 from torch.fx.experimental.symbolic_shapes import is_nested_int
 from torch.utils._sympy.functions import FloorDiv, Mod
 
 from engine.ir.guard import NO_CAUSE, Cause, Guard, spoken
-from engine.ir.origin import Origin, Stride
+from engine.ir.origin import Asked, Origin, Stride
 from engine.ir.relation import relation_words
 from engine.ir.relation_guard import ShapeRelation
 from engine.ir.value_guard import Equals
@@ -169,7 +170,9 @@ def _is_symbolic(size: Any) -> bool:
 
 def _places(tx: Tracer) -> dict[sympy.Symbol, list[Place]]:
     found: dict[sympy.Symbol, list[Place]] = {}
-    apart: dict[sympy.Symbol, list[Place]] = {}  # strides that follow from no size, as those of a slice
+    apart: dict[
+        sympy.Symbol, list[Place]
+    ] = {}  # strides that follow from no size, as those of a slice, and where it starts
     for value, _ in tx.input_tensors:
         for dim, size in enumerate(value.fake.shape):
             if _is_symbolic(size):
@@ -184,6 +187,9 @@ def _places(tx: Tracer) -> dict[sympy.Symbol, list[Place]]:
         for dim, stride in enumerate(value.fake.stride()):
             if _is_symbolic(stride) and isinstance(stride.node.expr, sympy.Symbol):
                 apart.setdefault(stride.node.expr, []).append((Stride(value.origin, dim), -1))
+        offset = value.fake.storage_offset() if value.fake.layout is torch.strided else 0
+        if _is_symbolic(offset) and isinstance(offset.node.expr, sympy.Symbol):
+            apart.setdefault(offset.node.expr, []).append((Asked(value.origin, "storage_offset"), -1))
     for number in tx.input_ints:
         expression = number.sym.node.expr
         if isinstance(expression, sympy.Symbol):

@@ -272,3 +272,46 @@ def written_through_what_is_viewed(x):
     first = x[0]
     first._base.mul_(2)
     return first + 1, x.sum()
+
+
+WHOLE = torch.arange(20.0)
+
+
+@program(
+    lambda: (WHOLE[:5],),
+    lambda: (WHOLE[3:8],),
+    lambda: (WHOLE[4:9],),
+    lambda: (WHOLE[2:9],),
+)
+def where_a_tensor_starts(x):
+    """Where in its memory an input starts is taken for granted once it is asked, also through a view of it."""
+    return x.storage_offset(), x[1:].storage_offset(), (x * 2)[2:].storage_offset(), x + 1, x.nbytes
+
+
+@program(
+    lambda: (torch.ones(3), torch.ones(4, requires_grad=True).unbind()[0]),
+    lambda: (torch.ones(3).share_memory_(), torch.ones(4, requires_grad=True).unbind()[1]),
+    lambda: (torch.nn.Buffer(torch.ones(3)), torch.ones(4, requires_grad=True).unbind()[1]),
+)
+def who_else_sees_it(x, y):
+    """So are whether its memory is shared with other processes, which result of its operation it is, and what marks it as a buffer."""
+    made = torch.nn.Buffer(x * 2)
+    return (
+        x.is_shared(),
+        (x + 1).is_shared(),
+        y.output_nr,
+        isinstance(x, torch.nn.Buffer),
+        isinstance(made, torch.nn.Buffer),
+    )
+
+
+@program(
+    lambda: (torch.ones(3), torch.ones(3)),
+    lambda: (torch.ones(3).add_(1), torch.ones(3)),
+    breaks=3,
+)
+def how_often_it_was_changed(x, y):
+    """The count of an input's changes, and whether two tensors are one piece of memory, are asked in Python."""
+    made = y * 2
+    made.add_(1)
+    return x._version, made._version, x.is_set_to(x), x + 1

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import abc
 import collections.abc
+import inspect
 import os
 
 import numpy as np
@@ -219,3 +220,38 @@ def tensor_of_numbers_of_arrays(x):
     """Numbers read from a numpy array become elements."""
     a = np.array([1, 2, 3, 4], dtype=np.int64)
     return torch.LongTensor([a[0], a[2]]), torch.tensor([a[1], a[3]]), x + 1
+
+
+class Told:
+    """A class whose own dict is read."""
+
+    scale = 3
+
+    def method(self):
+        """Give the scale."""
+        return self.scale
+
+    def __init__(self, size, *rest, word=1):
+        self.size = size
+
+
+@program(lambda: (torch.randn(2), Told(2)))
+def dict_of_a_class(x, told):
+    """A class's ``__dict__`` is a window on what the class itself defines; its signature is its constructor's."""
+    own = type(told).__dict__
+    try:
+        own["scale"] = 4
+    except TypeError as error:
+        refused = str(error)
+    bound = inspect.signature(Told).bind(1, 2, word=3)
+    return x * own["scale"], "method" in own, own["method"](told), own.get("other"), refused, bound.args, bound.kwargs
+
+
+@program(
+    lambda: (torch.randn(2), "int16"),
+    lambda: (torch.randn(2), np.int16),
+    lambda: (torch.randn(2), np.dtype("int8")),
+)
+def limits_by_numpy(x, kind):
+    """``np.iinfo`` and ``np.finfo`` tell what a type of numbers holds."""
+    return x + np.iinfo(kind).max, np.finfo(np.float32).eps, np.finfo("float64").bits

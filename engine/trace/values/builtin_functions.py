@@ -20,7 +20,7 @@ from engine.options import config
 from engine.trace import operations
 from engine.trace.graph_builder import emit
 from engine.trace.signals import Skip, Unsupported, UserException
-from engine.trace.values import iterators
+from engine.trace.values import iterators, tensor_facts
 from engine.trace.values.addresses import text_with_address
 from engine.trace.values.base import NONE, Const, NotConstant, Value, force, is_none, type_name
 from engine.trace.values.cells import CellValue
@@ -106,6 +106,8 @@ def is_instance(tx: Tracer, of: Value, classes: Value) -> bool:
     asked = _asked(tx, of, cls)
     if asked is not None:
         return asked
+    if isinstance(of, TensorValue) and cls in (torch.nn.Parameter, torch.nn.Buffer) and not issubclass(of.type(), cls):
+        return tensor_facts.is_marked(tx, of, "_is_param" if cls is torch.nn.Parameter else "_is_buffer")
     real = of.real()
     if real is not NotImplemented and not isinstance(of, SymValue):
         return isinstance(real, cls)

@@ -23,9 +23,19 @@ if TYPE_CHECKING:
 DATES = (dt.date, dt.time, dt.datetime, dt.timedelta, dt.timezone)
 """Immutable objects of the standard library."""
 
+if importlib.util.find_spec("numpy") is None:
+    _NUMPY: tuple[type, ...] = ()
+    _LIMITS: tuple[type, ...] = ()
+else:
+    import numpy as np
+
+    _NUMPY = (np.dtype, np.number, np.bool_)
+    _LIMITS = (np.iinfo, np.finfo)
+
 LITERALS = frozenset(
     (
         *DATES,
+        *_LIMITS,
         int,
         float,
         complex,
@@ -49,14 +59,6 @@ LITERALS = frozenset(
         type(sys.hash_info),
     )
 )
-
-
-if importlib.util.find_spec("numpy") is None:
-    _NUMPY: tuple[type, ...] = ()
-else:
-    import numpy as np
-
-    _NUMPY = (np.dtype, np.number, np.bool_)
 
 
 def is_enum_member(value: Any) -> bool:
@@ -101,6 +103,7 @@ def _number(tx: Tracer, real: float, origin: Origin) -> Value:
     type(sys.float_info),
     type(sys.int_info),
     type(sys.hash_info),
+    *_LIMITS,
 )
 def _singleton(tx: Tracer, real: Any, origin: Origin) -> Value:
     tx.guard_object(real, origin, f"that it is {real!r} decided what was traced")

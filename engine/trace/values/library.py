@@ -17,6 +17,7 @@ from engine.ir.origin import MISSING, Entry, Fixed, Origin
 from engine.ir.value_guard import Equals, IsObject
 from engine.trace.signals import Unsupported
 from engine.trace.values.base import NONE, Const, HeldValue, Value, force, is_none
+from engine.trace.values.classes import ClassValue
 from engine.trace.values.functions import MadeFunction, RealFunction
 from engine.trace.values.mappings import DictValue
 from engine.trace.values.methods import BoundMethod, MethodOf
@@ -92,6 +93,11 @@ def _signature(tx: Tracer, args: Args, kwargs: Words) -> Value:
         return tx.fixed(inspect.signature(types.MethodType(of.function.held, object())), "signature")
     if isinstance(of, MadeFunction):
         return tx.fixed(inspect.signature(_twin(tx, of)), "signature")
+    if isinstance(of, ClassValue) and len(args) == 1 and not kwargs:
+        try:
+            return tx.fixed(inspect.signature(of.held), "signature")
+        except (TypeError, ValueError) as error:  # one that C code makes tells nothing
+            raise tx.user_exception(error) from error
     raise Unsupported("unknown-call", f"inspect.signature() of {of.describe()}")
 
 

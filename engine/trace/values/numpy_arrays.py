@@ -439,6 +439,20 @@ def _number(cls: Any) -> Any:
 _numbers()
 
 
+def _limits(of: Any) -> None:
+    """``np.finfo`` and ``np.iinfo``: what a type of numbers can hold."""
+
+    @special(of)
+    def rule(tx: Tracer, args: Args, kwargs: Words) -> Value:
+        given = force(tx, args[0]) if len(args) == 1 and not kwargs else NONE
+        real = given.real() if isinstance(given.real(), (type, of)) else given.python(tx)
+        return tx.fold(of, real)
+
+
+_limits(np.finfo)
+_limits(np.iinfo)
+
+
 @special(np.dtype)
 def _dtype(tx: Tracer, args: Args, kwargs: Words) -> Value:
     from engine.trace.operations import fold_call

@@ -25,6 +25,7 @@ from engine.trace.graph_builder import emit, evaluate
 from engine.trace.settled import settled
 from engine.trace.signals import Skip, Unsupported
 from engine.trace.unbacked import needs_number
+from engine.trace.values import tensor_facts
 from engine.trace.values.base import NONE, Const, Value, force
 from engine.trace.values.symbolic import has_hint, hint
 from engine.trace.values.wrap import is_literal, wraps_if
@@ -323,6 +324,12 @@ class TensorValue(Value):
             "__cuda_array_interface__",
         ):
             raise self.refuse(f"reading the attribute {name!r}")
+        if name == "nbytes":
+            from engine.trace.operations import binary
+
+            return binary(tx, "*", self.call_method(tx, "numel", [], {}), Const(self.fake.element_size()))
+        if name in tensor_facts.ATTRIBUTES and (fact := tensor_facts.attribute(tx, self, name)) is not None:
+            return fact
         result = evaluate(tx, "call_function", getattr, [self.fake, name], {})
         if isinstance(result, torch.Tensor):
             return emit(tx, "call_function", getattr, [self, Const(name)])
@@ -386,6 +393,8 @@ class TensorValue(Value):
             return self._protocol(tx, name, args)
         if name == "item" and (known := self.known_number(tx)) is not None:
             return known
+        if name in tensor_facts.METHODS and not kwargs and (fact := tensor_facts.asked(tx, self, name)) is not None:
+            return fact
         return emit(tx, "call_method", name, [self, *args], kwargs)
 
     def is_listed(self) -> bool:

@@ -1,0 +1,66 @@
+"""What can be asked of a tensor that its guards do not tell: where it starts in its memory, how often it was changed, who else sees it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from engine.ir.origin import Asked, Attr
+from engine.ir.value_guard import Equals, HasAttribute
+from engine.trace.signals import Unsupported
+from engine.trace.values.base import Const, Value
+
+if TYPE_CHECKING:
+    from engine.trace.state import Tracer
+    from engine.trace.values.tensor import TensorValue
+
+_WHY = "where a tensor lies, or who else sees it, decided what was traced"
+ATTRIBUTES = frozenset(("output_nr", "retains_grad", "_version"))
+METHODS = frozenset(("storage_offset", "is_shared", "is_set_to"))
+
+
+def attribute(tx: Tracer, of: TensorValue, name: str) -> Value | None:
+    """``tensor.output_nr`` and its like; None for one that the fake of a tensor made while tracing tells.
+
+    Raises:
+        Unsupported: it changes from call to call.
+    """
+    if name == "_version":
+        if of.held is None and not of.fake._is_view():
+            return None
+        raise of.refuse("reading the attribute '_version'")
+    if of.held is None or of.origin is None:
+        return None
+    found = getattr(of.held, name)
+    tx.guard(Equals(Attr(of.origin, name), found, cause=tx.cause(_WHY)))
+    return Const(found)
+
+
+def asked(tx: Tracer, of: TensorValue, name: str) -> Value | None:
+    """``tensor.storage_offset()`` and its like; None for what the fake tells, once guards say the same of the inputs.
+
+    Raises:
+        Unsupported: two tensors are compared by their memory.
+    """
+    if name == "is_set_to":
+        raise Unsupported("unknown-call", "Tensor.is_set_to is called")
+    if name == "is_shared" and of.held is None:
+        return None
+    inputs = [of] if of.held is not None else [v for v, _ in tx.input_tensors]
+    for value in inputs:
+        if value.origin is None or value.held is None or value.fake.layout != value.held.layout:
+            raise of.refuse(f"the method {name!r}")
+        tx.guard(Equals(Asked(value.origin, name), getattr(value.held, name)(), cause=tx.cause(_WHY)))
+    if of.held is not None:
+        return Const(getattr(of.held, name)())
+    return Const(int(of.fake.storage_offset())) if name == "storage_offset" else None
+
+
+def is_marked(tx: Tracer, of: TensorValue, name: str) -> bool:
+    """Whether an attribute makes a tensor of another class count as a parameter or a buffer."""
+    if name in of.written:
+        return of.written[name].truth(tx)
+    if of.held is None or of.origin is None:
+        return False
+    own = getattr(of.held, "__dict__", {})
+    tx.guard(HasAttribute(of.origin, name, name in own, cause=tx.cause("whether it is marked decided what was traced")))
+    return bool(own.get(name))
