@@ -308,7 +308,7 @@ def who_else_sees_it(x, y):
 @program(
     lambda: (torch.ones(3), torch.ones(3)),
     lambda: (torch.ones(3).add_(1), torch.ones(3)),
-    breaks=3,
+    breaks=1,
 )
 def how_often_it_was_changed(x, y):
     """The count of an input's changes, and whether two tensors are one piece of memory, are asked in Python."""

@@ -22,17 +22,30 @@ def attribute(tx: Tracer, of: TensorValue, name: str) -> Value | None:
     """``tensor.output_nr`` and its like; None for one that the fake of a tensor made while tracing tells.
 
     Raises:
-        Unsupported: it changes from call to call.
+        Unsupported: nothing known tells it.
     """
     if name == "_version":
-        if of.held is None and not of.fake._is_view():
-            return None
-        raise of.refuse("reading the attribute '_version'")
+        return _version(tx, of)
     if of.held is None or of.origin is None:
         return None
     found = getattr(of.held, name)
     tx.guard(Equals(Attr(of.origin, name), found, cause=tx.cause(_WHY)))
     return Const(found)
+
+
+def _version(tx: Tracer, of: TensorValue) -> Value | None:
+    """How often a tensor was changed: of an input, as often as before the call and since then."""
+    memory = of.fake.untyped_storage()._cdata
+    for value, before in tx.input_tensors:
+        if value.origin is None or value.held is None or value.fake.is_inference():
+            continue
+        if value is of or of.fake._base is value.fake:
+            found = value.held._version
+            tx.guard(Equals(Attr(value.origin, "_version"), found, cause=tx.cause(_WHY)))
+            return Const(found + of.fake._version - before)
+        if value.fake.untyped_storage()._cdata == memory:
+            raise of.refuse("reading the attribute '_version'")
+    return None
 
 
 def asked(tx: Tracer, of: TensorValue, name: str) -> Value | None:
