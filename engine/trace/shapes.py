@@ -187,7 +187,7 @@ def _places(tx: Tracer) -> dict[sympy.Symbol, list[Place]]:
         for dim, stride in enumerate(value.fake.stride()):
             if _is_symbolic(stride) and isinstance(stride.node.expr, sympy.Symbol):
                 apart.setdefault(stride.node.expr, []).append((Stride(value.origin, dim), -1))
-        offset = value.fake.storage_offset() if value.fake.layout is torch.strided else 0
+        offset: Any = value.fake.storage_offset() if value.fake.layout is torch.strided else 0
         if _is_symbolic(offset) and isinstance(offset.node.expr, sympy.Symbol):
             apart.setdefault(offset.node.expr, []).append((Asked(value.origin, "storage_offset"), -1))
     for number in tx.input_ints:
