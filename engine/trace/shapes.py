@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -138,7 +139,7 @@ def _composed(tx: Tracer, first: dict[sympy.Symbol, _Reading]) -> None:
     composed = [
         (value.origin, dim, size.node.expr)
         for value, _ in tx.input_tensors
-        for dim, size in enumerate(value.fake.shape)
+        for dim, size in enumerate(_layout(tx, value)[0])
         if _is_symbolic(size) and not isinstance(size.node.expr, sympy.Symbol) and not size.node.expr.is_number
     ]
     for n, (origin, dim, expression) in enumerate(composed):
@@ -174,7 +175,7 @@ def _places(tx: Tracer) -> dict[sympy.Symbol, list[Place]]:
         sympy.Symbol, list[Place]
     ] = {}  # strides that follow from no size, as those of a slice, and where it starts
     for value, _ in tx.input_tensors:
-        for dim, size in enumerate(value.fake.shape):
+        for dim, size in enumerate(_layout(tx, value)[0]):
             if _is_symbolic(size):
                 expression = size.node.expr
                 if isinstance(expression, sympy.Symbol):
@@ -208,7 +209,7 @@ def _places(tx: Tracer) -> dict[sympy.Symbol, list[Place]]:
 def _strides(tx: Tracer, first: dict[sympy.Symbol, _Reading]) -> None:
     why = "memory layout was taken to follow from the sizes"
     for value, _ in tx.input_tensors:
-        for dim, stride in enumerate(value.fake.stride()):
+        for dim, stride in enumerate(_layout(tx, value)[1]):
             if not _is_symbolic(stride):
                 continue
             reading = first.get(stride.node.expr)
@@ -218,6 +219,11 @@ def _strides(tx: Tracer, first: dict[sympy.Symbol, _Reading]) -> None:
             expression, symbols = _read(stride.node.expr, first)
             place = (own, Stride(value.origin, dim), -1)
             tx.guard(ShapeRelation(value.origin, sympy.Eq(own, expression), (place, *symbols), cause=tx.cause(why)))
+
+
+def _layout(tx: Tracer, value: Any) -> tuple[Sequence[Any], Sequence[Any]]:
+    """Sizes and strides that an input came with: those are what a call's arguments are compared with."""
+    return tx.input_layouts.get(id(value.fake)) or (value.fake.shape, value.fake.stride())
 
 
 def _settled(tx: Tracer, symbol: Any, why: str) -> Cause:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import builtins
 import enum
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from types import CodeType, MethodType
 from typing import Any
@@ -265,6 +265,8 @@ class Tracer:
         self.sizes_why: dict[Origin, dict[int, str]] = {}
         """Why sizes of an input became symbols, by its dimension."""
         self.input_tensors: list[tuple[Any, int]] = []
+        self.input_layouts: dict[int, tuple[Sequence[Any], Sequence[Any]]] = {}
+        """Sizes and strides that inputs came with, whatever was changed of them since, by the identity of their fakes."""
         """Tensors read from origins, with the version of their fakes at that time."""
         self.watch: Any = None
         """With steps recorded: called around each instruction."""

@@ -570,6 +570,7 @@ def _tensor_at(tx: Tracer, real: torch.Tensor, origin: Origin) -> Value:
     else:
         value = TensorValue(None, fake, origin, real)
     tx.input_tensors.append((value, fake._version if not fake.is_inference() else 0))
+    tx.input_layouts[id(value.fake)] = tuple(fake.shape), tuple(fake.stride())
     return value
 
 

@@ -165,7 +165,7 @@ def _out(fresh: Callable[[], str], x: str, y: str, t: Tensor) -> list[str]:
 
 def _complex(fresh: Callable[[], str], x: str, y: str, t: Tensor) -> list[str]:
     made = [f"{fresh()} = torch.complex({x}, {x})", f"{fresh()} = torch.view_as_complex({x})", f"{fresh()} = {x} * 1j"]
-    if not t.is_complex():
+    if not t.is_complex() or type(t) is not Tensor:  # the subclass drops what it is told of conjugates
         return [
             *made,
             f"{fresh()} = torch.view_as_complex({x}.clone().view(-1, 2))",
@@ -258,6 +258,8 @@ def _weighed(t: Tensor, weight: int) -> Tensor:
 
 
 def _tangent(t: Tensor, how: str) -> Tensor:
+    if type(t) is not Tensor:
+        return torch.ones_like(t)
     if how == "expanded":
         return torch.ones((), dtype=t.dtype).expand(t.shape)
     row = torch.linspace(-1, 2, max(2 * t.numel(), 1)).to(t.dtype)

@@ -408,3 +408,22 @@ def test_what_may_not_be_viewed_any_more_is_written_to_once() -> None:
             first = out[0] if isinstance(out, tuple) else out
             found.append((x.detach().tolist(), x._version, first.tolist(), first._version, first.requires_grad))
         assert found[0] == found[1]
+
+
+def test_layout_changed_in_place_where_sizes_vary() -> None:
+    """What arguments are compared with is the layout that they come with: the third size needs no third compile."""
+
+    def turned(x: torch.Tensor) -> torch.Tensor:
+        x.t_()
+        return x.sin()
+
+    engine.reset()
+    run = engine.compile(turned, backend="aot_eager")
+    with engine.record() as session:
+        for n in (3, 4, 5, 6):
+            mine, theirs = torch.randn(n, n + 2), torch.empty(n, n + 2)
+            theirs.copy_(mine)
+            torch.testing.assert_close(run(mine), turned(theirs))
+            assert mine.shape == theirs.shape
+    assert len(session.compilations) == 2
+    assert not session.failures
