@@ -177,6 +177,8 @@ def _overlapping(node: torch.fx.Node) -> str:
         return ""
     if overlaps(into) and not _only_reads(node):
         return "writes to memory that it sees twice"
+    if named is not None and named in node.args and not _goes_by_element(node):
+        return "writes where it reads, in an order of its own"
     storage = storage_of(into)
     into = at_hand(into)
     if into._has_symbolic_sizes_strides:

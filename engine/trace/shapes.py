@@ -47,7 +47,6 @@ def shape_guards(tx: Tracer) -> None:
         return
     places = _places(tx)
     first = {symbol: _Reading(symbol, found[0]) for symbol, found in places.items() if found}
-    _strided(tx, first)
     _composed(tx, first)
     why = "a size is a symbol, and tracing took this relation for granted"
     for guard in env.guards:
@@ -156,14 +155,6 @@ def _composed(tx: Tracer, first: dict[sympy.Symbol, _Reading]) -> None:
         tx.guard(ShapeRelation(origin, sympy.Eq(own, relation), (place, *symbols), cause=cause))
 
 
-def _strided(tx: Tracer, first: dict[sympy.Symbol, _Reading]) -> None:
-    """A symbol that is no input's size is read from a stride that it stands for: of rows of a larger tensor, say."""
-    for value, _ in tx.input_tensors:
-        for dim, stride in enumerate(value.fake.stride()):
-            if _is_symbolic(stride) and isinstance(symbol := stride.node.expr, sympy.Symbol) and symbol not in first:
-                first[symbol] = _Reading(symbol, (Stride(value.origin, dim), -1))
-
-
 def _is_symbolic(size: Any) -> bool:
     """Whether a size is an expression over symbols; the ragged size of a nested tensor is a number of its own kind."""
     return not isinstance(size, int) and not is_nested_int(size)
@@ -185,7 +176,7 @@ def _places(tx: Tracer) -> dict[sympy.Symbol, list[Place]]:
                     cause = tx.cause("this size decided what was traced")
                     place = (own, value.origin, dim)
                     tx.guard(ShapeRelation(value.origin, sympy.Eq(own, expression), (place,), cause=cause))
-        for dim, stride in enumerate(value.fake.stride()):
+        for dim, stride in enumerate(_layout(tx, value)[1]):
             if _is_symbolic(stride) and isinstance(stride.node.expr, sympy.Symbol):
                 apart.setdefault(stride.node.expr, []).append((Stride(value.origin, dim), -1))
         offset: Any = value.fake.storage_offset() if value.fake.layout is torch.strided else 0

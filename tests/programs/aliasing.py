@@ -113,6 +113,52 @@ def writes_in_lists_to_what_they_share(x):
     return x * 1, x._version
 
 
+def of_one_made(first, second):
+    whole = leaf(4, 4) * 2
+    return first(whole), second(whole)
+
+
+@program(
+    lambda: of_one_made(lambda t: t[:, ::2], lambda t: t[1:]),
+    lambda: of_one_made(lambda t: t[:, :3], lambda t: t[:, 1:]),
+    lambda: of_one_made(lambda t: t.diagonal(), lambda t: t.t()),
+    lambda: of_one_made(lambda t: t, lambda t: t.detach()),
+    lambda: of_one_made(lambda t: t, lambda t: t.detach().view(torch.int32)),
+)
+def one_of_two_views_written_where_gradients_are_needed(x, y):
+    """With gaps, detached or seen as another type: the other shows it, and gradients are those of what was there then."""
+    z = x * 3
+    x.mul_(2)
+    return z + 1, x.cos(), y * 1
+
+
+@program(lambda: (leaf(4),), lambda: (torch.randn(4),))
+def inference_mode_around_a_part(x):
+    """What is made inside belongs to the mode, and the rest goes on with gradients."""
+    y = x * 2
+    with torch.inference_mode():
+        z = x.sin()
+        w = z * 2
+    return y + 1, z, w, z.is_inference(), y.is_inference(), w.requires_grad
+
+
+@program(lambda: (leaf(4),))
+def inference_tensors_are_not_saved(x):
+    """A gradient that needs what was made in the mode is an error, and what is cloned is free of it."""
+    with torch.inference_mode():
+        y = x.sin()
+    return x * y.clone()
+
+
+@program(lambda: (torch.randn(4),))
+def written_in_inference_mode(x):
+    """A write to an argument in the mode."""
+    with torch.inference_mode():
+        x.add_(1)
+        y = x[1:]
+    return x * 2, y
+
+
 @program(lambda: (torch.randn(4, 4),))
 def product_written_over_its_operand(x):
     """What such a product reads is being written."""

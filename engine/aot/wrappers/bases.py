@@ -6,7 +6,6 @@ The idea of synthetic bases is torch's (AOTAutograd's ``AOTSyntheticBaseWrapper`
 from __future__ import annotations
 
 import functools
-import math
 import types
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -22,7 +21,6 @@ from engine.aot.views import (
     NotFunctional,
     counts_with,
     end_of,
-    is_dense,
     overlaps,
     storage_of,
     view_in_place,
@@ -180,11 +178,13 @@ def _base(inputs: Sequence[GraphInput], group: Sequence[int]) -> Base:
 def _base_of_autograd(group: tuple[int, ...], reals: Sequence[torch.Tensor], names: str) -> Base:
     whole = whole_of(reals[0])
     layout = Layout(tuple(whole.shape), whole.stride(), whole.requires_grad)
-    is_whole = whole.is_contiguous() and all(r.numel() and is_dense(r) and r.dtype == whole.dtype for r in reals)
+    is_whole = whole.is_contiguous() and all(
+        r.numel() and r.dtype == whole.dtype and _can_be_cut(r, whole) for r in reals
+    )
     if not layout.fits(reals) or not is_whole:
         raise NotFunctional(
             f"{names} share memory, one of them is written to, and gradients are needed otherwise than through one tensor that they are "
-            "dense views of"
+            "cut from"
         )
     starts = tuple(int(r.storage_offset()) * r.element_size() for r in reals)
     return Base(group, whole.dtype, whole.numel(), starts, layout)
@@ -321,10 +321,44 @@ def _see(dtype: torch.dtype, sizes: Any, strides: Any, start: int, flat: torch.T
 
 
 def _part(sizes: Sequence[int], strides: Sequence[int], start: int, whole: torch.Tensor) -> torch.Tensor:
-    """A member that fills its memory, by views that functionalisation and autograd can follow in a row."""
-    order = sorted(range(len(sizes)), key=lambda d: -strides[d])
-    row = whole.view(-1)[start : start + math.prod(sizes)].view([sizes[d] for d in order])
-    return row.permute([order.index(d) for d in range(len(sizes))])
+    """A member, made of what fills its memory by views that functionalisation and autograd can follow in a row.
+
+    The row is cut into rows as long as the widest stride or a part of it, those that are seen are taken, and so on inside of them.
+    """
+    seen, first = whole.view(-1), start
+    order = sorted((d for d in range(len(sizes)) if sizes[d] != 1), key=lambda d: -strides[d])
+    for n, d in enumerate(order[:-1]):
+        reach = sum((sizes[e] - 1) * strides[e] for e in order[n + 1 :])
+        width = _width(seen.shape[-1], strides[d], first, reach)
+        place, first = divmod(first, width)
+        step = strides[d] // width
+        rows = seen.shape[-1] // width
+        seen = seen.narrow(-1, 0, rows * width).unflatten(-1, (rows, width))
+        seen = seen[..., place : place + (sizes[d] - 1) * step + 1 : step, :]
+    if not order:
+        return seen[first : first + 1].view(list(sizes))
+    seen = seen[..., first : first + (sizes[order[-1]] - 1) * strides[order[-1]] + 1 : strides[order[-1]]]
+    seen = seen.permute([order.index(d) for d in sorted(order)])
+    for d in (d for d, n in enumerate(sizes) if n == 1):
+        seen = seen.unsqueeze(d)
+    return seen
+
+
+def _width(length: int, stride: int, first: int, reach: int) -> int:
+    """How long to make the rows of a row: a part of the stride that leaves no rest and holds all that one row shows; else the stride."""
+    parts = (stride // m for m in range(1, 65) if stride % m == 0)
+    return next((w for w in parts if length % w == 0 and first % w + reach < w), stride)
+
+
+def _can_be_cut(member: torch.Tensor, whole: torch.Tensor) -> bool:
+    """Whether a member can be made of the tensor that fills its memory by such views: tried out."""
+    try:
+        row = torch.empty(whole.numel(), device="meta")
+        made = _part(member.shape, member.stride(), int(member.storage_offset()), row)
+    except RuntimeError:  # it goes on from one row into the next
+        return False
+    steps = [[s for n, s in zip(t.shape, t.stride(), strict=True) if n != 1] for t in (made, member)]
+    return (made.shape, made.storage_offset(), steps[0]) == (member.shape, member.storage_offset(), steps[1])
 
 
 def post_compile(change: Change, run: Any) -> Any:

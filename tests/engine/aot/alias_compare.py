@@ -176,7 +176,7 @@ def _backward(named: Sequence[tuple[str, torch.Tensor]], leaves: Sequence[torch.
 def differences(eager: Seen, ours: Seen) -> Iterator[str]:
     """Each difference as one line.
 
-    How often gradients are added up shows in their version counters, and is the compiler's affair. So is what a backward reads: where
+    How often gradients are added up shows in their version counters, and is the compiler's affair, as is whether they are conjugated lazily. So is what a backward reads: where
     eager complains that a value of its own was overwritten, or would if the caller had not done it behind its back (``.data``), compiled
     code may still have what it needs, and go on to what eager would complain about next; where both complain, which gradients had been
     added up before is a matter of order.
@@ -192,7 +192,7 @@ def differences(eager: Seen, ours: Seen) -> Iterator[str]:
         if _message(one, phase) != _message(other, phase) and not (phase == "backward" and goes_on):
             yield f"{phase}: raises {one!r}, compiled {other!r}"
     for key, fact in eager.facts.items():
-        if "version of gradient" in key or (is_overwritten and "gradient of" in key):
+        if key.startswith(("version of gradient", "conj of gradient")) or (is_overwritten and "gradient of" in key):
             continue
         if ours.facts.get(key, "nothing") != fact:
             yield f"{key}: {fact}, compiled {ours.facts.get(key, 'nothing')}"

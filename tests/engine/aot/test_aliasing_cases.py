@@ -49,6 +49,7 @@ FOUND_WIDER: tuple[tuple[Kind, int], ...] = (
     ("plain", 10540),
     ("plain", 10813),
     ("plain", 11101),
+    ("plain", 20788),
     ("wrapped", 391),
 )
 """Cases with the statements of ``alias_wider`` that differed once."""
