@@ -48,7 +48,7 @@ class Config:
     ``capture_scalar_outputs``: numbers read from tensors (``item()``, ``tolist()``) are symbols of the graph, not breaks.
     ``capture_dynamic_output_shape_ops``: so are sizes that depend on values (``nonzero``, ``unique``, boolean masks).
     ``debug_assertions``: each call of a compiled graph is held against what the graph was compiled for.
-    ``verify_correctness``: the first call of each compiled graph is compared with the graph run operator by operator, on copies of the inputs.
+    ``verify_correctness``: the first call of each compiled graph, gradients included, is compared with the graph run operator by operator, on copies of the inputs.
     What differs is a ``WrongResult`` warning and recorded, and the graph then runs as traced. Values are compared, not gradients.
     ``disk_cache``: functional graphs, and the kernels that they are lowered to, are kept in the user's cache folder, and later processes read them from there (``ENGINE_DISK_CACHE=1``
     switches it on for a process).

@@ -17,7 +17,7 @@ RELATIVE = {torch.float16: 2e-2, torch.bfloat16: 5e-2, torch.float64: 1e-7, torc
 
 
 def checked(run: Run, graph: torch.fx.GraphModule, plain: Run, tell: Callable[[str], None]) -> Run:
-    """``run``, whose first call is compared with ``plain`` on copies of its inputs; where they differ, ``plain`` serves all later calls.
+    """``run``, whose first call, gradients included, is compared with ``plain`` on copies of its inputs; where they differ, ``plain`` serves all later calls.
 
     ``tell`` is called once with a sentence: what differs, or why nothing can be compared; with "" where all agrees.
     """
@@ -46,21 +46,25 @@ class _Checked:
         if reason := _obstacle(self._graph, inputs):
             self._tell(f"not verifiable: {reason}")
             return self._run(*inputs)
-        copies = tuple(map(_copied, inputs))
+        copies, others = tuple(map(_copied, inputs)), tuple(map(_copied, inputs))
         expected: tuple[Any, ...] = ()
         error: Exception | None = None
-        with torch.random.fork_rng(
-            sorted({x.device.index for x in inputs if isinstance(x, torch.Tensor) and x.is_cuda})
-        ):
+        with _same_numbers(inputs):
             try:
                 expected = self._plain(*copies)
             except Exception as raised:  # the user's own, which the compiled graph must raise too
                 error = raised
+        trial = None
+        if error is None and _has_gradients(expected, copies):
+            with _same_numbers(inputs):
+                trial = self._run(*others)
         results = self._run(*inputs)
         if error is not None:
             found = f"the compiled graph did not raise {type(error).__name__}"
         else:
             found = next(_differences((*expected, *copies), (*results, *inputs), len(expected)), "")
+        if not found and trial is not None:
+            found = _gradients_differ((expected, copies), (trial, others))
         if found:
             self._run = self._plain
         self._tell(found)
@@ -93,6 +97,44 @@ def _copied(value: Any) -> Any:
         return made
     with torch.enable_grad():
         return made.view_as(made)
+
+
+def _same_numbers(inputs: Sequence[Any]) -> Any:
+    """Random numbers are drawn as they will be by the call itself."""
+    return torch.random.fork_rng(sorted({x.device.index for x in inputs if isinstance(x, torch.Tensor) and x.is_cuda}))
+
+
+def _wanting(values: Sequence[Any]) -> list[tuple[int, torch.Tensor]]:
+    return [(n, v) for n, v in enumerate(values) if isinstance(v, torch.Tensor) and v.requires_grad]
+
+
+def _has_gradients(results: Sequence[Any], inputs: Sequence[Any]) -> bool:
+    return bool(_wanting(results) and _wanting(inputs))
+
+
+def _gradients_differ(plain: tuple[Any, Any], compiled: tuple[Any, Any]) -> str:
+    """What differs between the gradients of two runs, for tangents of ones; empty where nothing does, or where plain ones cannot be had."""
+    try:
+        expected = _gradients(*plain)
+    except RuntimeError:  # what the user's own backward raises
+        return ""
+    try:
+        found = _gradients(*compiled)
+    except RuntimeError as error:
+        return f"the compiled backward raised {error}"
+    for number, a, b in zip((n for n, _ in _wanting(plain[1])), expected, found, strict=True):
+        if (a is None) != (b is None):
+            return f"input {number} gets {'no' if b is None else 'a'} gradient, other than in eager"
+        if a is not None and b is not None and (worst := _distance(a, b)):
+            return f"the gradient of input {number} differs from eager's by up to {worst:.3g}"
+    return ""
+
+
+def _gradients(results: Sequence[Any], inputs: Sequence[Any]) -> tuple[torch.Tensor | None, ...]:
+    outputs = [v for _, v in _wanting(results)]
+    with torch.enable_grad():
+        ones = [torch.ones_like(v) for v in outputs]
+        return torch.autograd.grad(outputs, [v for _, v in _wanting(inputs)], ones, allow_unused=True)
 
 
 def _differences(expected: Sequence[Any], found: Sequence[Any], results: int) -> Iterator[str]:

@@ -82,3 +82,31 @@ def test_what_cannot_run_twice_is_said() -> None:
         engine.compile(step, backend="aot_eager")(x).sum().backward()
     assert torch.equal(x.grad, torch.full((3,), 6.0))
     assert "not verifiable" in "".join(f.sentence for c in session.compilations for f in c.failures)
+
+
+class Wrong(torch.autograd.Function):
+    """The identity, whose derivative is taken to be two."""
+
+    @staticmethod
+    def forward(_: Any, x: torch.Tensor) -> torch.Tensor:
+        """What it is given."""
+        return x.clone()
+
+    @staticmethod
+    def backward(_: Any, grad: torch.Tensor) -> torch.Tensor:
+        """Wrong."""
+        return grad * 2
+
+
+def test_wrong_gradients_are_told() -> None:
+    """Results that agree with gradients that do not are a warning, and later calls run as traced."""
+
+    def doubled(graph: torch.fx.GraphModule, inputs: Any) -> Any:
+        return lambda *given: tuple(Wrong.apply(r) for r in graph(*given))
+
+    compiled = engine.compile(lambda x: x * 3, backend=doubled)
+    with pytest.warns(WrongResult, match="the gradient of input 0 differs from eager's by up to 3"):
+        compiled(torch.ones(2, requires_grad=True))
+    x = torch.ones(2, requires_grad=True)
+    compiled(x).sum().backward()
+    assert torch.equal(x.grad, torch.full((2,), 3.0))  # type: ignore[arg-type]
