@@ -154,3 +154,40 @@ def methods_of_dict_on_ordered_dicts(x):
     dict.clear(d)
     told.append((d == {}, bool(d)))
     return x + 1, told
+
+
+_sometimes = 1
+
+
+@program(*[lambda: (torch.randn(3),)] * 3, steady=False)
+def a_global_that_is_there_once(x):
+    """Deleting a global that the first call deleted raises in the second."""
+    global _sometimes
+    y = x + 1
+    try:
+        del _sometimes
+    except NameError:
+        y = y + 1
+    return y, "_sometimes" in globals()
+
+
+@program(lambda: (torch.randn(3),))
+def no_managers(x):
+    """What is no context manager, said as Python says it; views of ordered dicts are of their own classes."""
+
+    class Nothing:
+        pass
+
+    told = []
+
+    def enter(what):
+        with what:
+            pass
+
+    for what in (Nothing(), 5, [1]):
+        try:
+            enter(what)
+        except TypeError as error:
+            told.append(str(error))
+    ordered = collections.OrderedDict(a=1)
+    return x + 1, told, type(ordered.keys()).__name__, type(ordered.items()).__name__

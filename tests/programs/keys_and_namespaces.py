@@ -347,3 +347,66 @@ def a_dict_beside_its_object(x, bag):
     held |= {"v": 2}
     bag.__dict__ |= {"u": 7}
     return seen, last, bag.v, sorted(held), bag
+
+
+def object_and_dict():
+    bag = Plain()
+    bag.a = 1
+    return torch.randn(3), bag, bag.__dict__
+
+
+@program(object_and_dict)
+def a_dict_met_after_its_object(x, bag, held):
+    """An object's dict that is an argument as well: both show every change, whichever is met first."""
+    held["b"] = 3
+    bag.c = x
+    del bag.a
+    return bag.b, held["c"] + 1, sorted(held), hasattr(bag, "a"), "a" in held, bag.__dict__ is held
+
+
+@program(lambda: object_and_dict()[::-1])
+def a_dict_met_before_its_object(held, bag, x):
+    """The same with the dict first."""
+    before = held["a"]
+    held["b"] = 3
+    bag.c = x
+    del bag.a
+    return before, bag.b, held["c"] + 1, sorted(held), hasattr(bag, "a"), "a" in held
+
+
+def two_with_one_dict():
+    a, b = Plain(), Plain()
+    a.v = 1
+    b.__dict__ = a.__dict__
+    return torch.randn(3), a, b
+
+
+@program(two_with_one_dict)
+def objects_from_outside_with_one_dict(x, a, b):
+    """What one of two objects that share their dict is given, the other has."""
+    before = b.v
+    a.v = 5
+    b.w = x
+    return before, b.v, a.w + 1, a.__dict__ is b.__dict__
+
+
+class Scaled(torch.nn.Module):
+    """Scales by an attribute."""
+
+    def __init__(self):
+        super().__init__()
+        self.k = 1
+
+    def forward(self, x):
+        return x * self.k
+
+
+@program(lambda: (torch.randn(3), Scaled()), breaks=2)
+def a_module_beside_its_dict(x, module):
+    """A module whose dict is written to by itself after a break."""
+    held = module.__dict__
+    print("break")
+    held["k"] = 5
+    y = module(x)
+    module.k = 7
+    return y, held["k"], module(x)

@@ -113,6 +113,8 @@ def _before_with(tx: Tracer, frame: Frame, op: Op) -> None:
     manager = force(tx, frame.stack.pop())
     if isinstance(manager, ObjectValue):
         _check_manager(tx, manager)
+    elif manager.type().__module__ == "builtins" and manager.lacks("__enter__"):
+        tx.raise_type_error(f"'{manager.type().__name__}' object does not support the context manager protocol")
     leave = manager.get_attr(tx, "__exit__")
     entered = manager.call_method(tx, "__enter__", [], {})
     frame.push(leave)

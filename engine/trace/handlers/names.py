@@ -145,6 +145,8 @@ def _delete_global(tx: Tracer, frame: Frame, op: Op) -> None:
     if tx.globals_written[key] is None if key in tx.globals_written else not is_real:
         load_global(tx, frame, op.argval)
         tx.raise_error(NameError, f"name '{op.argval}' is not defined")
+    if is_real and key not in tx.globals_written:
+        tx.guard_type(frame.globals.values[op.argval], MaybeGlobal(*key), "it is deleted")
     tx.write_global(frame.globals, op.argval, None)
     if not is_real:
         del tx.globals_written[key]  # it came and went

@@ -23,7 +23,7 @@ from engine.trace.values.iterators import KeyedIterator, RangeIterator, Sequence
 from engine.trace.values.mappings import DictValue
 from engine.trace.values.methods import BuiltinValue
 from engine.trace.values.namespaces import NamespaceValue
-from engine.trace.values.objects import ObjectValue, PythonModule
+from engine.trace.values.objects import ObjectValue, PythonModule, dict_of
 from engine.trace.values.partials import PartialValue
 from engine.trace.values.rules import special
 from engine.trace.values.sequences import ListValue, RangeValue, SliceValue, TupleValue, sequence_items
@@ -150,8 +150,10 @@ def _state(tx: Tracer, of: ObjectValue, slots: dict[str, Value]) -> Value:
         return force(tx, asked.call(tx, [], {}))
     own: Value = NONE
     if not of.has_no_dict() or of.type() is _SPACE:
-        held: Any = of.get_attr(tx, "__dict__")
-        own = DictValue(dict(held.entries)) if held.entries else NONE
+        held = of.get_attr(tx, "__dict__")
+        contents = dict_of(held)
+        if contents.entries:
+            own = held if held is of else DictValue(dict(contents.entries))
     return TupleValue([own, DictValue.of(slots)]) if slots else own
 
 
@@ -195,7 +197,7 @@ def _set_state(tx: Tracer, made: Value, state: Value) -> None:
         own, slots = (force(tx, i) for i in state.items)
     if not is_none(own):
         into = force(tx, made.get_attr(tx, "__dict__"))
-        for name, value in tx.entries(own).items():
+        for name, value in tx.entries(dict_of(own)).items():
             into.set_item(tx, Const(name), value)
     if not is_none(slots):
         for name, value in tx.entries(slots).items():

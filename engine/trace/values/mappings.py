@@ -418,7 +418,8 @@ class DictView(Value):
         self.origin = origin
 
     def type(self) -> type:
-        return type(getattr({}, self.kind)())
+        of: Any = collections.OrderedDict() if self.of.is_ordered else {}
+        return type(getattr(of, self.kind)())
 
     def items(self) -> list[Value]:
         """What iterating gives now."""

@@ -489,4 +489,8 @@ def _module(tx: Tracer, real: torch.nn.Module, origin: Origin) -> Value:
         tx.guard_type(real, origin, "torch.compile made it, and its original was looked into")
         return tx.wrap(behind, Member(origin, "_modules", "_orig_mod"))
     tx.guard_type(real, origin, "the module's members or methods were used")
-    return ModuleValue(type(real), origin, real)
+    if id(real.__dict__) in tx.known:
+        raise Unsupported("unsupported-operation", f"a {type(real).__name__} beside the dict that holds its attributes")
+    made = ModuleValue(type(real), origin, real)
+    tx.namespaces.setdefault(id(real.__dict__), made)
+    return made

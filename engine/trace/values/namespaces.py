@@ -10,7 +10,7 @@ from engine.trace import operations
 from engine.trace.values.base import Const, Value, force
 from engine.trace.values.mappings import entries_of
 from engine.trace.values.methods import MethodOf
-from engine.trace.values.objects import ObjectValue
+from engine.trace.values.objects import ObjectValue, note_namespace
 from engine.trace.values.rules import special
 from engine.trace.values.wrap import wraps
 
@@ -64,7 +64,9 @@ class NamespaceValue(ObjectValue):
 @wraps(SimpleNamespace)
 def _namespace(tx: Tracer, real: SimpleNamespace, origin: Origin) -> Value:
     tx.guard_type(real, origin, "its attributes were used")
-    return NamespaceValue(SimpleNamespace, origin, real)
+    made = NamespaceValue(SimpleNamespace, origin, real)
+    note_namespace(tx, made)
+    return made
 
 
 @special(SimpleNamespace)
