@@ -202,3 +202,14 @@ def truth_among_numbers(x, flag):
     """In arithmetic a truth value of numpy's is a fraction."""
     y = x + 1
     return flag * y, flag - y
+
+
+torch.tensor([np.ones(1)])  # torch warns of it once in a process
+
+
+@program(lambda: (np.array([1, 2]), torch.ones(2)), lambda: (np.array([1, 2, 3]), torch.ones(3)))
+def tensors_of_lists_of_arrays(a, x):
+    """Lists of arrays become tensors of their type, or of one that is asked for."""
+    made = torch.tensor([a, a + 1])
+    a[0] = 7
+    return made, torch.tensor([[a], [a * 2]], dtype=torch.float32) + x, torch.as_tensor([a / 2], dtype=None)

@@ -53,9 +53,14 @@ def _bypassing(tx: Tracer, args: Args, kwargs: Words) -> Value:
 @special(hints_wrapper)
 def _hints(tx: Tracer, args: Args, kwargs: Words) -> Value:
     given = dict(zip(("body_fn", "args", "kwargs"), args, strict=False)) | kwargs
-    words = force(tx, given.get("kwargs", NONE))
+    words, hints = force(tx, given.get("kwargs", NONE)), force(tx, given.get("hints", NONE))
     named = tx.entries(words) if isinstance(words, DictValue) else {}
-    positional = list(sequence_items(tx, given["args"])) if "args" in given else []
+    positional = [force(tx, a) for a in sequence_items(tx, given["args"])] if "args" in given else []
+    told = [force(tx, h) for h in hints.values()] if isinstance(hints, DictValue) else [NONE]
+    if not all(isinstance(a, (TensorValue, SymValue, Const)) for a in positional) or not all(
+        isinstance(h, Const) and isinstance(h.value, (int, float, str)) for h in told
+    ):
+        raise Unsupported("unknown-call", "hints_wrapper is given what it refuses")
     return force(tx, given["body_fn"]).call(tx, positional, named)
 
 

@@ -526,6 +526,10 @@ def _made_tensor(make: Any, *, copy: bool) -> None:
         if isinstance(data, RangeValue):
             given[:1] = [ListValue([Const(n) for n in data.value])] if given else []
             return emit(tx, "call_function", make, given, kwargs if args else {**kwargs, "data": data})
+        if len(given) == 1 and kwargs.keys() <= {"dtype", "device"} and (kind := _type_of_arrays(tx, data)) is not None:
+            make([np.zeros(1)])  # torch warns once in a process that this is slow
+            words = {"dtype": Const(kind)} | {k: v for k, v in kwargs.items() if not is_none(force(tx, v))}
+            return emit(tx, "call_method", "to", [_stacked_arrays(tx, data)], words)
         if _has_no_dtype(tx, args, kwargs) and _has_types_of_numpy(tx, data):
             return _of_numpy_numbers(tx, make, data, args, kwargs)
         if isinstance(data, SequenceValue) and config.capture_scalar_outputs:
@@ -539,6 +543,25 @@ def _has_types_of_numpy(tx: Tracer, data: Value) -> bool:
     if isinstance(data, SequenceValue):
         return any(_has_types_of_numpy(tx, item) for item in data.items)
     return isinstance(data, Const) and isinstance(data.value, np.generic)
+
+
+def _type_of_arrays(tx: Tracer, data: Value) -> torch.dtype | None:
+    """The one type of the arrays that lists of any depth consist of; None where they hold anything else."""
+    data = force(tx, data)
+    if isinstance(data, ArrayValue):
+        return None if data.is_scalar else data.tensor.fake.dtype
+    if not isinstance(data, SequenceValue) or not data.items:
+        return None
+    kinds = {_type_of_arrays(tx, item) for item in data.items}
+    return kinds.pop() if len(kinds) == 1 else None
+
+
+def _stacked_arrays(tx: Tracer, data: Value) -> Value:
+    data = force(tx, data)
+    if isinstance(data, ArrayValue):
+        return data.tensor
+    assert isinstance(data, SequenceValue)
+    return emit(tx, "call_function", torch.stack, [ListValue([_stacked_arrays(tx, item) for item in data.items])])
 
 
 def _of_numpy_numbers(tx: Tracer, make: Any, data: Value, args: Args, kwargs: Words) -> Value:
