@@ -317,6 +317,7 @@ def _dunder(tx: Tracer, name: str, left: Value, right: Value, in_place: bool) ->
 
 def compare(tx: Tracer, symbol: str, left: Value, right: Value) -> Value:
     """``left symbol right`` for the six comparisons."""
+    from engine.trace.values.container_objects import as_builtin
     from engine.trace.values.identity import equal_ids
     from engine.trace.values.objects import ObjectValue
     from engine.trace.values.sequences import SequenceValue
@@ -355,6 +356,11 @@ def compare(tx: Tracer, symbol: str, left: Value, right: Value) -> Value:
         for base in (tuple, list):
             if issubclass(left.type(), base) and issubclass(right.type(), base):
                 return _first_difference(tx, symbol, left, right)
+    if as_builtin(left) is left or as_builtin(right) is right:
+        left, right = (
+            as_builtin(left),
+            as_builtin(right),
+        )  # own methods have been asked; the builtin's, of the other side, knows both
     try:
         values = tx.constants([left, right])
     except NotConstant:

@@ -2,6 +2,8 @@
 
 import collections
 import copy
+import heapq
+import pickle
 import struct
 import sys
 from collections.abc import Callable
@@ -193,3 +195,64 @@ def small_things(x: torch.Tensor) -> Any:
     words = {"a", "as", "at", "or", "of", "is", "in", "it"}
     out += [collections.namedtuple("Words", [w + "_" for w in words])._fields, list(words), function.b]  # type: ignore[attr-defined]
     return out, x + 1
+
+
+class Undecided(int):
+    """Leaves comparing to the other side."""
+
+    def __lt__(self, other: object) -> Any:
+        return NotImplemented
+
+    def __eq__(self, other: object) -> Any:
+        return NotImplemented
+
+    __hash__ = int.__hash__
+
+
+class Emptying:
+    """Empties the heap that it lies in when it is compared."""
+
+    def __init__(self, value: int, heap: list[Any]) -> None:
+        self.value = value
+        self.heap = heap
+
+    def __lt__(self, other: "Emptying") -> bool:
+        self.heap[:] = []
+        return self.value < other.value
+
+
+@program(ones)
+def compared_by_the_other(x: torch.Tensor) -> Any:
+    """A number of a subclass that leaves comparing to a plain one is compared by that."""
+    one = Undecided(1)
+    return [one < 2, one == 1, one != 1, one == Undecided(1), one > 0], x + 1
+
+
+@program(ones)
+def heaps_refuse(x: torch.Tensor) -> Any:
+    """What heaps say to what is no list, and heaps whose greatest comes first."""
+    heap = [3, 1, 2]
+    heapq._heapify_max(heap)  # type: ignore[attr-defined]
+    out = [heapq._heappop_max(heap), heapq.nlargest(2, "abc"), list(heapq.merge([1, 4], [2, 3]))]  # type: ignore[attr-defined]
+    out += _tried(lambda: heapq.heapify(3), lambda: heapq.heappop(()), lambda: heapq.heappop([]))  # type: ignore[arg-type]
+    return out, x + 1
+
+
+@program(ones, breaks=1)
+def heap_emptied(x: torch.Tensor) -> Any:
+    """A heap that comparing its items empties."""
+    heap: list[Any] = []
+    for value in range(5):
+        heap.append(Emptying(value, heap))
+    return _tried(lambda: heapq.heappush(heap, Emptying(3, heap))), len(heap), x + 1
+
+
+LISTS = pickle.dumps({"a": [1, (2, {3})], "b": {4: 5}})
+
+
+@program(ones)
+def plain_data_loaded(x: torch.Tensor) -> Any:
+    """Bytes from outside that hold plain data are loaded anew at each call; containers have no names of their classes'."""
+    found = pickle.loads(LISTS)  # noqa: S301
+    found["a"].append(4)
+    return found, _tried(lambda: [].__name__, lambda: ().mro, lambda: {}.__bases__), [].__doc__, x + 1  # type: ignore[attr-defined]

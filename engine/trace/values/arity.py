@@ -128,7 +128,9 @@ _WITHOUT_SIGNATURE: dict[Any, Arity] = {
     if (method := getattr(cls, name, None)) is not None
 }  # fmt: skip
 
-_OF_MODULES = frozenset(("builtins", "itertools", "collections", "_collections", "_functools", "_operator", "math"))
+_OF_MODULES = frozenset(
+    ("builtins", "itertools", "collections", "_collections", "_functools", "_heapq", "_operator", "math")
+)
 
 
 @functools.lru_cache(maxsize=2048)

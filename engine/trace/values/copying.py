@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import codecs
 import collections
 import copy
+import io
 import pickle
 import sys
 import types
@@ -502,4 +504,42 @@ def _loads(tx: Tracer, args: Args, kwargs: Words) -> Value:
         return _Unpickling(tx).give(given.of)
     if not isinstance(given, Const) or given.type() is not bytes:
         raise Unsupported("unknown-call", "pickle.loads() of what is not known")
-    return tx.fold(pickle.loads, given.value, **dict(zip(kwargs, tx.constants(kwargs.values()), strict=True)))
+    return tx.fold(_load_plain, given.value, **dict(zip(kwargs, tx.constants(kwargs.values()), strict=True)))
+
+
+class _PlainUnpickler(pickle.Unpickler):
+    """Makes nothing but plain data: objects of other classes each call makes anew, by code of their own."""
+
+    def find_class(self, module: str, name: str) -> Any:
+        found = super().find_class(module, name)
+        if found not in _DATA:
+            raise Unsupported("unknown-call", f"pickle.loads() of what holds {module}.{name}")
+        return found
+
+
+_DATA: tuple[Any, ...] = (
+    set,
+    frozenset,
+    complex,
+    range,
+    collections.OrderedDict,
+    collections.deque,
+    collections.defaultdict,
+    codecs.encode,
+)
+
+
+def _load_plain(data: bytes, **words: Any) -> Any:
+    found = _PlainUnpickler(io.BytesIO(data), **words).load()
+    seen: set[int] = set()
+    todo = [found]
+    while todo:
+        part = todo.pop()
+        if isinstance(part, (tuple, frozenset)):
+            todo += part
+        elif isinstance(part, (list, dict, set, collections.deque)):
+            if id(part) in seen:
+                raise Unsupported("unknown-call", "pickle.loads() of what holds one object twice")
+            seen.add(id(part))
+            todo += [x for pair in part.items() for x in pair] if isinstance(part, dict) else part
+    return found

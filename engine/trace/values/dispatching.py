@@ -15,8 +15,8 @@ from engine.ir import exact
 from engine.ir.origin import Attr, Fixed, Item, Origin
 from engine.ir.value_guard import IsObject, ReducesTo
 from engine.trace import operations
-from engine.trace.signals import Unsupported
-from engine.trace.values.base import NONE, Const, Value, force, is_none
+from engine.trace.signals import Skip, Unsupported
+from engine.trace.values.base import NONE, Const, Value, force, is_none, type_name
 from engine.trace.values.classes import MADE_BY, class_origin, imported_first
 from engine.trace.values.functions import RealFunction
 from engine.trace.values.methods import BoundMethod
@@ -285,21 +285,30 @@ def _method(tx: Tracer, args: Args, kwargs: Words) -> Value:
 class _Item:
     """One item of a heap or of a sorted list: compares by running traced code."""
 
-    def __init__(self, tx: Tracer, value: Value) -> None:
+    def __init__(self, tx: Tracer, value: Value, of: ListValue | None = None) -> None:
         self.tx = tx
         self.value = value
+        self.of = of
 
     def __lt__(self, other: _Item) -> bool:
-        return force(self.tx, operations.compare(self.tx, "<", self.value, other.value)).truth(self.tx)
+        before = None if self.of is None else list(self.of.items)
+        is_less = force(self.tx, operations.compare(self.tx, "<", self.value, other.value)).truth(self.tx)
+        if self.of is not None and (
+            len(before or ()) != len(self.of.items) or any(map(operator.is_not, before or (), self.of.items))
+        ):
+            raise Skip("unsupported-operation", "comparing items of a heap changes the heap")
+        return is_less
 
 
 def _heap_rule(function: Any) -> Any:
     def rule(tx: Tracer, args: Args, kwargs: Words) -> Value:
         heap = force(tx, args[0])
+        if not issubclass(heap.type(), list):
+            return tx.fold(function, type(type_name(heap.type()), (), {})(), *[None] * len(args[1:]))
         if not isinstance(heap, ListValue) or heap.cls is not list:
             raise heap.refuse(f"{function.__name__}()")
-        items = [_Item(tx, force(tx, i)) for i in heap.items]
-        rest = [_Item(tx, force(tx, a)) for a in args[1:]]
+        items = [_Item(tx, force(tx, i), heap) for i in heap.items]
+        rest = [_Item(tx, force(tx, a), heap) for a in args[1:]]
         try:
             found = function(items, *rest)
         except IndexError as error:
@@ -311,8 +320,9 @@ def _heap_rule(function: Any) -> Any:
     return rule
 
 
-for _function in (heapq.heapify, heapq.heappush, heapq.heappop, heapq.heappushpop, heapq.heapreplace):
-    special(_function)(_heap_rule(_function))
+for _heap_name in "heapify heappush heappop heappushpop heapreplace _heapify_max _heappop_max _heapreplace_max".split():
+    if hasattr(heapq, _heap_name):
+        special(getattr(heapq, _heap_name))(_heap_rule(getattr(heapq, _heap_name)))
 
 
 def _bisection_rule(function: Any, *, inserts: bool) -> Any:

@@ -175,7 +175,7 @@ class DictValue(Value):
             return self.attributes[name]
         if name == "__dict__" and self.is_ordered:
             return self._own_dict(tx)
-        if not hasattr(self.cls, name):
+        if self.lacks(name):
             tx.raise_error(AttributeError, f"'{type_name(self.cls)}' object has no attribute '{name}'")
         return MethodOf(self, name)
 

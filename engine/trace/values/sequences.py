@@ -99,12 +99,14 @@ class SequenceValue(Value):
     def get_attr(self, tx: Tracer, name: str) -> Value:
         from engine.trace.values.methods import MethodOf
 
-        if not hasattr(self.type(), name):
+        if self.lacks(name):
             if self.origin is not None and self.type().__dictoffset__:
                 raise self.refuse(f"reading the attribute {name!r}")
             tx.raise_error(AttributeError, f"'{type_name(self.type())}' object has no attribute '{name}'")
         if name == "__class__":
             return tx.fixed(self.type())
+        if name == "__doc__":
+            return Const(self.type().__doc__)
         return MethodOf(self, name)
 
     def call_method(self, tx: Tracer, name: str, args: list[Value], kwargs: dict[str, Value]) -> Value:

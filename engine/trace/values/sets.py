@@ -155,7 +155,7 @@ class SetValue(Value):
 
         if name == "__class__":
             return tx.fixed(self.cls)
-        if not hasattr(self.cls, name):
+        if self.lacks(name):
             tx.raise_error(AttributeError, f"'{self.cls.__name__}' object has no attribute '{name}'")
         return MethodOf(self, name)
 
