@@ -191,7 +191,7 @@ def _overlapping(node: torch.fx.Node) -> str:
         read = at_hand(read)
         if read._has_symbolic_sizes_strides:
             continue
-        apart = end_of(read) <= start_of(into) or end_of(into) <= start_of(read)
+        apart = is_apart(read, into)
         if not apart and not is_same_place(read, into):
             return "writes where it reads the same memory seen otherwise"
         if not apart and named is not None and not _goes_by_element(node):

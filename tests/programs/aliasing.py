@@ -132,6 +132,14 @@ def one_of_two_views_written_where_gradients_are_needed(x, y):
     return z + 1, x.cos(), y * 1
 
 
+@program(lambda: (leaf(6) * 2,), lambda: (torch.randn(6),))
+def every_other_element_written_by_the_others(x):
+    """Views that lie between each other's elements share none."""
+    y, z = x[::2], x[1::2]
+    y.add_(z)
+    return x * 1, z + y
+
+
 @program(lambda: (leaf(4),), lambda: (torch.randn(4),))
 def inference_mode_around_a_part(x):
     """What is made inside belongs to the mode, and the rest goes on with gradients."""

@@ -150,7 +150,7 @@ def _tensor(seen: Seen, where: str, t: torch.Tensor | None) -> None:
     seen.facts[f"stride of {where}"] = (
         [s for n, s in zip(t.shape, t.stride(), strict=True) if n != 1] if t.numel() else []
     )
-    seen.facts[f"offset of {where}"] = t.storage_offset()
+    seen.facts[f"offset of {where}"] = t.storage_offset() if t.numel() else 0
     seen.facts[f"is_view of {where}"] = t._is_view()
     seen.facts[f"conj of {where}"] = (t.is_conj(), t.is_neg(), t.is_inference())
     seen.facts[f"version of {where}"] = None if t.is_inference() else t._version
