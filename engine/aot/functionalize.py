@@ -182,6 +182,11 @@ def symbols(fakes: Sequence[Any]) -> tuple[tuple[str, int, int], ...]:
         for dim, size in sizes:
             if isinstance(size, torch.SymInt) and size.node.expr.is_Symbol:
                 found.setdefault(str(size.node.expr), (str(size.node.expr), n, dim))
+    for n, fake in enumerate(fakes):  # what no size tells: an input may be a slice
+        strides: Sequence[Any] = fake.stride() if isinstance(fake, torch.Tensor) else ()
+        for dim, stride in enumerate(strides):
+            if isinstance(stride, torch.SymInt) and stride.node.expr.is_Symbol:
+                found.setdefault(str(stride.node.expr), (str(stride.node.expr), n, -2 - dim))
     return tuple(found.values())
 
 

@@ -86,7 +86,7 @@ class OutputPlan:
 class Plan:
     """Everything that the wrappers need. ``results`` counts the functional graph's results.
 
-    ``symbols`` says where each size symbol is read at run time: name -> (input, dimension), dimension -1 for an int input.
+    ``symbols`` says where each size symbol is read at run time: name -> (input, dimension), dimension -1 for an int input, -2 - n for stride n.
     """
 
     inputs: tuple[InputPlan, ...]

@@ -205,4 +205,6 @@ def _is_needed(plan: Plan, symbol: str) -> bool:
 
 
 def _reading(symbol: str, position: int, dim: int) -> str:
+    if dim < -1:
+        return f"{symbol} = i{position}.stride({-2 - dim})"
     return f"{symbol} = i{position}" if dim == -1 else f"{symbol} = i{position}.shape[{dim}]"

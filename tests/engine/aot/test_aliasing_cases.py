@@ -51,6 +51,8 @@ FOUND_WIDER: tuple[tuple[Kind, int], ...] = (
     ("plain", 11101),
     ("plain", 20788),
     ("wrapped", 391),
+    ("sizes", 9010),
+    ("sizes", 9043),
 )
 """Cases with the statements of ``alias_wider`` that differed once."""
 
