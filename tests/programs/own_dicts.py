@@ -157,7 +157,7 @@ def fields_stay(x: torch.Tensor) -> Any:
         lambda: pair.__getnewargs__()[0],
     )
     pairs.extra = x  # type: ignore[attr-defined]
-    return out, pairs.extra + 1, Pair.x.__doc__  # type: ignore[attr-defined]
+    return out, pairs.extra + 1
 
 
 @program(ones)

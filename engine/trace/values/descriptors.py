@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from engine.ir.origin import Attr, Origin
 from engine.trace.signals import Unsupported
 from engine.trace.values.base import NONE, HeldValue, Value, force, is_none
-from engine.trace.values.classes import NAMED_FIELD, class_origin, raise_accessor_missing
+from engine.trace.values.classes import class_origin, raise_accessor_missing
 from engine.trace.values.methods import BoundMethod, MethodOf
 from engine.trace.values.wrap import is_literal, wraps
 
@@ -33,7 +33,7 @@ class DescriptorObject(HeldValue):
         return force(tx, tx.wrap(getattr(self.held, name), Attr(self.origin, name)))
 
     def get_attr(self, tx: Tracer, name: str) -> Value:
-        if name in _BINDING and hasattr(self.held, name) and not isinstance(self.held, NAMED_FIELD):
+        if name in _BINDING and hasattr(self.held, name):
             return MethodOf(self, name)
         if not hasattr(self.held, name):
             text = f"'{type(self.held).__name__}' object has no attribute '{name}'"
@@ -73,7 +73,7 @@ def use_descriptor(tx: Tracer, of: Any, name: str, args: list[Value]) -> Value:
     return BoundMethod(owner, of.part(tx, "__func__"))
 
 
-@wraps(property, classmethod, staticmethod, NAMED_FIELD)
+@wraps(property, classmethod, staticmethod)
 def _descriptor(tx: Tracer, real: Any, origin: Origin) -> Value:
     tx.guard_type(real, origin, f"the {type(real).__name__} object itself was used")
     return DescriptorObject(real, origin)
