@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import io
-import math
-import operator
 import sys
 import threading
 import time
@@ -122,9 +120,9 @@ def test_lambdas_on_one_line_are_told_apart() -> None:
     assert [torch.equal(pair[0](X), X.sin()), torch.equal(pair[1](X), X.cos())] == [True, True]
 
 
-@pytest.mark.parametrize("what", [torch.sin, len, math.sqrt, operator.itemgetter(0), int, 3])
-def test_what_is_not_python_is_refused_in_one_sentence(what: Any) -> None:
-    """Functions from C and things that are no functions are refused with the remedy."""
+@pytest.mark.parametrize("what", [int, 3])
+def test_what_is_no_function_is_refused_in_one_sentence(what: Any) -> None:
+    """Classes from C and things that cannot be called are refused with the remedy."""
     with pytest.raises(BadArgument, match=r"wrap it in a function\."):
         engine.compile(what, backend="eager")
 

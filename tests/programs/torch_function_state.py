@@ -1,5 +1,7 @@
 """What is in force around a call or inside it: torch-function modes, their switches, autocast, deterministic algorithms."""
 
+import inspect
+
 import torch
 import torch._dynamo
 from torch.overrides import BaseTorchFunctionMode, TorchFunctionMode
@@ -184,31 +186,30 @@ class Told:
 torch.utils._pytree.register_pytree_node(Told, lambda p: ((p.left, p.right), None), lambda parts, _: Told(*parts))
 
 
-@torch._dynamo.decorators.leaf_function
-def _says(x):
-    print("saying", x.sum().item())
+# Older torches' leaves return something, and write nothing.
+if "mutates_args" in inspect.signature(torch._dynamo.decorators.leaf_function).parameters:
 
+    @torch._dynamo.decorators.leaf_function
+    def _says(x):
+        print("saying", x.sum().item())
 
-@_says.register_fake
-def _says_of_fakes(x):
-    return None
+    @_says.register_fake
+    def _says_of_fakes(x):
+        return None
 
+    @torch._dynamo.decorators.leaf_function(mutates_args={"into"})
+    def _adds(x, into):
+        into.add_(x.detach())
+        return (Told(x * 2, into + 1),)
 
-@torch._dynamo.decorators.leaf_function(mutates_args={"into"})
-def _adds(x, into):
-    into.add_(x.detach())
-    return (Told(x * 2, into + 1),)
+    @_adds.register_fake
+    def _adds_of_fakes(x, into):
+        into.add_(x.detach())
+        return (Told(x * 2, into + 1),)
 
-
-@_adds.register_fake
-def _adds_of_fakes(x, into):
-    into.add_(x.detach())
-    return (Told(x * 2, into + 1),)
-
-
-@program(lambda: (torch.ones(3), torch.zeros(3)))
-def leaf_with_effects(x, total):
-    """Leaves that print and return nothing, that write what they say they write, and that return objects."""
-    _says(x)
-    (told,) = _adds(x, total)
-    return told.left + told.right, total * 2
+    @program(lambda: (torch.ones(3), torch.zeros(3)))
+    def leaf_with_effects(x, total):
+        """Leaves that print and return nothing, that write what they say they write, and that return objects."""
+        _says(x)
+        (told,) = _adds(x, total)
+        return told.left + told.right, total * 2
