@@ -7,13 +7,14 @@ import dataclasses
 import types
 from typing import TYPE_CHECKING, Any, TypeGuard
 
+from engine.bytecode.opcodes import VERSION
 from engine.ir.origin import Attr, Origin, Plain
 from engine.ir.relation_guard import SameObject
 from engine.ir.value_guard import Equals
 from engine.trace.signals import Unsupported
 from engine.trace.values.base import NONE, Const, NotConstant, Value, force
 from engine.trace.values.classes import ClassValue, find_in_class
-from engine.trace.values.mapping_subclasses import inherited
+from engine.trace.values.mapping_subclasses import inherited, pairs_in_order
 from engine.trace.values.mappings import DictValue, dict_value, entries_of
 from engine.trace.values.objects import ObjectValue
 from engine.trace.values.rules import special
@@ -152,14 +153,20 @@ class ContainerObject(ObjectValue):
             return ""
         if isinstance(self.inner, SetValue):
             return f"{{{', '.join(repr(shown(tx, item)) for item in self.inner.ordered(tx))}}}"
-        own_items = find_in_class(self.cls, "items")
-        if own_items is not None and isinstance(own_items[1], types.FunctionType) and self._factory() is None:
+        if self._factory() is None and VERSION >= (3, 12) and self._defines("keys", "__getitem__"):
+            pairs = [shown(tx, TupleValue(list(pair))) for pair in pairs_in_order(tx, self)]
+        elif self._factory() is None and VERSION < (3, 12) and self._defines("items"):
             pairs = [shown(tx, pair) for pair in sequence_items(tx, self.call_method(tx, "items", [], {}))]
         else:
             pairs = [shown(tx, TupleValue(list(pair))) for pair in entries_of(tx, self.inner)]
         plain = repr(collections.OrderedDict(pairs))  # which shows pairs or a dict, by the version of Python
         plain = plain.removeprefix("OrderedDict(").removesuffix(")")
         return plain if self._factory() is None else f"{shown(tx, self._factory() or NONE)!r}, {dict(pairs)!r}"
+
+    def _defines(self, *names: str) -> bool:
+        """Whether Python code of the class's says what one of these does."""
+        found = [find_in_class(self.cls, name) for name in names]
+        return any(f is not None and isinstance(f[1], types.FunctionType) for f in found)
 
     def _factory(self) -> Value | None:
         """The ``default_factory`` of a ``defaultdict``."""
