@@ -8,7 +8,7 @@ from engine.trace.operations import same_or_equal
 from engine.trace.signals import UserException
 from engine.trace.table import handles
 from engine.trace.values.base import NONE, Const, Value, force
-from engine.trace.values.builtin_functions import is_instance
+from engine.trace.values.class_functions import is_instance
 from engine.trace.values.sequences import TupleValue, sequence_items
 
 if TYPE_CHECKING:

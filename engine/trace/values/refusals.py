@@ -62,15 +62,11 @@ def _named(name: str) -> Any:
 
 def stand_in(value: Value) -> Any:
     """An object of which an operation that the value's class does not define says the same; ``_UNKNOWN`` where that is not sure."""
-    from engine.trace.values.container_objects import container_base
     from engine.trace.values.objects import ObjectValue
 
     if isinstance(value, Const):
         return value.value
     cls = value.type()
-    base = None if cls in _EMPTY else container_base(cls)
-    if base in _CONTAINERS:
-        return type(cls.__name__, (base,), {})()
     if cls in _EMPTY:
         return _EMPTY[cls]()
     if isinstance(value, ObjectValue) and not has_method(cls, *_CONVERSIONS):
