@@ -124,24 +124,19 @@ def _write_global(tx: Tracer, cg: Codegen, namespace: Namespace, name: str, valu
     if value is not None:
         cg.load(value)
     if value is None or (namespace, name) in tx.globals_gone:
-        _delete_global(cg, namespace, name, own=own)
-    if value is None:
-        return
+        _emit_on_global(cg, "DELETE", namespace, name, own=own)
+    if value is not None:
+        _emit_on_global(cg, "STORE", namespace, name, own=own)
+
+
+def _emit_on_global(cg: Codegen, verb: str, namespace: Namespace, name: str, *, own: bool) -> None:
+    """Store what is on the stack to a global name, or delete it, as ``verb`` says."""
     if own:
-        cg.out.emit("STORE_GLOBAL", name)
+        cg.out.emit(f"{verb}_GLOBAL", name)
         return
     cg.namespace(namespace)
     cg.const(name)
-    cg.out.emit("STORE_SUBSCR")
-
-
-def _delete_global(cg: Codegen, namespace: Namespace, name: str, *, own: bool) -> None:
-    if own:
-        cg.out.emit("DELETE_GLOBAL", name)
-        return
-    cg.namespace(namespace)
-    cg.const(name)
-    cg.out.emit("DELETE_SUBSCR")
+    cg.out.emit(f"{verb}_SUBSCR")
 
 
 def guard_distinct(tx: Tracer) -> None:
