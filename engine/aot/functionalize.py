@@ -25,6 +25,7 @@ from torch.fx.experimental.proxy_tensor import make_fx
 from engine.aot.analyse import GRAD_MODE, is_drawing, is_mutating, is_reshaped, output_args
 from engine.aot.outputs import OutputPlanner
 from engine.aot.unbacked import has_unbacked, take_place
+from engine.aot.unread import unwritten_inside
 from engine.aot.views import NotFunctional, overlaps, storage_of, view_in_place, writes_to
 from engine.graph.composites import whole
 from engine.graph.passes.drop_dead import drop_dead
@@ -68,7 +69,7 @@ def trace(
     """Run ``tracing`` under make_fx: its graph without dead nodes, the fake inputs that it was traced with, and the plan to call it by.
 
     Raises:
-        NotFunctional: an input was not followed.
+        NotFunctional: an input was not followed, or an operator that is left out would raise.
     """
     mode = fake_mode_of(graph, inputs)
     with mode, torch.no_grad():
@@ -79,6 +80,8 @@ def trace(
     known = len(_relations(mode))
     with mode, torch.fx.traceback.preserve_node_meta(), symbolic, _quiet(), _grad_mode_kept():
         module = make_fx(tracing.run, tracing_mode="real", record_module_stack=False)(*fakes)
+    if reason := unwritten_inside(graph, module):
+        raise NotFunctional(reason)
     _name_inputs(module, inputs)
     watch = Watch(module)
     with watch.watching("drop_dead"):

@@ -18,19 +18,49 @@ from engine.ir.in_graph import InGraph
 _LARGE = 1 << 16
 """Elements up to which operands are made to try an operator out."""
 
+_OF_TYPES = ("dtype", "scalar type", "complex")
+"""What errors speak of that are raised for the types of operands."""
+
 
 def unwritten_kernel(graph: torch.fx.GraphModule) -> str:
-    """Which unread operator has no kernel for what it is given, or not for such types, so that eager raises; empty when none is known."""
-    for node in _unread(graph.graph):
-        if not _is_torchs(node):
-            continue
-        try:
-            args, kwargs = torch.fx.node.map_arg((node.args, node.kwargs), _made)
-        except _Unknown:
-            continue
-        if _raises(node, args, kwargs):
-            return f"nobody reads {node.name}, which has no kernel for its operands"
+    """Which unread operator has no kernel for what it is given, or not for such types, so that eager raises; empty when none is known.
+
+    Where complex numbers are given and something is written to, of those that are read too: eager raises after the writes before it.
+    """
+    is_written = any(map(is_mutating, graph.graph.nodes))
+    unread = set(_unread(graph.graph))
+    for node in graph.graph.nodes:
+        is_unread = node in unread
+        if (is_unread or (is_written and _is_complex(node))) and _is_torchs(node) and _has_no_kernel(node):
+            told = "nobody reads" if is_unread else "something is written to beside"
+            return f"{told} {node.name}, which has no kernel for its operands"
     return ""
+
+
+def unwritten_inside(graph: torch.fx.GraphModule, module: torch.fx.GraphModule) -> str:
+    """The same of what functions do that the graph calls and nobody reads; ``module``: all of their operators, dead ones too."""
+    if all(not isinstance(n.target, InGraph) for n in _unread(graph.graph)):
+        return ""
+    for node in _unread(module.graph):
+        if isinstance(node.target, torch._ops.OpOverload) and _is_torchs(node) and _has_no_kernel(node):
+            return f"nobody reads a call of {node.target}, which has no kernel for its operands"
+    return ""
+
+
+def _has_no_kernel(node: torch.fx.Node) -> bool:
+    try:
+        args, kwargs = torch.fx.node.map_arg((node.args, node.kwargs), _made)
+    except _Unknown:
+        return False
+    return _raises(node, args, kwargs)
+
+
+def _is_complex(node: torch.fx.Node) -> bool:
+    """Whether a node that writes to nothing is given complex numbers."""
+    if node.op not in ("call_function", "call_method") or is_mutating(node):
+        return False
+    values = [n.meta.get("example_value") for n in node.all_input_nodes]
+    return any(isinstance(v, torch.Tensor) and v.is_complex() for v in values)
 
 
 class _Unknown(Exception):
@@ -59,7 +89,7 @@ def _is_torchs(node: torch.fx.Node) -> bool:
 
 
 def _made(node: torch.fx.Node) -> Any:
-    value = node.meta.get("example_value")
+    value = node.meta.get("example_value", node.meta.get("val"))
     if not isinstance(value, torch.Tensor) or type(value).__name__ != "FakeTensor":
         raise _Unknown
     if value._has_symbolic_sizes_strides or value.numel() > _LARGE or value.device.type not in _devices():
@@ -73,9 +103,9 @@ def _devices() -> tuple[str, ...]:
 
 
 def _raises(node: torch.fx.Node, args: Any, kwargs: Any) -> bool:
-    draws = torch.get_rng_state()
+    devices = [torch.cuda.current_device()] if torch.cuda.is_initialized() else []
     try:
-        with _disable_current_modes(), torch.no_grad():
+        with _disable_current_modes(), torch.no_grad(), torch.random.fork_rng(devices):
             if node.op == "call_method":
                 getattr(args[0], str(node.target))(*args[1:], **kwargs)
             else:
@@ -84,7 +114,5 @@ def _raises(node: torch.fx.Node, args: Any, kwargs: Any) -> bool:
         return True
     except Exception as error:
         # Made of other values, it need not work out; of which type they are does not depend on that.
-        return "dtype" in str(error) or "scalar type" in str(error)
-    finally:
-        torch.set_rng_state(draws)
+        return any(word in str(error) for word in _OF_TYPES)
     return False

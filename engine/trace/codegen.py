@@ -49,7 +49,15 @@ from engine.ir.origin import (
 )
 from engine.trace.side_effects import changed_inputs
 from engine.trace.signals import Unsupported
-from engine.trace.support import call_leaving, call_restoring, call_without_modes, check_truth, restoring, rewinding
+from engine.trace.support import (
+    call_leaving,
+    call_restoring,
+    call_without_modes,
+    check_truth,
+    regaining,
+    restoring,
+    rewinding,
+)
 from engine.trace.values.addresses import check_addresses
 from engine.trace.values.base import Const, Lazy, Value
 from engine.trace.values.cells import CellValue
@@ -65,12 +73,12 @@ def _in_made(made: Any, owner: Any) -> bool:
     return isinstance(owner, type) and owner in made
 
 
-def _switches_state(graph: torch.fx.GraphModule) -> bool:
+def _switches_state(graph: torch.fx.Graph) -> bool:
     """Whether a graph switches grad mode or autocast while it runs."""
     switches = (torch._C._set_grad_enabled, torch.amp.autocast_mode._enter_autocast)
     return any(
         node.op == "call_function" and (node.target in switches or getattr(node.target, "changes_state", False))
-        for node in graph.graph.nodes
+        for node in graph.nodes
     )
 
 
@@ -348,7 +356,7 @@ class Codegen:
         if outside is not None:
             around = [self.embed(call_leaving), outside]
         else:
-            around = [self.embed(call_restoring)] if _switches_state(graph.graph) else []
+            around = [self.embed(call_restoring)] if _switches_state(graph.graph.graph) else []
         if self.tx.modes_outside:
             around = [self.embed(call_without_modes), *around]
 
@@ -412,8 +420,16 @@ class Codegen:
         for owner, keep in dict.fromkeys(owners):
             self._head_load(owner)
             self._head_call(keep)
-            self._rewinds.append(self.temp("rewind"))
-            self.head.store(self._rewinds[-1])
+            self._keep_rewind()
+        outside = self.tx.grad_outside()
+        if outside is not None or _switches_state(self.tx.graph.graph):
+            self.head.callable_const(self.embed(regaining))
+            self.head.call(0)
+            self._keep_rewind()
+
+    def _keep_rewind(self) -> None:
+        self._rewinds.append(self.temp("rewind"))
+        self.head.store(self._rewinds[-1])
 
     def _forget_states(self) -> None:
         """The graph has run: what was kept for Python is not needed."""

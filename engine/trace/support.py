@@ -72,16 +72,14 @@ def call_restoring(graph: Callable[..., Any], *inputs: Any) -> Any:
 def call_leaving(grad: bool, graph: Callable[..., Any], *inputs: Any) -> Any:
     """The same for the rest of a ``with`` statement that was entered before: an exception leaves it, and grad mode is what it was outside."""
     entered = len(_ENTERED.contexts)
-    autocast = [(d, torch.is_autocast_enabled(d), torch.get_autocast_dtype(d)) for d in ("cpu", "cuda")]
+    autocast = _autocast()
     try:
         return graph(*inputs)
     except BaseException:
         while len(_ENTERED.contexts) > entered:
             _ENTERED.contexts.pop().__exit__(None, None, None)
         torch._C._set_grad_enabled(grad)
-        for device, enabled, dtype in autocast:
-            torch.set_autocast_enabled(device, enabled)
-            torch.set_autocast_dtype(device, dtype)
+        _set_autocast(autocast)
         raise
 
 
@@ -113,14 +111,39 @@ def rewinding(generator: random.Random) -> Callable[[], None]:
 
 
 def restoring(tensor: torch.Tensor) -> Callable[[], None]:
-    """What puts the numbers that a tensor holds now back into it."""
-    kept = tensor.detach().clone()
+    """What makes a tensor as it is now: the numbers that it holds, how it is laid out, and how often it has been written to."""
+    kept, version = tensor.detach().clone(), tensor._version
+    layout = tensor.shape, tensor.stride(), tensor.storage_offset()
 
     def restore() -> None:
         with torch.no_grad():
+            if (tensor.shape, tensor.stride(), tensor.storage_offset()) != layout:
+                tensor.as_strided_(*layout)
             tensor.copy_(kept)
+        torch._C._autograd._unsafe_set_version_counter((tensor,), (version,))
 
     return restore
+
+
+def regaining() -> Callable[[], None]:
+    """What switches grad mode and autocast back to what they are now."""
+    grad, autocast = torch.is_grad_enabled(), _autocast()
+
+    def regain() -> None:
+        torch._C._set_grad_enabled(grad)
+        _set_autocast(autocast)
+
+    return regain
+
+
+def _autocast() -> list[tuple[str, bool, torch.dtype]]:
+    return [(d, torch.is_autocast_enabled(d), torch.get_autocast_dtype(d)) for d in ("cpu", "cuda")]
+
+
+def _set_autocast(settings: list[tuple[str, bool, torch.dtype]]) -> None:
+    for device, enabled, dtype in settings:
+        torch.set_autocast_enabled(device, enabled)
+        torch.set_autocast_dtype(device, dtype)
 
 
 def grad_context(cls: Any, mode: bool, before: bool | None) -> Any:

@@ -50,6 +50,8 @@ FOUND_WIDER: tuple[tuple[Kind, int], ...] = (
     ("plain", 10813),
     ("plain", 11101),
     ("plain", 20788),
+    ("plain", 30981),
+    ("plain", 31076),
     ("wrapped", 391),
     ("sizes", 9010),
     ("sizes", 9043),
