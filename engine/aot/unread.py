@@ -13,6 +13,7 @@ import torch.fx
 from torch.utils._python_dispatch import _disable_current_modes
 
 from engine.aot.analyse import is_mutating
+from engine.aot.views import at_hand
 from engine.ir.in_graph import InGraph
 
 _LARGE = 1 << 16
@@ -92,10 +93,11 @@ def _made(node: torch.fx.Node) -> Any:
     value = node.meta.get("example_value", node.meta.get("val"))
     if not isinstance(value, torch.Tensor) or type(value).__name__ != "FakeTensor":
         raise _Unknown
-    if value._has_symbolic_sizes_strides or value.numel() > _LARGE or value.device.type not in _devices():
-        raise _Unknown
     with _disable_current_modes(), torch.no_grad():
-        return torch.ones(value.shape, dtype=value.dtype, device=value.device)
+        here = at_hand(value)
+        if here._has_symbolic_sizes_strides or here.numel() > _LARGE or value.device.type not in _devices():
+            raise _Unknown
+        return torch.ones(here.shape, dtype=value.dtype, device=value.device)
 
 
 def _devices() -> tuple[str, ...]:

@@ -55,6 +55,7 @@ FOUND_WIDER: tuple[tuple[Kind, int], ...] = (
     ("wrapped", 391),
     ("sizes", 9010),
     ("sizes", 9043),
+    ("sizes", 12018),
 )
 """Cases with the statements of ``alias_wider`` that differed once."""
 
