@@ -115,6 +115,9 @@ def binary(tx: Tracer, symbol: str, left: Value, right: Value) -> Value:
     by_method = _dunder(tx, name, left, right, in_place)
     if by_method is not None:
         return by_method
+    by_builtins = _after_refusals(tx, function, name[1:] if in_place else name, left, right)
+    if by_builtins is not None:
+        return by_builtins
     left, right = as_builtin(left), as_builtin(right)
     try:
         values = tx.constants([left, right])
@@ -131,6 +134,30 @@ def binary(tx: Tracer, symbol: str, left: Value, right: Value) -> Value:
         )
     refuse_operands(tx, function, left, right)
     raise Unsupported("unsupported-operation", f"{left.describe()} {symbol} {right.describe()}")
+
+
+def _after_refusals(tx: Tracer, function: Callable[..., Any], name: str, left: Value, right: Value) -> Value | None:
+    """What builtin numbers' own methods make of operands whose classes have refused: Python tells, of classes that refuse; None where none has."""
+    from engine.trace.values.container_objects import ContainerObject, as_builtin
+
+    classes: dict[type, type] = {}
+    operands: list[Any] = []
+    for value in (left, right):
+        plain = as_builtin(value)
+        if not isinstance(plain, Const):
+            return None
+        operand = plain.value
+        own = value.own_methods() & {f"__{name}__", f"__r{name}__"} if isinstance(value, ContainerObject) else None
+        if own and isinstance(operand, (int, float, complex)):
+            cls = value.type()
+            made = classes.setdefault(cls, type(cls.__name__, (type(operand),), dict.fromkeys(own, _refuse)))
+            operand = made(operand)
+        operands.append(operand)
+    return tx.fold(function, *operands) if classes else None
+
+
+def _refuse(*operands: Any) -> Any:
+    return NotImplemented
 
 
 _PYTHON_FLOATS = frozenset(("**", "//", "%"))
@@ -302,7 +329,10 @@ def _dunder(tx: Tracer, name: str, left: Value, right: Value, in_place: bool) ->
     reflected_first = (
         isinstance(right, ObjectValue) and right.type() is not left.type() and issubclass(right.type(), left.type())
     )
-    tries.extend([second, first] if reflected_first else [first, second])
+    if left.type() is right.type():  # then what is reflected is not asked
+        tries.append(first)
+    else:
+        tries.extend([second, first] if reflected_first else [first, second])
     for of, method_name, other in tries:
         if not isinstance(of, ObjectValue):
             continue

@@ -238,7 +238,7 @@ class Tracer:
         """How many random numbers the graph takes as inputs."""
         self.outside_changes = 0
         """Those of what existed before the call."""
-        self.memos: dict[int, dict[Any, Value]] = {}
+        self.memos: dict[int, Any] = {}
         """What functions from outside that cache their results gave for which arguments, by their ids."""
         self.showing: set[tuple[int, int]] = set()
         """Objects whose text is being made by functions that look out for recursion: what looks out, and the ids of their values."""

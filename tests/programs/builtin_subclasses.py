@@ -173,3 +173,60 @@ def passed_in(
 def other_values(x: torch.Tensor, count: Count) -> torch.Tensor:
     """Another object with the same value is served by the same code, another value is not."""
     return x * count
+
+
+class Shy(int):
+    """Refuses both ways."""
+
+    def __add__(self, other: Any) -> Any:
+        return NotImplemented
+
+    __radd__ = __lt__ = __add__
+
+
+class ShyRatio(float):
+    """Refuses on the left."""
+
+    def __mul__(self, other: Any) -> Any:
+        return NotImplemented
+
+
+class Lone:
+    """Answers on the right, which another of its class does not ask."""
+
+    def __add__(self, other: Any) -> Any:
+        return NotImplemented
+
+    def __radd__(self, other: Any) -> Any:
+        return type(other).__name__
+
+
+class Heir(Lone):
+    """Another class."""
+
+
+def _tried(call: Any) -> Any:
+    try:
+        return call()
+    except TypeError as error:
+        return str(error)
+
+
+@program(lambda: (torch.ones(2),))
+def refused_by_both(x: torch.Tensor) -> Any:
+    """What refuses is not computed as the builtin would; what is reflected is not asked of an operand of the same class."""
+    shy, ratio, lone = Shy(1), ShyRatio(2.0), Lone()
+    calls = (
+        lambda: shy + Shy(2),
+        lambda: shy + 2,
+        lambda: 1 + shy,
+        lambda: shy < Shy(3),
+        lambda: ratio * ShyRatio(3.0),
+        lambda: ratio * 3,
+        lambda: 3 * ratio,
+        lambda: lone + Lone(),
+        lambda: lone + Heir(),
+        lambda: Heir() + lone,
+        lambda: 1 + lone,
+    )
+    return [_tried(call) for call in calls], x + 1

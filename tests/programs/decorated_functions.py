@@ -57,3 +57,28 @@ def dispatch_extended(x: torch.Tensor) -> tuple[Any, ...]:
     before = described(1.5)
     described.register(float, lambda value: "a float")
     return x + 1, before, described(1.5)
+
+
+@functools.lru_cache(maxsize=2)
+def _doubled(n):
+    return n * 2
+
+
+@program(lambda: (torch.ones(2),), breaks=7)
+def cache_that_is_asked(x):
+    """A cache from outside that is asked how often it is used is used as often."""
+    _doubled.cache_clear()
+    found = _doubled(1), _doubled(1), _doubled(2), _doubled(3), _doubled(1)
+    return found, _doubled.cache_info(), x + 1
+
+
+@program(lambda: (torch.ones(2),))
+def equal_arguments_of_other_types(x):
+    """A lone number is cached under itself, others with what equals them."""
+
+    @functools.cache
+    def plus(n, m=1):
+        return n + m
+
+    found = plus(1), plus(1.0), plus(True), plus(n=1), plus(2, 1.0), plus(2, 1)
+    return [type(f).__name__ for f in found], plus.cache_info(), x + 1

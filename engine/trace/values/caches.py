@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import inspect
 import types
+import weakref
 from collections import OrderedDict
 from typing import TYPE_CHECKING, Any
 
@@ -38,7 +39,21 @@ _OWN_NAMES = ("__name__", "__qualname__", "__module__", "__doc__")
 def _memo_key(tx: Tracer, args: Args, kwargs: Words, *, typed: bool) -> Any:
     given = [force(tx, a) for a in (*args, *kwargs.values())]
     kinds = tuple(v.type() for v in given) if typed else ()
-    return (len(args), tuple(kwargs), tuple(v.key(tx) for v in given), kinds)
+    # CPython keeps a lone number or text under itself, which is no other key's equal.
+    is_alone = not typed and not kwargs and len(given) == 1 and given[0].type() in (int, str)
+    return (len(args), tuple(kwargs), tuple(v.key(tx) for v in given), kinds, is_alone)
+
+
+_ASKED: weakref.WeakSet[Any] = weakref.WeakSet()
+"""Caches from outside that were asked how often they were used: from then on Python uses them."""
+
+
+class _Memo:
+    """What a cache from outside gave in this trace, and before which instruction it was first used."""
+
+    def __init__(self, born: int) -> None:
+        self.born = born
+        self.results: dict[Any, Value] = {}
 
 
 class CachedFunction(BuiltinValue):
@@ -57,7 +72,12 @@ class CachedFunction(BuiltinValue):
         assert self.origin is not None
         if _may_be_own(tx, self.origin):
             raise Unsupported("unknown-call", f"{self.describe()} is called, a cache from before a break")
-        memo = tx.memos.setdefault(id(self.held), {})
+        if self.held in _ASKED:
+            raise Unsupported(
+                "unknown-call", f"{self.describe()} is called, a cache that is asked how often it is used"
+            )
+        used: _Memo = tx.memos.setdefault(id(self.held), _Memo(tx.root_executed))
+        memo = used.results
         key = _memo_key(tx, args, kwargs, typed=True)
         if key not in memo:
             before = (tx.outside_changes, len(tx.effects))
@@ -74,7 +94,12 @@ class CachedFunction(BuiltinValue):
         return MethodOf(self, name) if name.startswith("cache_") else super().get_attr(tx, name)
 
     def call_method(self, tx: Tracer, name: str, args: Args, kwargs: Words) -> Value:
-        raise Unsupported("unknown-call", f"{name}() of {self.describe()} is called")
+        refused = Unsupported("unknown-call", f"{name}() of {self.describe()} is called")
+        if name != "cache_parameters":
+            _ASKED.add(self.held)
+            used = tx.memos.get(id(self.held))
+            refused.born = used.born if used is not None else 0
+        raise refused
 
     def _only_reports(self, tx: Tracer, args: Args, kwargs: Words, result: Value, before: tuple[int, int]) -> bool:
         """Whether all it does is to log or warn: then it is called after the graph, where it knows what it has said already."""

@@ -183,11 +183,11 @@ class ContainerObject(ObjectValue):
         return self.inner.call_method(tx, name, given, kwargs)
 
     def python(self, tx: Tracer) -> Any:
-        if not isinstance(self.inner, Const) or self._own_methods():
+        if not isinstance(self.inner, Const) or self.own_methods():
             raise NotConstant
         return self.inner.value
 
-    def _own_methods(self) -> set[str]:
+    def own_methods(self) -> set[str]:
         """Special methods of the builtin class that Python code overrides: what operators, comparison or conversion give is its to say."""
         base = container_base(self.cls)
         own = self.cls.__mro__[: self.cls.__mro__.index(base)]
@@ -217,7 +217,7 @@ class ContainerObject(ObjectValue):
 
     def key(self, tx: Tracer) -> Any:
         if isinstance(self.inner, TupleValue) or (
-            not self._own_methods() & {"__eq__", "__hash__"}
+            not self.own_methods() & {"__eq__", "__hash__"}
             and (isinstance(self.inner, Const) or (isinstance(self.inner, SetValue) and self.inner.base is frozenset))
         ):
             return self.inner.key(tx)
