@@ -214,8 +214,14 @@ class Codegen:
         if made and isinstance(value, type) and value in made:
             self.load(made[value])
         elif made and isinstance(value, enum.Enum) and type(value) in made:
-            self.load(made[type(value)])
-            self.out.attribute(value.name)
+            cls = type(value)
+            if cls.__members__.get(value.name) is value:
+                self.load(made[cls])
+                self.out.attribute(value.name)
+            else:  # several flags at once, which have no name of their own
+                self.out.callable(lambda: self.load(made[cls]))
+                self.const(value.value)
+                self.out.call(1)
         elif made and isinstance(value, BuiltinFunctionType) and _in_made(made, value.__self__):
             owner: Any = value.__self__
             self.load(made[owner])

@@ -112,7 +112,7 @@ def binary(tx: Tracer, symbol: str, left: Value, right: Value) -> Value:
     by_kind = on_arrays(tx, function, [left, right]) or _containers(tx, symbol, left, right)
     if by_kind is not None:
         return by_kind
-    by_method = _dunder(tx, name, left, right, in_place)
+    by_method = by_methods(tx, name, left, right, in_place=in_place)
     if by_method is not None:
         return by_method
     by_builtins = _after_refusals(tx, function, name[1:] if in_place else name, left, right)
@@ -318,7 +318,8 @@ def _repeat(tx: Tracer, symbol: str, sequence: Any, times: Const) -> Value | Non
     return sequence.part(sequence.items * times.value)  # type: ignore[no-any-return]
 
 
-def _dunder(tx: Tracer, name: str, left: Value, right: Value, in_place: bool) -> Value | None:
+def by_methods(tx: Tracer, name: str, left: Value, right: Value, *, in_place: bool = False) -> Value | None:
+    """What the operands' own methods for an operator give; None where they have none, or refuse."""
     from engine.trace.values.objects import ObjectValue
 
     plain = name[1:] if in_place else name
@@ -624,10 +625,8 @@ def sorted_items(tx: Tracer, items: list[Value], kwargs: dict[str, Value]) -> li
     by_key = isinstance(key, Const) and key.value is None
     keys = [force(tx, i) if by_key else force(tx, key.call(tx, [i], {})) for i in items]
 
-    def less(a: int, b: int) -> int:
-        if force(tx, compare(tx, "<", keys[a], keys[b])).truth(tx):
-            return -1
-        return 1 if force(tx, compare(tx, "<", keys[b], keys[a])).truth(tx) else 0
+    def less(a: int, b: int) -> int:  # sorting asks nothing else
+        return -force(tx, compare(tx, "<", keys[a], keys[b])).truth(tx)
 
     order = sorted(range(len(items)), key=functools.cmp_to_key(less), reverse=reverse)
     return [items[n] for n in order]

@@ -1,6 +1,7 @@
 """Operator protocols of user classes: descriptors, metaclasses, special methods, iteration, context, pickling-free state."""
 
 import abc
+import enum
 
 import torch
 
@@ -323,3 +324,71 @@ MAKERS = Maker(negate=Negate, same=dict)
 def dict_that_makes_what_it_gives(x):
     """A dict whose ``__getitem__`` computes from what is stored."""
     return MAKERS["negate"](x) + len(MAKERS["same"])
+
+
+class Compared:
+    """Notes what it is compared with, and what is deleted of it."""
+
+    log = []
+
+    def __init__(self, number):
+        self.number = number
+
+    def __lt__(self, other):
+        self.log.append((self.number, other.number))
+        return self.number < other.number
+
+    def __rdivmod__(self, other):
+        return other, self.number
+
+    def __delattr__(self, name):
+        object.__delattr__(self, name)
+
+
+class Slotted:
+    """Has no dict."""
+
+    __slots__ = ("number",)
+
+
+def _refused(call, *args):
+    try:
+        return call(*args)
+    except (TypeError, AttributeError) as error:
+        return type(error).__name__, str(error)
+
+
+@program(lambda: (torch.ones(2),))
+def order_of_comparing(x):
+    """Sorting asks ``<`` of each pair once, in Python's order."""
+    Compared.log = []
+    items = [Compared(n) for n in (3, 1, 2, 1)]
+    by_number = sorted(items), sorted(items, reverse=True), max(items), sorted([2, 1], key=Compared)
+    return [c.number for c in by_number[0]], by_number[2].number, list(Compared.log), x + 1
+
+
+@program(lambda: (torch.ones(2),))
+def refused_by_builtins(x):
+    """What ``divmod``, ``sum``, ``vars`` and ``object.__delattr__`` refuse, and what a class's own methods answer."""
+    calls = (
+        (divmod, 3, Compared(2)), (divmod, "a", 2), (divmod, object(), 2), (divmod, 1), (divmod, 7.5, 2),
+        (sum, ["a"], ""), (sum, [b"a"], b""), (sum, [[1], [2]], []),
+        (delattr, Compared(1), "other"), (delattr, Compared(1), "number"), (vars, Slotted()), (vars, 3), (vars, Compared(4)),
+    )  # fmt: skip
+    return [_refused(*call) for call in calls], x + 1
+
+
+@program(lambda: (torch.ones(2),))
+def several_flags(x):
+    """Flags of a class made inside, several at once, leave the graph."""
+
+    class Access(enum.Flag):
+        READ = 1
+        WRITE = 2
+
+    both = Access.READ | Access.WRITE
+    return (
+        [both.value, repr(both), both in {both}, (Access(3) ^ Access.READ).name],
+        {"it": [both]}["it"][0].value,
+        x + 1,
+    )

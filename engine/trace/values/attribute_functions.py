@@ -79,7 +79,10 @@ def _delattr(tx: Tracer, args: Args, kwargs: Words) -> Value:
 def _vars(tx: Tracer, args: Args, kwargs: Words) -> Value:
     if not args:
         return _locals(tx, args, kwargs)
-    return force(tx, args[0]).get_attr(tx, "__dict__")
+    of = force(tx, args[0])
+    if of.lacks("__dict__"):
+        tx.raise_type_error("vars() argument must have __dict__ attribute")
+    return of.get_attr(tx, "__dict__")
 
 
 @special(functools.wraps)

@@ -154,6 +154,8 @@ def _reversed_kind(of: Value) -> type:
 @special(sum)
 def _sum(tx: Tracer, args: Args, kwargs: Words) -> Value:
     total = force(tx, args[1] if len(args) > 1 else kwargs.get("start", Const(0)))
+    if issubclass(total.type(), (str, bytes, bytearray)):
+        tx.fold(sum, (), b"" if total.type() is bytes else "" if issubclass(total.type(), str) else bytearray())
     for item in sequence_items(tx, args[0]):
         total = operations.binary(tx, "+", total, item)
     return total

@@ -17,6 +17,7 @@ from engine.trace.values.base import NONE, Const, NotConstant, Value, force, typ
 from engine.trace.values.classes import ClassValue
 from engine.trace.values.identity import HashValue
 from engine.trace.values.objects import ObjectValue
+from engine.trace.values.refusals import refuse_operands
 from engine.trace.values.rules import special
 from engine.trace.values.sequences import (
     TupleValue,
@@ -115,10 +116,17 @@ def _pow(tx: Tracer, args: Args, kwargs: Words) -> Value:
 
 @special(divmod)
 def _divmod(tx: Tracer, args: Args, kwargs: Words) -> Value:
-    of = force(tx, args[0])
-    if isinstance(of, ObjectValue) and of.method(tx, "__divmod__") is not None:
-        return of.call_special(tx, "__divmod__", [args[1]])
-    return TupleValue([operations.binary(tx, "//", args[0], args[1]), operations.binary(tx, "%", args[0], args[1])])
+    if len(args) != 2 or kwargs:
+        tx.fold(divmod, *[1] * len(args), **dict.fromkeys(kwargs))
+    left, right = force(tx, args[0]), force(tx, args[1])
+    found = operations.by_methods(tx, "divmod", left, right)
+    if found is not None:
+        return found
+    if isinstance(left, Const) and isinstance(right, Const):
+        return tx.fold(divmod, left.value, right.value)
+    if isinstance(left, ObjectValue) or isinstance(right, ObjectValue):
+        refuse_operands(tx, divmod, left, right)
+    return TupleValue([operations.binary(tx, "//", left, right), operations.binary(tx, "%", left, right)])
 
 
 @special(round)

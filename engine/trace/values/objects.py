@@ -312,6 +312,10 @@ class ObjectValue(Value):
                 raise self.refuse(f"deleting the attribute {name!r}")
             tx.wrap(custom[1], Attr(class_origin(custom[0]), "__delattr__")).call(tx, [self, Const(name)], {})
             return
+        self.delete_plainly(tx, name)
+
+    def delete_plainly(self, tx: Tracer, name: str) -> None:
+        """``object.__delattr__``."""
         found = find_in_class(self.cls, name)
         if found is not None and (isinstance(found[1], property) or _accesses_in_python(found[1], "__delete__")):
             self.set_plainly(tx, name, None)
@@ -355,7 +359,7 @@ class ObjectValue(Value):
                 self.set_plainly(tx, str(force(tx, args[0]).python(tx)), args[1])
                 return NONE
             case "object.__delattr__":
-                self.set_plainly(tx, str(force(tx, args[0]).python(tx)), None)
+                self.delete_plainly(tx, str(force(tx, args[0]).python(tx)))
                 return NONE
             case "object.__init__":
                 if args or kwargs:
@@ -409,7 +413,7 @@ class ObjectValue(Value):
             case "__format__" if force(tx, args[0]).python(tx) == "":
                 return force(tx, tx.fixed(str).call(tx, [self], {}))
             case "__delattr__":
-                self.set_plainly(tx, str(force(tx, args[0]).python(tx)), None)
+                self.delete_plainly(tx, str(force(tx, args[0]).python(tx)))
                 return NONE
         raise self.refuse(f"object's method {name!r}")
 
