@@ -547,6 +547,8 @@ def same_or_equal(tx: Tracer, left: Value, right: Value) -> bool:
     """What ``in``, ``index`` and container equality ask of two items."""
     if left is right:
         return True
+    if isinstance(left, Const) and isinstance(right, Const) and left.value is right.value:
+        return True  # also what does not equal itself, as NaN
     return force(tx, compare(tx, "==", left, right)).truth(tx)
 
 

@@ -2,6 +2,7 @@
 
 import abc
 import enum
+import math
 
 import torch
 
@@ -392,3 +393,11 @@ def several_flags(x):
         {"it": [both]}["it"][0].value,
         x + 1,
     )
+
+
+@program(lambda: (torch.ones(2),))
+def not_a_number_in_containers(x):
+    """NaN is in what holds the same object, and equals nothing."""
+    made = float("nan")
+    found = [math.nan in [math.nan], made in [made], float("nan") in [made], [made].index(made), [made].count(math.nan)]
+    return found, [math.nan] == [math.nan], (made,) == (math.nan,), {made: 1}.get(made), made == made, x + 1  # noqa: PLR0124
