@@ -136,14 +136,29 @@ def regaining() -> Callable[[], None]:
     return regain
 
 
-def _autocast() -> list[tuple[str, bool, torch.dtype]]:
-    return [(d, torch.is_autocast_enabled(d), torch.get_autocast_dtype(d)) for d in ("cpu", "cuda")]
+def _autocast() -> tuple[int, list[tuple[str, bool, torch.dtype]]]:
+    settings = [(d, torch.is_autocast_enabled(d), torch.get_autocast_dtype(d)) for d in ("cpu", "cuda")]
+    return _autocast_nesting(), settings
 
 
-def _set_autocast(settings: list[tuple[str, bool, torch.dtype]]) -> None:
+def _set_autocast(state: tuple[int, list[tuple[str, bool, torch.dtype]]]) -> None:
+    nesting, settings = state
     for device, enabled, dtype in settings:
         torch.set_autocast_enabled(device, enabled)
         torch.set_autocast_dtype(device, dtype)
+    # Where contexts are not counted right, weights that autocast keeps as another type are kept for ever.
+    for _ in range(nesting - _autocast_nesting()):
+        torch.autocast_increment_nesting()
+    for _ in range(_autocast_nesting() - nesting):
+        if torch.autocast_decrement_nesting() == 0:
+            torch.clear_autocast_cache()
+
+
+def _autocast_nesting() -> int:
+    """How many autocast contexts are open."""
+    nesting = torch.autocast_increment_nesting() - 1
+    torch.autocast_decrement_nesting()
+    return nesting
 
 
 def grad_context(cls: Any, mode: bool, before: bool | None) -> Any:

@@ -38,7 +38,9 @@ def _told(run: Callable[..., Any], x: torch.Tensor) -> Result:
         given = (type(error), str(error))
     result = (given.tolist(), given.stride()) if isinstance(given, torch.Tensor) else given
     state = x.tolist(), x.shape, x.stride(), x._version
-    modes = torch.is_grad_enabled(), torch.is_autocast_enabled("cpu")
+    nesting = torch.autocast_increment_nesting() - 1
+    torch.autocast_decrement_nesting()
+    modes = torch.is_grad_enabled(), torch.is_autocast_enabled("cpu"), nesting
     torch._C._set_grad_enabled(True)
     return result, state, modes
 
