@@ -14,6 +14,7 @@ from engine.errors import BadArgument
 from engine.ir.context import recording
 from engine.ir.frame import GraphInput
 from engine.ir.spec import TensorSpec
+from engine.ir.view_history import is_leaf
 from engine.records.aot import AotRecord
 from engine.records.session import Session
 from engine.runtime.observed import Gone, made
@@ -65,7 +66,7 @@ def keep(session: Session, compilation: str, noted: Noted, inputs: Sequence[Grap
 def _described(given: GraphInput) -> Any:
     value = given.real
     if type(value) in PLAIN and value.layout is torch.strided and not value.is_nested:
-        return _Tensor(given.name, weakref.ref(value), TensorSpec.of(value), value.is_leaf)
+        return _Tensor(given.name, weakref.ref(value), TensorSpec.of(value), is_leaf(value))
     if type(value) in NUMBERS:
         return value
     raise Gone(f"{given.name} is {type(value).__name__}, and only plain tensors and numbers are made again")

@@ -1,4 +1,4 @@
-"""Values and functional graphs as JSON, and back: only kinds that are listed here, only operators of torch's and ours."""
+"""Values and functional graphs as JSON, and back: only kinds that are listed here."""
 
 from __future__ import annotations
 
@@ -11,12 +11,15 @@ from typing import Any
 import sympy
 import torch
 import torch.fx
+from torch._higher_order_ops.auto_functionalize import auto_functionalized, auto_functionalized_v2
 from torch._higher_order_ops.effects import with_effects
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.utils._python_dispatch import _disable_current_modes
 
+from engine.graph.code_text import NotFollowed
 from engine.graph.composites import operator as operator_of_ours
 from engine.graph.composites import operators
+from engine.graph.foreign import identity_of, operator_of
 from engine.graph.randomness import form_named, form_of
 from engine.graph.symbols import NUMBERS, NotWritten, Symbols, expression_to_plain, number_to_plain
 from engine.graph.tokens import first_token
@@ -78,7 +81,7 @@ def to_plain(value: Any, node: Callable[[torch.fx.Node], Data] | None = None) ->
             return {"set": [go(i) for i in sorted(v)]}
         if type(v) is slice:
             return {"slice": [go(v.start), go(v.stop), go(v.step)]}
-        if isinstance(v, torch._ops.OpOverload):
+        if isinstance(v, (torch._ops.OpOverload, torch._ops.HigherOrderOperator)):
             return {"operator": target_name(v)}
         if v is Ellipsis:
             return {"ellipsis": True}
@@ -195,7 +198,13 @@ def from_shape(data: Data, mode: FakeTensorMode, symbols: Symbols) -> Any:
 
 # Graphs.
 
-_TOKENS: Mapping[Any, str] = {with_effects: "with effects", first_token(): "token"}
+_OPERATORS = (torch._ops.OpOverload, torch._ops.OpOverloadPacket)
+_TOKENS: Mapping[Any, str] = {
+    with_effects: "with effects",
+    first_token(): "token",
+    auto_functionalized: "auto functionalized",
+    auto_functionalized_v2: "auto functionalized, views",
+}
 _OF_NUMBERS: Mapping[Any, str] = {
     getattr(place, name): f"{place.__name__}.{name}"
     for place, names in (
@@ -212,7 +221,7 @@ def target_name(target: Any) -> str:
     """The name of an operator of a functional graph.
 
     Raises:
-        NotPlain: it is not torch's or ours.
+        NotPlain: what it is cannot be told from its code.
     """
     if found := _TOKENS.get(target) or _OF_NUMBERS.get(target):
         return found
@@ -222,14 +231,41 @@ def target_name(target: Any) -> str:
         name, overload = target._schema.name, target._overloadname
         if target.namespace in ("aten", "prims") or name.removeprefix("engine::") in operators():
             return f"{name}.{overload}"
+    if isinstance(target, _OPERATORS):
+        return (
+            f"{target.name() if isinstance(target, _OPERATORS[0]) else target._qualified_op_name}#{_identity(target)}"
+        )
     name = getattr(target, "__name__", "")
     if name and getattr(operator, name, None) is target:
         return f"operator.{name}"
     raise NotPlain(f"{target} is an operator of somebody else's")
 
 
+def _identity(target: Any) -> str:
+    namespace = getattr(target, "namespace", "") or target._qualified_op_name.partition("::")[0]
+    if namespace in ("aten", "prims", "engine"):
+        return ""
+    try:
+        return identity_of(target, _plainly)
+    except NotFollowed as error:
+        raise NotPlain(str(error)) from error
+
+
+def _plainly(value: Any) -> Data:
+    """What the code of somebody else's operator reads, as JSON."""
+    try:
+        operator = operator_of(value)
+        return to_plain(value) if operator is None else {"operator": target_name(operator)}
+    except NotPlain as error:
+        raise NotFollowed(str(error)) from error
+
+
 def target_named(name: str) -> Any:
-    """The operator of this name."""
+    """The operator of this name.
+
+    Raises:
+        KeyError: there is none, or it is not what it was when its name was written.
+    """
     for target, known in (*_TOKENS.items(), *_OF_NUMBERS.items()):
         if name == known:
             return target
@@ -237,8 +273,14 @@ def target_named(name: str) -> Any:
         return getattr(operator, name.partition(".")[2])
     if (form := form_named(name, target_named)) is not None:
         return form
+    name, _, identity = name.partition("#")
     namespace, _, rest = name.partition("::")
-    rest, _, overload = rest.rpartition(".")
+    rest, _, overload = rest.partition(".")
+    if identity:
+        found = getattr(getattr(getattr(torch.ops, namespace), rest), overload or "default")
+        if _identity(found) != identity:
+            raise KeyError(name)
+        return found
     if namespace == "engine":
         return operator_of_ours(rest)
     if namespace not in ("aten", "prims"):

@@ -10,6 +10,8 @@ import sympy
 import torch
 from torch.fx.experimental.symbolic_shapes import ShapeEnv
 from torch.utils._sympy import functions
+from torch.utils._sympy.numbers import int_oo
+from torch.utils._sympy.symbol import SymT, symbol_is_type
 
 Data = Any
 NUMBERS = (torch.SymInt, torch.SymFloat, torch.SymBool)
@@ -91,6 +93,27 @@ class Symbols:
         self.env = env
         self._known = {s.name: s for v in values for n in numbers_in(v) for s in n.node.expr.free_symbols}
 
+    def revive(self, data: Data, traced: Sequence[Any]) -> None:
+        """Make the symbols anew that ``unbacked_to_plain`` was given. In the call's environment they stand for those of ``traced``."""
+        env = self.env
+        if not data or env is None:
+            return
+        before = {s.name: s for v in traced for n in numbers_in(v) for s in n.node.expr.free_symbols}
+        for name, is_fraction, is_size, bounds, stands_for, _ in data:
+            with env.ignore_fresh_unbacked_symbols():
+                made = env.create_unbacked_symfloat() if is_fraction else env.create_unbacked_symint()
+            symbol = self._known[name] = made.node.expr
+            if not is_fraction:
+                low, high = bounds
+                env.constrain_symbol_range(symbol, -int_oo if low is None else low, int_oo if high is None else high)
+            for old in stands_for:
+                env._set_replacement(before[old], symbol, "read from disk")
+            if is_size:
+                env.size_like.add(symbol)
+        for *_, facts in data:
+            for fact in facts:
+                env.guard_or_defer_runtime_assert(self.expression(fact), "read from disk")
+
     def number(self, data: Data) -> Any:
         """The number that ``number_to_plain`` was given.
 
@@ -116,6 +139,37 @@ class Symbols:
         return expression_from_plain(data, self._known)
 
 
+def unbacked_to_plain(env: ShapeEnv | None, values: Sequence[Any], traced: Sequence[Any]) -> Data:
+    """The symbols among ``values`` that only the running graph knows: what is known of each, and for which of ``traced`` it stands.
+
+    Raises:
+        NotWritten: what is known of one has no form on disk.
+    """
+    if env is None:
+        return []
+    before = {s.name for v in traced for n in numbers_in(v) for s in n.node.expr.free_symbols}
+    found = {s.name: s for v in values for n in numbers_in(v) for s in n.node.expr.free_symbols if is_free(s)}
+    return [
+        [
+            *(name, symbol_is_type(s, SymT.UNBACKED_FLOAT), s in env.size_like),
+            [int(b) if isinstance(b, sympy.Integer) else None for b in _bounds(env, s)],
+            sorted(str(old) for old, new in env.replacements.items() if new == s and str(old) in before),
+            [expression_to_plain(env.replace(a.expr)) for a in env.deferred_runtime_asserts.get(s, ())],
+        ]
+        for name, s in sorted(found.items())
+    ]
+
+
+def _bounds(env: ShapeEnv, symbol: sympy.Symbol) -> tuple[Any, Any]:
+    known = env.var_to_range[symbol]
+    return known.lower, known.upper
+
+
+def is_free(expression: Any) -> bool:
+    """Whether it is a symbol that only the running graph knows."""
+    return isinstance(expression, sympy.Symbol) and symbol_is_type(expression, (SymT.UNBACKED_INT, SymT.UNBACKED_FLOAT))
+
+
 def numbers_in(value: Any) -> Iterator[Any]:
     """The symbolic numbers that a value is, or has for sizes, strides and offset."""
     if isinstance(value, (tuple, list)):
@@ -137,4 +191,6 @@ def _taken_for_granted(env: ShapeEnv) -> Data:
     ranges = sorted((str(s), str(r.lower), str(r.upper)) for s, r in env.var_to_range.items())
     replaced = sorted((str(s), str(r)) for s, r in env.replacements.items())
     divisible = sorted(map(str, env.divisible))
-    return [ranges, [str(g.expr) for g in env.guards], replaced, divisible]
+    later = sorted({str(a.expr) for facts in env.deferred_runtime_asserts.values() for a in facts})
+    sizes = sorted(map(str, env.size_like))
+    return [ranges, [str(g.expr) for g in env.guards], replaced, divisible, later, sizes]

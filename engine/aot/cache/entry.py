@@ -12,7 +12,7 @@ import sympy
 import torch
 import torch.fx
 
-from engine.aot.cache.key import key_of
+from engine.aot.cache.key import key_of, values_of
 from engine.aot.functionalize import Functional, fake_mode_of, pristine
 from engine.aot.joint import Joint
 from engine.aot.partition import Halves
@@ -29,7 +29,7 @@ from engine.graph.plain import (
     to_plain,
     to_shape,
 )
-from engine.graph.symbols import Symbols
+from engine.graph.symbols import NotWritten, Symbols, unbacked_to_plain
 from engine.ir.graph import NOWHERE, NodeOrigin, origin_of
 from engine.ir.store import NotStored, Store
 from engine.records.base import from_plain as record_from_plain
@@ -89,27 +89,29 @@ def find(place: Place, call: Call, compilation: str, *, tells: bool) -> tuple[Ma
         return None, f"made anew: the form on disk was not understood ({type(error).__name__})"
 
 
-def keep(place: Place, made: Made) -> str:
+def keep(place: Place, made: Made, call: Call) -> str:
     """Write a result down; a sentence for the record."""
     if not place.key:
         return place.note
     try:
-        place.store.put(place.key, json.dumps(_written(made), separators=(",", ":")))
+        place.store.put(place.key, json.dumps(_written(made, call), separators=(",", ":")))
     except (NotPlain, NotStored) as error:
         return f"not kept on disk: {error}"
     return "kept on disk"
 
 
-def _written(made: Made) -> dict[str, Any]:
+def _written(made: Made, call: Call) -> dict[str, Any]:
     if isinstance(made, Functional):
         return {
             "graph": graph_to_plain(made.module),
+            "unbacked": _unbacked_written(made.module, call),
             "passes": _passes_written(made.module),
             "plan": to_plain(made.plan),
         }
     joint, halves, again = made.joint, made.halves, made.again
     return {
         "joint": graph_to_plain(joint.module),
+        "unbacked": _unbacked_written(joint.module, call),
         "passes": _passes_written(joint.module),
         "forward": graph_to_plain(halves.forward),
         "backward": graph_to_plain(halves.backward),
@@ -124,12 +126,21 @@ def _written(made: Made) -> dict[str, Any]:
     }
 
 
+def _unbacked_written(module: torch.fx.GraphModule, call: Call) -> Any:
+    try:
+        env = fake_mode_of(call.graph, call.inputs).shape_env
+        return unbacked_to_plain(env, [n.meta.get("val") for n in module.graph.nodes], values_of(call.graph))
+    except NotWritten as error:
+        raise NotPlain(str(error)) from error
+
+
 def _read(data: dict[str, Any], call: Call, compilation: str, *, tells: bool) -> Made:
     mode = fake_mode_of(call.graph, call.inputs)
     with mode, torch.no_grad():
         fakes = tuple(pristine(i) if isinstance(i.fake, torch.Tensor) else i.fake for i in call.inputs)
     origin = _origins(call, compilation)
     symbols = Symbols(mode.shape_env, fakes)
+    symbols.revive(data["unbacked"], values_of(call.graph))
 
     def graph(name: str) -> torch.fx.GraphModule:
         made = graph_from_plain(data[name], mode, symbols, origin)

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-import itertools
 import json
-import sys
 from collections.abc import Sequence
 from typing import Any
 
@@ -14,6 +12,7 @@ import torch.fx
 
 from engine.aot.views import counts_with, storage_of
 from engine.aot.wrappers.wrapper import Call
+from engine.graph.code_text import known_by_name
 from engine.graph.made_by import switches, versions
 from engine.graph.plain import Data, NotPlain, target_name, to_plain
 from engine.graph.symbols import assumptions
@@ -21,14 +20,13 @@ from engine.ir.frame import GraphInput
 from engine.ir.global_state import GLOBAL_STATES
 from engine.ir.graph import checkpoint_of, policy_of
 from engine.ir.unbacked import is_unbacked
+from engine.ir.view_history import is_leaf
 
 _STATES = (
     "grad_mode inference_mode autocast default_device default_dtype float32_matmul_precision cuda_devices deterministic "
     "deterministic_warn_only anomaly"
 ).split()
 _ABSENT = {"torch_function_modes": (), "dispatch_modes": (), "functorch": None}
-_PLACES = ("torch", "torch._C._nn", "torch.nn.functional", "torch._C", "torch.special", "torch.linalg", "torch.fft")
-_ROOTS = ("torch", "_operator", "operator", "math", "builtins")
 
 
 def key_of(call: Call, *, trains: bool, how: Sequence[Any]) -> str:
@@ -37,6 +35,8 @@ def key_of(call: Call, *, trains: bool, how: Sequence[Any]) -> str:
     Raises:
         NotPlain: the result depends on something that cannot be written down, or that another process cannot have.
     """
+    if any(is_unbacked(i.fake) for i in call.inputs):
+        raise NotPlain("a size of an argument is known to the running graph only")
     for name, value in _ABSENT.items():
         if GLOBAL_STATES[name].read() != value:
             raise NotPlain(f"{GLOBAL_STATES[name].words} is in use")
@@ -46,10 +46,15 @@ def key_of(call: Call, *, trains: bool, how: Sequence[Any]) -> str:
         "switches": switches(),
         "how": [trains, *how],
         "inputs": _inputs(call.inputs),
-        "sizes": assumptions([i.fake for i in call.inputs]),
+        "sizes": assumptions([*(i.fake for i in call.inputs), *values_of(call.graph)]),
         "graph": [_node(n) for n in call.graph.graph.nodes],
     }
     return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()
+
+
+def values_of(graph: torch.fx.GraphModule) -> list[Any]:
+    """What tracing found the graph's nodes to be."""
+    return [n.meta.get("example_value") for n in graph.graph.nodes]
 
 
 def _inputs(inputs: Sequence[GraphInput]) -> Data:
@@ -77,7 +82,7 @@ def _related(a: torch.Tensor, b: torch.Tensor) -> Data:
 def _real(real: Any) -> Data:
     if not isinstance(real, torch.Tensor):
         return to_plain(real)
-    look = [list(real.shape), list(real.stride()), real.storage_offset(), real.requires_grad, real.is_leaf]
+    look = [list(real.shape), list(real.stride()), real.storage_offset(), real.requires_grad, is_leaf(real)]
     return [type(real).__name__, *look, real._is_view(), real.is_inference(), real.untyped_storage().nbytes()]
 
 
@@ -85,11 +90,7 @@ def _fake(value: Any) -> Data:
     if isinstance(value, (tuple, list)):
         return [_fake(v) for v in value]
     if not isinstance(value, torch.Tensor):
-        if is_unbacked(value):
-            raise NotPlain("a number is known to the running graph only")
         return to_plain(value)
-    if is_unbacked(value):
-        raise NotPlain("a size is known to the running graph only")
     look = [str(value.dtype), str(value.device), str(value.layout)]
     place = to_plain([list(value.shape), list(value.stride()), value.storage_offset()])
     flags = [value.is_conj(), value.is_neg(), value.is_inference(), value.requires_grad, value._is_view()]
@@ -110,19 +111,9 @@ def _node(node: torch.fx.Node) -> Data:
 
 def _function_name(target: Any) -> str:
     """A name that leads to this very function in any process."""
-    if isinstance(target, torch._ops.OpOverload):
+    if isinstance(target, (torch._ops.OpOverload, torch._ops.OpOverloadPacket)):
         return target_name(target)
-    module = getattr(target, "__module__", None) or "torch"
-    names = {getattr(target, "__qualname__", ""), getattr(target, "__name__", "")} - {""}
-    if module.partition(".")[0] in _ROOTS:
-        for place, name in itertools.product((module, *_PLACES), sorted(names)):
-            if _at(place, name) is target:
-                return f"{place}:{name}"
-    raise NotPlain(f"{' or '.join(sorted(names)) or target} is a function that another process may not have")
-
-
-def _at(place: str, name: str) -> Any:
-    found: Any = sys.modules.get(place)
-    for part in name.split("."):
-        found = getattr(found, part, None)
-    return found
+    if found := known_by_name(target):
+        return found
+    name = getattr(target, "__qualname__", "") or getattr(target, "__name__", "") or target
+    raise NotPlain(f"{name} is a function that another process may not have")

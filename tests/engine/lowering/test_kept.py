@@ -152,12 +152,21 @@ def test_sizes_that_vary_are_read() -> None:
     assert notes == ["kept on disk", "read from disk"]
 
 
-def test_an_operator_of_somebody_elses_is_named() -> None:
-    """Its code is nobody's promise: the program is lowered each time, and the record says why."""
+class _Settings:
+    """What no text tells."""
+
+    kept = True
+
+
+def test_an_operator_whose_fake_reads_an_object_is_named() -> None:
+    """What it reads may be another one in the next process: the program is lowered each time, and the record says why."""
+    settings = _Settings()
     library = torch.library.Library("lowered_nowhere", "DEF")
     library.define("twice(Tensor x) -> Tensor")
     library.impl("twice", lambda x: x * 2, "CompositeExplicitAutograd")
-    torch.library.register_fake("lowered_nowhere::twice", torch.empty_like, lib=library)
+    torch.library.register_fake(
+        "lowered_nowhere::twice", lambda x: torch.empty_like(x) if settings.kept else x, lib=library
+    )
     engine.reset()
     with engine.record() as session:
         engine.compile(lambda x: torch.ops.lowered_nowhere.twice(x) + 1, backend="triton")(torch.randn(3))
