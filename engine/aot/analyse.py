@@ -323,6 +323,12 @@ def _strange(real: torch.Tensor, *, trains: bool) -> str:
     return ""
 
 
+def as_it_came(i: GraphInput) -> torch.Tensor:
+    """A tensor that looks as an input did before the traced code gave it another layout; made in the fake mode that is in force."""
+    shape, stride = (i.real.shape, i.real.stride()) if i.came is None else i.came
+    return torch.empty_strided(tuple(shape), tuple(stride), dtype=i.real.dtype, device=i.real.device)
+
+
 def is_reshaped(fake: torch.Tensor, real: Any) -> bool:
     """Whether tracing changed an input's sizes, strides or offset (``t_``, ``unsqueeze_``); of symbols, what they are in this call tells."""
     if not isinstance(real, torch.Tensor):

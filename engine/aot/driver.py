@@ -16,7 +16,7 @@ from engine.aot.cache.entry import Cut, Made, find, keep, place_of
 from engine.aot.enclosed import in_inference_mode, without_inference_mode
 from engine.aot.functionalize import Functional, as_computed, functionalize, relations_of
 from engine.aot.joint import trace_joint
-from engine.aot.partition import Method, partition
+from engine.aot.partition import Method, inputs_unread, partition
 from engine.aot.unread import unwritten_kernel
 from engine.aot.views import NotFunctional
 from engine.aot.wrappers import (
@@ -157,7 +157,7 @@ def _found_or_made(call: Call, compilation: str, settings: Settings, *, trains: 
     if found is not None:
         return found, note
     made = _made(call, compilation, settings, trains=trains)
-    kept = keep(place, made)
+    kept = keep(place, made, call)
     return made, note or kept
 
 
@@ -229,7 +229,11 @@ def _training(cut: Cut, onion: Onion, compilation: str, settings: Settings, name
         (halves.backward, "backward", "backward graph"),
         compilation=compilation,
     )
-    crossing = autograd.crossing(joint, halves)
+    if (change := onion.change_of(subclasses)) is not None:
+        subclasses.tell_unread(change, inputs_unread(halves))
+    is_given = all(onion.change_of(w) is None for w in (subclasses, bases))
+    requiring = [n for n, i in enumerate(inputs) if isinstance(i.real, torch.Tensor) and i.real.requires_grad]
+    crossing = autograd.crossing(joint, halves, requiring, is_given=is_given)
     # The autograd node sees to its results before it saves them.
     plan = replace(joint.plan, writes=(), reviewed=frozenset())
     saved = tuple(n for n in halves.backward.graph.nodes if n.op == "placeholder")[: len(halves.saved)]
@@ -242,7 +246,7 @@ def _training(cut: Cut, onion: Onion, compilation: str, settings: Settings, name
         again=again,
     )
     as_traced: Run = types.MethodType(type(onion.call.graph).forward, onion.call.graph)
-    if onion.has(errors):
+    if onion.change_of(errors) is not None:
         as_traced = errors.once(as_traced)
     layers = (autograd.eager_where_unknown(as_traced, plan, joint.needing), *_layers(plan))
     gradients = tuple(f"gradient of {inputs[n].name}" for n in crossing.needing)

@@ -22,7 +22,7 @@ from torch._subclasses.functional_tensor import FunctionalTensor, FunctionalTens
 from torch.amp.autocast_mode import _enter_autocast, _exit_autocast
 from torch.fx.experimental.proxy_tensor import make_fx
 
-from engine.aot.analyse import GRAD_MODE, is_drawing, is_mutating, is_reshaped, output_args
+from engine.aot.analyse import GRAD_MODE, as_it_came, is_drawing, is_mutating, is_reshaped, output_args
 from engine.aot.outputs import OutputPlanner
 from engine.aot.unbacked import has_unbacked, take_place
 from engine.aot.unread import unwritten_inside
@@ -148,10 +148,7 @@ def pristine(i: GraphInput) -> torch.Tensor:
             return torch.empty_strided(i.fake.shape, i.fake.stride(), dtype=i.fake.dtype, device=i.fake.device)
         whole: torch.Tensor = i.fake.detach()
         return whole
-    if i.fake._has_symbolic_sizes_strides:
-        raise NotFunctional(f"the shape or layout of {i.name}, whose sizes vary, is changed in place")
-    real = i.real
-    return torch.empty_strided(real.shape, real.stride(), dtype=real.dtype, device=real.device)
+    return as_it_came(i)
 
 
 def _check_followed(fakes: Sequence[Any], inputs: Sequence[GraphInput]) -> None:
@@ -183,7 +180,7 @@ def symbols(fakes: Sequence[Any]) -> tuple[tuple[str, int, int], ...]:
     for n, fake in enumerate(fakes):
         sizes = [(-1, fake)] if not isinstance(fake, torch.Tensor) else list(enumerate(fake.shape))
         for dim, size in sizes:
-            if isinstance(size, torch.SymInt) and size.node.expr.is_Symbol:
+            if isinstance(size, (torch.SymInt, torch.SymFloat)) and size.node.expr.is_Symbol:
                 found.setdefault(str(size.node.expr), (str(size.node.expr), n, dim))
     for n, fake in enumerate(fakes):  # what no size tells: an input may be a slice
         strides: Sequence[Any] = fake.stride() if isinstance(fake, torch.Tensor) else ()
@@ -258,6 +255,10 @@ class Interpreter(torch.fx.Interpreter):
                 continue
             if traced.shape == value.shape and not is_same_layout(traced, unwrap(value)):
                 raise NotFunctional(f"{n.name} draws numbers in the order of memory, which would be another one")
+            if is_mutating(n) and not _is_drawn_alike(n, traced):
+                raise NotFunctional(
+                    f"{n.name} draws numbers into memory that its functional form would lay out otherwise"
+                )
 
     def call_function(self, target: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Call a function, composites of ours whole."""
@@ -266,6 +267,14 @@ class Interpreter(torch.fx.Interpreter):
         ):  # the same memory, apart from autograd's account of it, which is kept in the plan
             return args[0].detach()
         return super().call_function(whole(target, trains=self.differentiates), args, kwargs)
+
+
+def _is_drawn_alike(n: torch.fx.Node, into: torch.Tensor) -> bool:
+    """Whether numbers drawn for a new tensor are those that eager draws in place: kernels go by memory, some otherwise where it lies in a row."""
+    name = str(n.target)
+    if "bernoulli" in name:
+        return is_same_layout(into, torch.empty_like(into, memory_format=torch.contiguous_format))
+    return "normal" not in name or is_same_layout(into, torch.empty_like(into))
 
 
 def _given_back(n: torch.fx.Node, traced: Any) -> torch.fx.Node | None:

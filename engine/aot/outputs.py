@@ -13,10 +13,12 @@ import torch
 import torch.fx
 from torch._subclasses.functional_tensor import FunctionalTensor
 from torch.utils import _pytree as pytree
+from torch.utils._python_dispatch import _disable_current_modes
 
 from engine.aot.analyse import is_reshaped, output_args
 from engine.aot.views import (
     NotFunctional,
+    at_hand,
     counts_with,
     is_made_by_hand,
     offset_of,
@@ -58,7 +60,7 @@ class OutputPlanner:
         self._taken: set[int] = set()
         self._roots_by_id: dict[int, int] = {}
         self._root_fakes: list[torch.Tensor] = []
-        self._creators = _creators(graph)
+        self._makers = _makers(graph)
         # An output that is returned twice is one.
         shown = {id(f): storage_of(f) for n in output_args(graph) if isinstance(f := _fake_of(n), torch.Tensor)}
         self._shown = Counter(shown.values())
@@ -210,7 +212,8 @@ class OutputPlanner:
     # Memory made inside.
 
     def _over_result(self, name: str, fake: torch.Tensor, value: FunctionalTensor) -> OutputPlan:
-        creator = self._creators.get(storage_of(fake), fake)
+        maker = self._makers.get(storage_of(fake))
+        creator = fake if maker is None else maker.meta["example_value"]
         made = value if creator is fake else self._by_fake.get(id(creator))
         if not isinstance(made, FunctionalTensor):
             raise NotFunctional(f"{name} shares memory with something inside an operator")
@@ -219,7 +222,7 @@ class OutputPlanner:
         whole = self._whole(name, creator, made)
         if fake is creator:
             # An operator may return a view of a tensor that nobody else sees.
-            return whole if not fake._is_view() else self._alias(name, whole, creator, fake)
+            return whole if not self._is_view(fake) else self._alias(name, whole, creator, fake)
         base = fake._base
         if base is not None and (base is creator or base is creator._base):
             return self._alias(name, whole, creator, fake)
@@ -238,6 +241,13 @@ class OutputPlanner:
         return replace(
             self._alias(name, whole, fake, fake), view=replace(self._view_of(name, fake, fake), is_made_by_hand=True)
         )
+
+    def _is_view(self, fake: torch.Tensor) -> bool:
+        """Whether eager's tensor is a view. Over symbols, torch's Python forms of operators make views where its own make none."""
+        if not fake._is_view() or not fake._has_symbolic_sizes_strides:
+            return fake._is_view()
+        maker = self._makers.get(storage_of(fake))
+        return maker is None or maker.meta["example_value"] is not fake or not _is_new_at_hand(maker)
 
     def _alias(self, name: str, whole: OutputPlan, creator: torch.Tensor, fake: torch.Tensor) -> OutputPlan:
         return OutputPlan(name, "alias of result", whole.index, self._view_of(name, creator, fake))
@@ -265,21 +275,41 @@ class OutputPlanner:
         self._taken.add(storage_of(plain))
         index = self._result(plain, value)
         self.whole.append((fake, index))
-        if not fake._is_view():
+        if not self._is_view(fake):
             self.owned.add(index)
         if not fake.is_inference():
             self.writes.append((index, writes_to(fake) - self._from_nothing.get(id(fake), 0)))
         return OutputPlan(name, "result", index)
 
 
-def _creators(graph: torch.fx.Graph) -> dict[int, torch.Tensor]:
-    """By storage, the first tensor that the graph made over it."""
-    found: dict[int, torch.Tensor] = {}
+def _makers(graph: torch.fx.Graph) -> dict[int, torch.fx.Node]:
+    """By storage, the node that made the first tensor over it."""
+    found: dict[int, torch.fx.Node] = {}
     for node in graph.nodes:
         value = node.meta.get("example_value")
         if node.op not in ("placeholder", "output") and isinstance(value, torch.Tensor):
-            found.setdefault(storage_of(value), value)
+            found.setdefault(storage_of(value), node)
     return found
+
+
+def _is_new_at_hand(node: torch.fx.Node) -> bool:
+    """Whether an operator of torch's makes no view of the sizes that are at hand."""
+    is_method = node.op == "call_method"
+    if not is_method and getattr(node.target, "__module__", "") not in ("_operator", "torch"):
+        return False
+    fakes = [_fake_of(n) for n in node.all_input_nodes]
+    here = {n: at_hand(f) for n, f in zip(node.all_input_nodes, fakes, strict=True) if isinstance(f, torch.Tensor)}
+    if len(here) < len(fakes) or any(h._has_symbolic_sizes_strides for h in here.values()):
+        return False
+    with _disable_current_modes(), torch._C._DisablePythonDispatcher(), torch.no_grad():
+        given = {n: torch.empty_strided(h.shape, h.stride(), dtype=h.dtype, device="meta") for n, h in here.items()}
+        args, kwargs = torch.fx.node.map_arg((node.args, node.kwargs), given.__getitem__)
+        call: Any = operator.methodcaller(str(node.target), *args[1:], **kwargs) if is_method else node.target
+        try:
+            made = call(args[0]) if is_method else call(*args, **kwargs)
+        except RuntimeError:  # what it was given has been laid out anew since
+            return False
+    return isinstance(made, torch.Tensor) and not made._is_view()
 
 
 def _fake_of(node: Any) -> Any:

@@ -13,6 +13,7 @@ from typing import Any, Literal
 import torch
 import torch.fx
 
+from engine.aot.analyse import output_args
 from engine.aot.joint import Joint
 from engine.aot.masks import pack_masks, read_drawn, unpack_unsaved
 from engine.aot.memory import peak_bytes
@@ -294,6 +295,13 @@ def _with_peaks(
         callers = {n for n in half.graph.nodes if n.op == "placeholder" and n.name in inputs}
         peaks.append(peak_bytes(half.graph, callers))
     return replace(record, forward_peak_bytes=peaks[0], backward_peak_bytes=peaks[1])
+
+
+def inputs_unread(halves: Halves) -> frozenset[str]:
+    """Names of the inputs that the backward reads neither itself nor through a view."""
+    saved = output_args(halves.forward.graph)[halves.results :]
+    read = {seen_by(n).name for n in saved if isinstance(n, torch.fx.Node)}
+    return frozenset(n.name for n in halves.forward.graph.nodes if n.op == "placeholder") - read
 
 
 def _effects(parts: _Parts) -> set[Node]:

@@ -77,8 +77,8 @@ class Again:
         """An input of the second run: apart from others' histories, and free to be written to."""
         if not isinstance(value, torch.Tensor):
             return value
-        if position in self.needing:
-            return value.view_as(value)
+        if position in self.needing:  # by now it may be told not to need a gradient any more
+            return value.view_as(value) if value.requires_grad else value.detach().requires_grad_()
         return value.detach().clone() if position in self.written else value.detach()
 
     @contextlib.contextmanager

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import torch
@@ -74,10 +74,9 @@ def post_compile(plan: Plan) -> Layer:
                 made[id(output)] = f"o{len(made)}"
                 (early if output.is_early else lines).append(f"o{len(made)} = {expression}")
         outputs.append(made[id(output)])
-    read = tuple(_reading(name, position, dim) for name, position, dim in plan.symbols if _is_needed(plan, name))
-    if early:
-        return Layer(before=(*read, *early), after=tuple(lines), names=names, outputs=tuple(outputs))
-    return Layer(after=(*read, *lines), names=names, outputs=tuple(outputs))
+    views = [o.view for o in (*plan.outputs, *plan.roots) if o.view is not None]
+    read = symbols_read(plan, [s for v in views for s in (*v.sizes, *v.strides, v.offset)])
+    return Layer(before=(*read, *early), after=tuple(lines), names=names, outputs=tuple(outputs))
 
 
 def _expression(output: OutputPlan, names: dict[str, Any]) -> str:
@@ -198,10 +197,10 @@ def _size(size: Size) -> str:
     return str(size)
 
 
-def _is_needed(plan: Plan, symbol: str) -> bool:
-    views = [o.view for o in (*plan.outputs, *plan.roots) if o.view is not None]
-    sizes = [s for v in views for s in (*v.sizes, *v.strides, v.offset) if isinstance(s, torch.SymInt)]
-    return any(symbol in map(str, s.node.expr.free_symbols) for s in sizes)
+def symbols_read(plan: Plan, sizes: Iterable[Size]) -> tuple[str, ...]:
+    """Statements that read the symbols in these sizes from the inputs as they come: layouts may change in the call."""
+    needed = {str(symbol) for s in sizes if isinstance(s, torch.SymInt) for symbol in s.node.expr.free_symbols}
+    return tuple(_reading(name, position, dim) for name, position, dim in plan.symbols if name in needed)
 
 
 def _reading(symbol: str, position: int, dim: int) -> str:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import contextvars
 import threading
-from collections.abc import Callable, Sequence
+import weakref
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -65,12 +66,24 @@ class Crossing:
     """Inputs that have version counters."""
     writes: tuple[tuple[int, int], ...] = ()
     """``Plan.writes``: version counters must be right before a result is saved."""
+    apart: tuple[int, ...] = ()
+    """Inputs that require grad, and that no gradient flows to: autograd must not take what they come from for a part of this."""
+    detached: tuple[int, ...] = ()
+    """Saved tensors that are such inputs: saved without what they come from."""
+    weak: tuple[int, ...] = ()
+    """Inputs that the node must not keep alive: it may ask for them once more (``Again``), but eager's would have let go of them."""
 
 
-def crossing(joint: Joint, halves: Halves) -> Crossing:
-    """What a joint graph and its halves mean for the autograd node."""
+def crossing(joint: Joint, halves: Halves, requiring: Collection[int], *, is_given: bool) -> Crossing:
+    """What a joint graph and its halves mean for the autograd node.
+
+    ``requiring`` are the inputs that require grad. ``is_given``: the inputs are the caller's, not made of them.
+    """
     nodes = output_args(halves.forward.graph)
     tensors = [k for k, n in enumerate(nodes[: halves.results]) if isinstance(_value(n), torch.Tensor)]
+    flowing = {n for n, g in zip(joint.needing, output_args(halves.backward.graph), strict=True) if g is not None}
+    apart = tuple(sorted(set(requiring) - flowing)) if flowing else ()
+    names = {n.name for k, n in enumerate(halves.forward.graph.nodes) if k in apart}
     return Crossing(
         inputs=len(joint.inputs),
         results=halves.results,
@@ -84,6 +97,9 @@ def crossing(joint: Joint, halves: Halves) -> Crossing:
         counted=tuple(n for n, i in enumerate(joint.plan.inputs) if i.is_tensor and i.is_counted),
         views=tuple(k for k in tensors if is_made_by_view(nodes[k])),
         writes=as_computed(joint.plan, halves.forward).writes,
+        apart=apart,
+        detached=tuple(n for n, name in enumerate(halves.tensors) if name in names),
+        weak=tuple(n for n, i in enumerate(joint.plan.inputs) if i.is_tensor and is_given),
     )
 
 
@@ -129,7 +145,7 @@ def eager_where_unknown(as_traced: Run, plan: Plan, needing: Sequence[int]) -> L
 
 def post_compile(crossing: Crossing, forward: Run, backward: Backward) -> Run:
     """``forward`` as a function that autograd knows the backward of."""
-    scope: dict[str, Any] = {"run": forward, "backward": backward, "set_version": set_version}
+    scope: dict[str, Any] = {"run": forward, "backward": backward, "set_version": set_version, "ref": weakref.ref}
     again = backward.again
     scope |= {"drawn_from": drawn_from, "devices": again.devices}
     noted = backward.noted
@@ -146,7 +162,17 @@ def post_compile(crossing: Crossing, forward: Run, backward: Backward) -> Run:
     )
     # Function.apply looks for functorch transforms, under which compiled graphs never run.
     apply: Run = super(torch.autograd.Function, node).apply  # type: ignore[misc]
-    return apply
+    return _past_autograd(apply, crossing) if crossing.apart else apply
+
+
+def _past_autograd(apply: Run, c: Crossing) -> Run:
+    """``apply`` where autograd looks for tensors among the arguments, and finds none in a tuple."""
+    given = ", ".join(f"i{n}" for n in range(c.inputs))
+    passed = ", ".join(f"(i{n},)" if n in c.apart else f"i{n}" for n in range(c.inputs))
+    scope: dict[str, Any] = {"apply": apply}
+    exec(compile(f"def call({given}):\n    return apply({passed})", "<engine autograd>", "exec"), scope)
+    call: Run = scope["call"]
+    return call
 
 
 def inlined(crossing: Crossing, backward: Backward) -> Inlined:
@@ -173,9 +199,11 @@ def _text(c: Crossing, again: Again, *, is_noted: bool) -> str:
     tensors = [f"s{n}" for n in range(c.tensors)]
     numbers = [f"n{n}" for n in range(c.numbers)]
     lines = [f"def forward(ctx{inputs}):"]
+    lines += [f"    (i{n},) = i{n}" for n in c.apart]
     if not again.reason:
         counted = [f"i{n}._version" if n in c.counted else "0" for n in range(c.inputs)]
-        lines.append(f"    ctx.inputs, ctx.versions = ({inputs[2:]},), {_tuple(counted)}")
+        held = [f"ref(i{n})" if n in c.weak else f"i{n}" for n in range(c.inputs)]
+        lines.append(f"    ctx.inputs, ctx.versions = {_tuple(held)}, {_tuple(counted)}")
     if again.devices:
         lines.append("    ctx.random = drawn_from(devices)")
     if is_noted:
@@ -183,6 +211,7 @@ def _text(c: Crossing, again: Again, *, is_noted: bool) -> str:
     lines.append(f"    {_tuple([*results, *tensors, *numbers])} = run({inputs[2:]})")
     lines += [f"    r{n} = r{n}.detach()" for n in c.views]
     lines += [f"    set_version((r{n},), ({count},))" for n, count in c.writes]
+    lines += [f"    s{n} = s{n}.detach()" for n in c.detached]
     if tensors:
         lines.append(f"    ctx.save_for_backward({', '.join(tensors)})")
     if numbers:
@@ -308,7 +337,7 @@ class Backward:
             if self.again.reason:
                 raise NotAgain(self.again.reason)
             random = ctx.random if self.again.devices else ()
-            made = self.again.gradients(ctx.inputs, ctx.versions, random, tangents)
+            made = self.again.gradients(_alive(ctx.inputs), ctx.versions, random, tangents)
         except NotAgain as error:
             why = TWICE.format(error)
         else:
@@ -411,6 +440,25 @@ def laid_out(tangent: torch.Tensor, size: Sequence[int], stride: Sequence[int]) 
         return tangent
     made = torch.empty_strided(size, stride, dtype=tangent.dtype, device=tangent.device)
     return made.copy_(tangent)
+
+
+def _alive(inputs: Sequence[Any]) -> list[Any]:
+    """The inputs of a call.
+
+    Raises:
+        NotAgain: one is gone.
+    """
+    found: list[Any] = []
+    for held in inputs:
+        if not isinstance(held, weakref.ref):
+            found.append(held)
+            continue
+        value: Any = held()
+        if value is None:
+            raise NotAgain("an input is not in memory any more, as nobody holds it: keep it until then")
+        value._fix_weakref()  # autograd may have kept what Python let go of
+        found.append(value)
+    return found
 
 
 def _detached(value: Any) -> Any:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol
@@ -56,7 +57,8 @@ def weave(run: Run, plan: Plan, layers: tuple[Layer, ...], tell: Tell | None = N
     arguments = next((layer.arguments for layer in layers if layer.arguments is not None), None)
     if is_identity(plan) and arguments is None and not any(layer.before or layer.holding for layer in layers):
         return run if tell is None else _telling(run, tell)
-    scope: dict[str, Any] = {"run": run, "as_strided": torch.as_strided}
+    # Sizes are calculated by these two, too.
+    scope: dict[str, Any] = {"run": run, "as_strided": torch.as_strided, "math": math, "torch": torch}
     for layer in layers:
         scope.update(layer.names)
     inputs = ", ".join(f"i{n}" for n in range(len(plan.inputs)))

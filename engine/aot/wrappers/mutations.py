@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from engine.aot.wrappers.aliases import offset_text, set_version, sizes_text
+from engine.aot.wrappers.aliases import offset_text, set_version, sizes_text, symbols_read
 from engine.aot.wrappers.layer import Layer
 from engine.ir.plan import InputPlan, Plan
 from engine.records.aot import WrapperAction
@@ -41,7 +41,8 @@ def _is_counted(i: InputPlan) -> bool:
 def post_compile(plan: Plan) -> Layer:
     """A ``copy_`` for a written input, an ``as_strided_`` for one with another layout, and the version counter where that is not all."""
     names: dict[str, Any] = {}
-    before: list[str] = []
+    layouts = [i.layout for i in plan.inputs if i.layout is not None]
+    before = [*symbols_read(plan, [s for v in layouts for s in (*v.sizes, *v.strides, v.offset)])]
     after: list[str] = []
     for n, i in enumerate(plan.inputs):
         if not _is_counted(i):

@@ -118,6 +118,8 @@ class Gradient:
     name: str
     given: Parts
     found: Parts | None = None
+    is_read: bool = True
+    """Whether the backward reads what is inside of the input: then it must not have been written to since."""
 
     def put_together(self, *plain: Any) -> Any:
         """In the traced graph: the input around its parts, from which gradients flow back into the parts."""
@@ -134,13 +136,15 @@ class Gradient:
 
     def take_apart(self, whole: Any) -> tuple[Any, ...]:
         """Around the compiled graph: the parts of the input, whose gradients become one of the whole."""
-        taken: tuple[Any, ...] = _Taken.apply(self.given, self.found or self.given, whole)  # type: ignore[no-untyped-call]
+        taken: tuple[Any, ...] = _Taken.apply(  # type: ignore[no-untyped-call]
+            self.given, self.found or self.given, whole, self.is_read
+        )
         return taken
 
 
 def taken_apart(parts: Parts, whole: Any) -> tuple[Any, ...]:
     """The parts of what is put together inside a graph, whose gradients become one of the whole."""
-    taken: tuple[Any, ...] = _Taken.apply(parts, parts, whole)  # type: ignore[no-untyped-call]
+    taken: tuple[Any, ...] = _Taken.apply(parts, parts, whole, True)  # type: ignore[no-untyped-call]
     return taken
 
 
@@ -152,21 +156,22 @@ class _Taken(torch.autograd.Function):
     """A subclass to its parts; back, gradients of parts to one of the subclass."""
 
     @staticmethod
-    def forward(ctx: Any, parts: Parts, gradient: Parts, whole: Any) -> tuple[Any, ...]:
+    def forward(ctx: Any, parts: Parts, gradient: Parts, whole: Any, is_read: bool) -> tuple[Any, ...]:
         ctx.set_materialize_grads(False)
         plain = tuple(p.detach() for p in parts.take(whole))
         ctx.gradient, ctx.like = gradient, tuple((p.shape, p.dtype, p.device) for p in plain)
-        ctx.whole, ctx.version = whole, whole._version
+        ctx.whole, ctx.version = (whole, whole._version) if is_read else (None, 0)
         return plain
 
     @staticmethod
     def backward(ctx: Any, *grads: Any) -> Any:
         if all(g is None for g in grads):
-            return None, None, None
-        _check_version(ctx.whole, ctx.version)
+            return None, None, None, None
+        if ctx.whole is not None:
+            _check_version(ctx.whole, ctx.version)
         pairs = zip(grads, ctx.like, strict=True)
         filled = [torch.zeros(size, dtype=d, device=on) if g is None else g for g, (size, d, on) in pairs]
-        return None, None, _Put.apply(ctx.gradient, _parts_of_gradient, *filled)  # type: ignore[no-untyped-call]
+        return None, None, _Put.apply(ctx.gradient, _parts_of_gradient, *filled), None  # type: ignore[no-untyped-call]
 
 
 def _check_version(tensor: torch.Tensor, version: int) -> None:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import functools
 import operator
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -291,6 +291,16 @@ def _again(call: Call, outputs: Sequence[Output]) -> Again:
 def _written(call: Call) -> frozenset[int]:
     tensors = [(n, i) for n, i in enumerate(call.inputs) if isinstance(i.fake, torch.Tensor)]
     return frozenset(n for n, i in tensors if i.fake.is_inference() or writes_to(i.fake) != i.version)
+
+
+def tell_unread(change: Change, unread: Collection[str]) -> None:
+    """Remember of which inputs the backward reads nothing that is inside; ``unread`` names inputs of the graph that is compiled."""
+    names = iter(change.call.inputs)
+    plan: Subclasses = change.plan
+    for parts, gradient in zip(plan.inputs, plan.gradients, strict=True):
+        own = [next(names).name for _ in (parts.paths() if parts is not None else ("",))]
+        if gradient is not None:
+            gradient.is_read = not all(n in unread for n in own)
 
 
 def post_compile(change: Change, run: Run) -> Run:

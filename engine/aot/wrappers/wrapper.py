@@ -75,9 +75,9 @@ class Onion:
         """The same without the values of the call that it was made for, for who keeps it beyond that."""
         return Onion(_emptied(self.call), tuple((w, c and replace(c, call=_emptied(c.call))) for w, c in self.changes))
 
-    def has(self, wrapper: Wrapper) -> bool:
-        """Whether this wrapper has something to do."""
-        return any(w is wrapper and c is not None for w, c in self.changes)
+    def change_of(self, wrapper: Wrapper) -> Change | None:
+        """What this wrapper has to do; None when it has nothing to do."""
+        return next((c for w, c in self.changes if w is wrapper), None)
 
     def guards(self) -> tuple[Guard, ...]:
         """What the changes take for granted about the inputs."""

@@ -143,3 +143,14 @@ def test_python_starts_again_where_the_graph_did(program: Callable[..., Any], *,
 def test_views_of_an_argument_are_put_back_too() -> None:
     """So it is of an argument that sees every other element of a part of its memory."""
     _is_eager(_transposed, lambda: torch.arange(24.0).view(4, 6)[1:3, ::2])
+
+
+def _cast(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+    x.logical_not_()
+    torch.add(y, 1, out=x)
+    return x
+
+
+def test_a_result_of_a_forbidden_type_is_given_no_sizes() -> None:
+    """``out=`` that is too small, and cannot hold what is computed, keeps its sizes; what was written to it before stays written."""
+    _is_eager(lambda x: _cast(x, torch.ones(2, 2, 3)), lambda: torch.ones(2, 3, dtype=torch.bool))

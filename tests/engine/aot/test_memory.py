@@ -116,3 +116,23 @@ def test_inputs_are_freed_as_early_as_in_eager() -> None:
             run(x).sum().backward()
         most.append(counting.most)
     assert most[1] <= most[0] + KILO
+
+
+def test_inputs_that_the_backward_does_not_read_are_let_go_of() -> None:
+    """Between forward and backward an argument lives as long as in eager, also one that comes from another graph."""
+
+    def joined(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+        return (x + w).relu()
+
+    found = []
+    for run in (joined, engine.compile(joined, backend="aot_eager")):
+        w = torch.ones(4, requires_grad=True)
+        for make in (lambda: torch.ones(4), lambda: torch.ones(4, requires_grad=True) * 1):
+            x = make()
+            seen = weakref.ref(x)
+            result = run(x, w)
+            del x
+            gc.collect()
+            found.append(seen() is None)
+            result.sum().backward()
+    assert found == [True] * 4

@@ -196,6 +196,24 @@ def test_an_input_written_to_before_its_backward_is_told() -> None:
         torch.autograd.grad(made, x, torch.ones(3))
 
 
+def test_an_input_that_the_backward_does_not_read_may_be_written_to() -> None:
+    """The gradient of a sigmoid follows from its result alone: as in eager nobody minds what becomes of its argument."""
+
+    def fn(x: Any, y: Any) -> Any:
+        return x.sigmoid(), y * 3
+
+    found = []
+    for run in (fn, engine.compile(fn, backend="aot_eager")):
+        torch.manual_seed(0)
+        x, y = two(3), two(3)
+        made, other = run(x, y)
+        with torch.no_grad():
+            x.mul_(2)
+            y.add_(1)
+        found.append(torch.autograd.grad((made.sum(), other.sum()), (x, y)))
+    assert all(same(o, t) for o, t in zip(*found, strict=True))
+
+
 def test_backward_twice_is_told() -> None:
     """Without ``retain_graph`` a second backward raises, with it gradients are the same."""
     engine.reset()

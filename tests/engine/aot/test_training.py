@@ -506,3 +506,70 @@ def test_stacked_recurrent_layers_drop_as_in_eager(kind: Any, options: dict[str,
     tolerance = 2e-2 if autocast else 1e-5
     for expected, found in zip(step(layer), step(compiled_layer), strict=True):
         torch.testing.assert_close(found, expected, rtol=tolerance, atol=tolerance)
+
+
+class _Called(torch.autograd.Function):
+    """Counts its backwards."""
+
+    count = 0
+
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor) -> torch.Tensor:
+        """Twice."""
+        return x * 2
+
+    @staticmethod
+    def backward(ctx: Any, gradient: torch.Tensor) -> torch.Tensor:
+        """Twice."""
+        _Called.count += 1
+        return gradient * 2
+
+
+def test_what_a_graph_only_reads_gets_no_backward() -> None:
+    """An argument that no gradient flows to is no part of the call's history: what made it is not run backward, nor are its hooks."""
+
+    def reads(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        return x.sin() * y.detach().cos() + y.shape[0]
+
+    found = []
+    for run in (reads, compiled(reads)):
+        torch.manual_seed(0)
+        _Called.count = 0
+        hooked: list[torch.Tensor] = []
+        x, given = leaf(3), leaf(3)
+        y = _Called.apply(given)  # type: ignore[no-untyped-call]
+        y.register_hook(hooked.append)
+        run(x, y).sum().backward()
+        found.append((_Called.count, hooked, given.grad))
+        assert x.grad is not None
+    assert found[0] == found[1] == (0, [], None)
+
+
+def test_an_argument_that_needs_a_gradient_no_longer() -> None:
+    """Gradients of gradients are had although ``requires_grad`` was taken from an argument in between."""
+
+    def fn(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        return x * x * y
+
+    found = []
+    for run in (fn, compiled(fn)):
+        x, y = torch.arange(3.0, requires_grad=True), torch.ones(3, requires_grad=True)
+        made = run(x, y)
+        x.requires_grad_(False)
+        (first,) = torch.autograd.grad(made.sum(), y, create_graph=True)
+        found.append(first.detach())
+    assert torch.equal(*found)
+
+
+def test_gradients_of_gradients_without_their_input() -> None:
+    """Where an argument is gone that nothing saved, the gradient is right, and differentiating it once more says what to do."""
+
+    def fn(x: torch.Tensor) -> torch.Tensor:
+        return x.sigmoid()
+
+    x = leaf(3)
+    made = compiled(fn)(x * 1)
+    (first,) = torch.autograd.grad(made.sum(), x, create_graph=True)
+    assert torch.allclose(first, x.sigmoid() * (1 - x.sigmoid()))
+    with pytest.raises(RuntimeError, match="not in memory any more"):
+        first.sum().backward()

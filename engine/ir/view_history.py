@@ -1,0 +1,51 @@
+"""Looks at tensors without making the history of views whose base was written to since: torch does that when a view is first asked."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+
+import torch
+from torch._C import _autograd
+
+
+def is_leaf(tensor: torch.Tensor) -> bool:
+    """``tensor.is_leaf``, which for a view may write its history anew."""
+    return False if is_stale(tensor) else tensor.is_leaf
+
+
+def is_stale(tensor: torch.Tensor) -> bool:
+    """Whether a tensor is a view with a history from before its base was last written to.
+
+    The history is made anew as the view is laid out when something asks for it, which code that gives the view other memory can tell.
+    """
+    base = None if torch._C._functorch.is_functorch_wrapped_tensor(tensor) else tensor._base
+    if base is None or not tensor.requires_grad or not base.requires_grad:
+        return False
+    was = _autograd._get_creation_meta(tensor)
+    # Torch refuses to write anew the history of a view that was made without gradients, before it changes anything.
+    _autograd._set_creation_meta(tensor, _autograd.CreationMeta.NO_GRAD_MODE)
+    try:
+        _ = tensor.is_leaf
+    except RuntimeError:
+        return True
+    finally:
+        _autograd._set_creation_meta(tensor, was)
+    return False
+
+
+@contextlib.contextmanager
+def unasked(tensor: torch.Tensor) -> Iterator[None]:
+    """A tensor whose history may be asked for inside, and is as out of date afterwards as it was before."""
+    if not is_stale(tensor):
+        yield
+        return
+    try:
+        yield
+    finally:
+        version = tensor._version
+        # Made anew at a version that the tensor does not have, the history is out of date again.
+        _autograd._unsafe_set_version_counter((tensor,), (version + 1,))
+        with contextlib.suppress(RuntimeError):  # a history that may not be made anew stays as it is
+            _ = tensor.is_leaf
+        _autograd._unsafe_set_version_counter((tensor,), (version,))

@@ -1,0 +1,56 @@
+"""A view whose base was written to since has its history made anew by torch when it is asked for; looking at it must not ask."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from engine.ir.view_history import is_leaf, is_stale, unasked
+
+
+def _view(*, is_written: bool) -> torch.Tensor:
+    base = torch.arange(6.0).view(2, 3).requires_grad_() * 1.5
+    view = base.t()
+    if is_written:
+        base.mul_(2)
+    return view
+
+
+def test_a_view_is_out_of_date_once_its_base_is_written_to() -> None:
+    """It stays so however often it is looked at, and is up to date once its history was asked for."""
+    view = _view(is_written=True)
+    version = view._version
+    assert [is_stale(view), is_leaf(view), is_stale(view)] == [True, False, True]
+    with unasked(view):
+        assert type(view.grad_fn).__name__ == "AsStridedBackward0"
+        assert not is_stale(view)
+    assert is_stale(view)
+    assert view._version == version
+    _ = view.grad_fn
+    assert not is_stale(view)
+
+
+def test_what_is_up_to_date_stays_as_it_is() -> None:
+    """Neither the history of a fresh view, nor that of a leaf, nor that of a view of what needs no gradient is touched."""
+    view = _view(is_written=False)
+    history = view.grad_fn
+    with unasked(view):
+        assert not is_stale(view)
+    assert view.grad_fn is history
+    leaf = torch.ones(3, requires_grad=True)
+    row = torch.ones(2, 3)[0]
+    row.requires_grad_()
+    assert [is_stale(leaf), is_leaf(leaf), is_stale(row), is_leaf(row)] == [False, True, False, True]
+
+
+def test_histories_that_may_not_be_made_anew_stay_forbidden() -> None:
+    """A view that was made without gradients of what was written to since is refused by torch as before."""
+    base = torch.ones(2, 3, requires_grad=True) * 1.5
+    with torch.no_grad():
+        view = base[0]
+    base.mul_(2)
+    with unasked(view):
+        pass
+    for _ in range(2):
+        with pytest.raises(RuntimeError, match="no_grad mode"):
+            _ = view.is_leaf
