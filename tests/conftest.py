@@ -32,8 +32,11 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtest_call(item: pytest.Item) -> None:
-    """Begin with the recursion limit that Python has: Inductor and others raise it for the whole process."""
+    """Begin with the recursion limit that Python has, and with switches that can be set: Inductor and torch's test tools change them for good."""
     sys.setrecursionlimit(DEPTH)
+    if (backends := sys.modules.get("torch.backends")) is not None:
+        # what stands in sys.modules is a wrapper with a namespace of its own: the flag is a global of torch's functions
+        backends.flags_frozen.__globals__["__allow_nonbracketed_mutation_flag"] = True
 
 
 def _has_gpu() -> bool:
