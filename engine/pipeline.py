@@ -18,10 +18,10 @@ from typing import Any
 import torch
 import torch.fx
 from torch._guards import TracingContext, tracing
-from torch._subclasses.fake_tensor import FakeTensor
+from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 
 from engine import afterwards, contents, errors
-from engine.aot.analyse import is_mutating, is_reshaped
+from engine.aot.analyse import as_it_came, is_mutating, is_reshaped
 from engine.aot.driver import Settings, compile_graph
 from engine.autograd.front import uncaptured
 from engine.bytecode.route import route_calls
@@ -36,7 +36,7 @@ from engine.ir.context import current_session
 from engine.ir.exact import described
 from engine.ir.files import is_library_file, source_file
 from engine.ir.frame import CALLEE, CompiledFrame, FrameRequest, GraphInput, GraphSlot, ResumeSlot, Slot, TracedFrame
-from engine.ir.global_state import without_modes
+from engine.ir.global_state import GLOBAL_STATES, without_modes
 from engine.ir.graph import origin_of
 from engine.ir.guard import Guard
 from engine.ir.kernel import Program
@@ -56,6 +56,7 @@ from engine.runtime.dispatch import dispatcher
 from engine.runtime.reference import reference
 from engine.runtime.worker import warm
 from engine.trace.driver import trace_frame
+from engine.trace.values.caches import forget_asked
 
 _log = logging.getLogger("engine")
 
@@ -287,6 +288,9 @@ class Pipeline:
 
     def _graph(self, slot: GraphSlot, work: _Work) -> Run:
         backend = self.options.backend
+        if backend != "eager" and GLOBAL_STATES["functorch"].read() is not None:
+            self._tell_fx(slot, work)
+            return eager_run(slot.graph)  # a transformation sees operators, not what another compiler makes of them
         try:
             run = self._by_backend(backend, slot, work)
             return self._checked(run, slot, work) if config.verify_correctness and backend != "eager" else run
@@ -640,11 +644,18 @@ def _by_other(run: Callable[..., Run], slot: GraphSlot) -> Run:
     mode = next((i.fake.fake_mode for i in slot.inputs if isinstance(i.fake, FakeTensor)), None)
     if not any(_is_symbolic(i.fake) for i in slot.inputs):
         return run(slot.graph, [i.real for i in slot.inputs])
-    reshaped = next((i.name for i in slot.inputs if isinstance(i.fake, FakeTensor) and is_reshaped(i.fake, i.real)), "")
-    if reshaped:
-        raise ValueError(f"the shape or layout of {reshaped}, whose sizes vary, is changed in place")
     with tracing(TracingContext(mode)):
-        return run(slot.graph, [i.fake for i in slot.inputs])
+        return run(slot.graph, [_example(mode, i) for i in slot.inputs])
+
+
+def _example(mode: FakeTensorMode | None, i: GraphInput) -> Any:
+    """What stands for an input: its fake, or one like it where the traced code changed that."""
+    if not isinstance(i.fake, FakeTensor) or mode is None:
+        return i.fake
+    if i.fake.dtype == i.real.dtype and not is_reshaped(i.fake, i.real):
+        return i.fake
+    with mode:
+        return as_it_came(i).requires_grad_(i.real.requires_grad)
 
 
 def _is_symbolic(fake: Any) -> bool:
@@ -676,6 +687,7 @@ def pipeline_for(options: Options) -> Pipeline:
 
 
 def forget_pipelines() -> None:
-    """Drop all pipelines; compiled functions that are alive keep theirs."""
+    """Drop all pipelines, and what tracing has learnt of objects; compiled functions that are alive keep theirs."""
+    forget_asked()
     with _pipelines_lock:
         _pipelines.clear()

@@ -182,7 +182,11 @@ class _Walk:
                 self._plain(base, origin.attribute)
                 return self._entry(_own_dict(base), origin.attribute)
             case Maybe():
-                return self._entry(_own_dict(self._value(origin.base)), origin.attribute, MISSING)
+                owner = self._value(origin.base)
+                if isinstance(owner, type):
+                    self._class(_dict_of_class(owner))
+                    return vars(owner).get(origin.attribute, MISSING)
+                return self._entry(_own_dict(owner), origin.attribute, MISSING)
             case Member():
                 table = self._entry(_own_dict(self._value(origin.base)), origin.table)
                 if type(table) is not dict:

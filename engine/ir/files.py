@@ -52,6 +52,15 @@ def is_library_file(file: str) -> bool:
     return file.startswith(("<frozen", *_LIBRARIES[1:])) and not any(i in file for i in _INSTALLED)
 
 
+_OVER_TENSORS = ("torch.optim", "torch.amp.grad_scaler", "torch.distributions", "torch.nn.utils.clip_grad")
+"""Packages and modules of torch whose functions are Python over tensors, as a user might have written them."""
+
+
+def is_over_tensors(module: str) -> bool:
+    """Whether functions of a module of torch's are compiled by themselves where Python calls them, as the user's own are."""
+    return module in _OVER_TENSORS or module.startswith(tuple(f"{name}." for name in _OVER_TENSORS))
+
+
 def innermost_of_user(stack: tuple[Span, ...]) -> Span | None:
     """The innermost place of a stack (outermost first) that lies in the user's program: the line that a person can change."""
     return next((s for s in reversed(stack) if not is_library_file(s.file)), stack[-1] if stack else None)

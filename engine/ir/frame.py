@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import CodeType, FunctionType
 from typing import Any, Protocol
@@ -38,6 +38,8 @@ class GraphInput:
     fake: Any
     real: Any
     version: int = 0
+    came: tuple[Sequence[Any], Sequence[Any]] | None = None
+    """Sizes and strides that a tensor came with, symbols among them, whatever the traced code did to it."""
 
 
 @dataclass(frozen=True)

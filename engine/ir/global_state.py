@@ -69,6 +69,19 @@ def without_modes() -> Iterator[None]:
             _C._push_on_torch_function_stack(mode)
 
 
+@contextlib.contextmanager
+def without_transforms() -> Iterator[None]:
+    """Take the transformations of ``torch.func`` that run now out of force, as long as the block runs."""
+    taken = []
+    while _functorch.peek_interpreter_stack() is not None:
+        taken.append(_functorch.pop_dynamic_layer_stack())
+    try:
+        yield
+    finally:
+        for transform in reversed(taken):
+            _functorch.push_dynamic_layer_stack(transform)
+
+
 def _torch_function() -> bool | None:
     """Whether ``__torch_function__`` is asked: True; False where subclasses' is not; None where that of modes is not either."""
     return True if _C._is_torch_function_enabled() else None if _C._is_torch_function_all_disabled() else False
@@ -80,9 +93,9 @@ def _dispatch_modes() -> tuple[Any, ...]:
     return tuple(_C._get_dispatch_stack_at(i) for i in range(count)) if count else ()
 
 
-def _functorch_level() -> int | None:
-    top = _functorch.peek_interpreter_stack()
-    return None if top is None else int(top.level())
+def _transforms() -> str | None:
+    """Whether a transformation of ``torch.func`` runs what runs now. Which one, and how deep, is the tensors' matter: graphs run under it as traced."""
+    return None if _functorch.peek_interpreter_stack() is None else "active"
 
 
 def _default_device() -> torch.device | None:
@@ -112,6 +125,15 @@ def set_attention_kernels(wanted: tuple[Any, ...]) -> None:
         _C._set_sdp_priority_order(list(order))
 
 
+def breaks_raise() -> bool:
+    """Whether ``torch._dynamo.error_on_graph_break(True)`` is in force here."""
+    for place in ("torch._dynamo.utils", "torch._dynamo.symbolic_convert"):
+        ask = getattr(sys.modules.get(place), "_get_error_on_graph_break", None)
+        if ask is not None:
+            return bool(ask())
+    return False
+
+
 def _warnings_raise() -> bool:
     """Whether some warning would be raised: a filter says so before one that takes all of them."""
     for action, message, category, module, line in warnings.filters:
@@ -135,7 +157,7 @@ GLOBAL_STATES: Mapping[str, State] = {
         State("torch_function_modes", "torch-function mode stack", _torch_function_modes),
         State("torch_function_enabled", "torch function", _torch_function),
         State("dispatch_modes", "dispatch mode stack", _dispatch_modes),
-        State("functorch", "functorch stack", _functorch_level),
+        State("functorch", "functorch stack", _transforms),
         State("default_device", "default device", _default_device),
         State("default_dtype", "default dtype", torch.get_default_dtype),
         State("float32_matmul_precision", "precision of float32 products", _C._get_float32_matmul_precision),

@@ -95,12 +95,19 @@ _UNDER_CONTEXT = "wrap_dunder_call_ctx_manager.<locals>.inner"
 """What torch makes of a function that one of its settings decorates, such as ``torch._dynamo.dont_skip_tracing``."""
 
 
+def is_break_policy(obj: Any) -> bool:
+    """Whether it is what ``torch._dynamo.error_on_graph_break`` makes: it means something to us too."""
+    cls = type(obj)
+    return (cls.__module__, cls.__name__) == ("torch._dynamo.decorators", "ErrorOnGraphBreakDecoratorContextManager")
+
+
 def behind_torch_compile(obj: Any) -> Any:
     """What ``torch.compile`` made a function or a module from; None for all else, also for what ``torch.compiler.disable`` wrapped."""
     if type(obj) is types.FunctionType:
         found = obj.__dict__
         if obj.__qualname__ == _UNDER_CONTEXT and obj.__closure__ is not None:
-            return obj.__closure__[obj.__code__.co_freevars.index("func")].cell_contents
+            inside = dict(zip(obj.__code__.co_freevars, obj.__closure__, strict=True))
+            return None if is_break_policy(inside["self"].cell_contents) else inside["func"].cell_contents
         region = found.get("__marked_compile_region_fn__")
         return None if found.get("_torchdynamo_disable") else region or found.get(_COMPILED_BY_TORCH)
     if type(obj).__module__ == "torch._dynamo.eval_frame":

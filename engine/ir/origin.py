@@ -489,7 +489,7 @@ class Stride(Origin):
 
 @dataclass(frozen=True)
 class Asked(Origin):
-    """What a method of a tensor that takes nothing tells of it, as ``storage_offset()``."""
+    """What a method that takes nothing tells: ``storage_offset()`` of a tensor, ``__subclasses__()`` of a class."""
 
     base: Origin
     method: str
@@ -771,6 +771,50 @@ class IteratorState(Origin):
 
     def read(self, base: Any) -> Any:
         return base.__reduce__()
+
+
+def upcoming(iterator: Any, index: int) -> Any:
+    """The ``index``-th item that an iterator over a list, tuple or range is still to give, ``MISSING`` past its end. Moves nothing on."""
+    state = iterator.__reduce__()
+    over, position = state[1][0], state[2] if len(state) == 3 and state[2] is not None else 0
+    at = position + index
+    return over[at] if len(state) == 3 and 0 <= at < len(over) else MISSING
+
+
+@dataclass(frozen=True)
+class Upcoming(Origin):
+    """The ``index``-th item that an iterator over a list, tuple or range is still to give, or ``MISSING``: wherever that iterator stands."""
+
+    base: Origin
+    index: int
+
+    @property
+    def expr(self) -> str:
+        return f"{self.base.expr}.__next__({f'+{self.index}' if self.index else ''})"
+
+    def code(self, base: str, const: ConstName) -> str:
+        return f"{const(upcoming, 'upcoming')}({base}, {self.index})"
+
+    def read(self, base: Any) -> Any:
+        return upcoming(base, self.index)
+
+
+@dataclass(frozen=True)
+class HasUpcoming(Origin):
+    """Whether an iterator over a list, tuple or range is to give more than ``index`` items."""
+
+    base: Origin
+    index: int
+
+    @property
+    def expr(self) -> str:
+        return f"{self.base.expr}.__length_hint__() > {self.index}"
+
+    def code(self, base: str, const: ConstName) -> str:
+        return f"({base}.__length_hint__() > {self.index})"
+
+    def read(self, base: Any) -> Any:
+        return base.__length_hint__() > self.index
 
 
 def _remembered(compute: Callable[[Any], int]) -> Callable[[Any], int]:

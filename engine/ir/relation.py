@@ -29,6 +29,9 @@ class _Printer(PythonPrinter):
     def _print_BooleanFalse(self, expr: sympy.Basic) -> str:
         return "False"
 
+    def _helper_sqrt(self, expr: sympy.Basic) -> str:
+        return f"math.sqrt({self._print(expr)})"
+
     def _print_ToFloat(self, expr: sympy.Basic) -> str:
         return f"float({self._print(expr.args[0])})"
 

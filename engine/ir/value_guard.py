@@ -37,6 +37,8 @@ class TypeIs(Guard):
         return exact.type_name(self.type)
 
     def actual_text(self, value: Any, others: tuple[Any, ...] = ()) -> str:
+        if value is MISSING:
+            return "nothing there"
         found = exact.type_name(class_of(value))
         is_twin = found == self.expected_text() and class_of(value) is not self.type
         return f"another class named {found}" if is_twin else found

@@ -19,6 +19,7 @@ import torch
 import torch.nn.modules.module as module_hooks
 
 from engine.bytecode.route import route_calls
+from engine.ir.files import is_over_tensors
 from engine.ir.frame import Compiler
 from engine.ir.marks import ORIGINAL_MODULE, behind_torch_compile, is_disabled
 from engine.runtime.dispatch import dispatcher
@@ -44,9 +45,10 @@ _SITE = ("site-packages", "dist-packages")
 
 def is_library(function: FunctionType) -> bool:
     """Whether a function belongs to torch, the standard library or another package that is never compiled as a frame."""
-    root = str(function.__globals__.get("__name__", "")).partition(".")[0]
+    module = str(function.__globals__.get("__name__", ""))
+    root = module.partition(".")[0]
     if root in LIBRARIES:
-        return True
+        return not is_over_tensors(module)
     file = function.__code__.co_filename
     if file.startswith("<frozen"):
         return True

@@ -97,8 +97,8 @@ CATALOGUE: dict[str, Reason] = {
         ("Move the line that breaks out of the block or loop.", "Write the context manager as a class."),
     ),
     "global-state": Reason(
-        "The function runs under a transformation of torch's",
-        "vmap, grad transforms and dispatch modes give operators another meaning, which a graph would not keep.",
+        "The function runs under a dispatch mode of torch's",
+        "A dispatch mode gives operators another meaning, which a graph would not keep.",
     ),
     "fake-tensor": Reason(
         "The function is given a tensor without data",

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import enum
 import operator
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 from types import BuiltinFunctionType, CodeType, FunctionType
@@ -44,6 +45,7 @@ from engine.ir.origin import (
     Referent,
     Stored,
     TypeOf,
+    Upcoming,
     stored_item,
     tensor_of_array,
 )
@@ -236,6 +238,13 @@ class Codegen:
         known = self.tx.known.get(id(real))
         return known[0] if known is not None and known[0].origin is None else None
 
+    @contextlib.contextmanager
+    def forked(self) -> Iterator[None]:
+        """Inside, code for one of several ways: what it builds is forgotten where the others begin."""
+        before = dict(self._temps)
+        yield
+        self._temps = before
+
     def has(self, value: Value) -> bool:
         """Whether a value has been made already."""
         return id(value) in self._temps
@@ -337,6 +346,9 @@ class Codegen:
         graph = self.tx.graph.finish(list(self._outputs))
         if graph is not None and (self.tx.mutated or self.tx.globals_written):
             graph = replace(graph, changes_objects=True)
+        if graph is not None:
+            came = self.tx.input_layouts
+            graph = replace(graph, inputs=tuple(replace(i, came=came.get(id(i.fake))) for i in graph.inputs))
         inputs = () if graph is None else graph.inputs
         self._load_inputs([i.origin for i in inputs])
         if graph is not None:
@@ -561,7 +573,7 @@ class Codegen:
                 self._head_call(tensor_of_array)
             case Referent():
                 self._head_call(operator.call)
-            case Plain() | Drawn() | IteratorState() | ContextContent() | Proxied():
+            case Plain() | Drawn() | IteratorState() | Upcoming() | ContextContent() | Proxied():
                 self._head_call(origin.read)
             case Stored(_, key):
                 self._head_call(stored_item, key)

@@ -26,7 +26,7 @@ from engine.bytecode.spans import instructions, span_of
 from engine.ir.context import current_session
 from engine.ir.files import innermost_of_user, is_library_file
 from engine.ir.frame import FrameRequest, TracedFrame
-from engine.ir.global_state import are_looked_into, function_modes, without_modes
+from engine.ir.global_state import are_looked_into, function_modes, without_modes, without_transforms
 from engine.ir.guard import Guard
 from engine.ir.origin import Closure, Fixed, FunctionMode, Local, Namespace
 from engine.ir.state_guard import GlobalState
@@ -94,6 +94,7 @@ for _family in (
     "values.attention",
     "values.random_state",
     "values.real_contexts",
+    "values.storages",
     "values.tensor_subclasses",
     "values.torch_functions",
     "values.torch_state",
@@ -126,7 +127,7 @@ def trace_frame(request: FrameRequest, options: Options, *, steps: bool = False)
     while restarts < _MAX_RESTARTS:
         attempt = _Attempt(request, options, restart, steps, tuple(given_up))
         try:
-            with without_modes(), _environment(attempt.tx):
+            with without_modes(), without_transforms(), _environment(attempt.tx):
                 return _told(attempt, given_up)
         except Finished as finished:
             return finished.traced
@@ -311,11 +312,11 @@ class _Attempt:
             raise Restart(0, reason, draws="inputs")
 
     def _check_global_state(self) -> None:
-        """Leave frames that run under a transformation of torch's to Python."""
-        for state in ("dispatch_modes", "functorch"):
-            if self.tx.entry_state[state] not in ((), None):
-                guard_state(self.tx, state, self.tx.entry_state[state])
-                raise Skip("global-state", f"the {state.replace('_', ' ')} of torch is active")
+        """Leave frames that run under modes of torch's dispatcher to Python."""
+        modes = self.tx.entry_state["dispatch_modes"]
+        if modes:
+            guard_state(self.tx, "dispatch_modes", modes)
+            raise Skip("global-state", "dispatch modes of torch are active")
 
     def _enter_modes(self) -> None:
         """Torch-function modes in force are asked while tracing, as those that the traced code enters."""
@@ -419,7 +420,7 @@ class _Attempt:
 
     def _may_break_inside(self, frame: Frame, reason: Unsupported) -> bool:
         """Whether to break in the midst of the calls of the root's instruction, not before it."""
-        if self.options.fullgraph or reason.kind in ("budget", "depth") or looks_at_frame(frame):
+        if self.options.fullgraph or reason.is_error or reason.kind in ("budget", "depth") or looks_at_frame(frame):
             return False
         return not frame.handled and not self._is_skipped(frame)
 
@@ -462,7 +463,7 @@ class _Attempt:
         self, frame: Frame, op: Op, stack: list[Value], reason: Unsupported, *, is_told: bool = False
     ) -> TracedFrame:
         spans = reason.stack or self.tx.spans()
-        if self.options.fullgraph:
+        if self.options.fullgraph or (reason.is_error and not is_told):
             self._raise_break(break_record(reason.kind, reason.what, spans, skipped=False))
         frame.op = op
         if frame.handled:

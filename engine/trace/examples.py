@@ -279,23 +279,26 @@ EXAMPLES: dict[str, Example] = {
     ),
     "global-state": _example(
         """
+        from torch.utils.flop_counter import FlopCounterMode
+
         @engine.compile(backend="eager")
-        def twice(row):
-            return row * 2
+        def twice(x):
+            return x * 2
 
         @engine.disable
-        def rows(x):
-            return torch.vmap(twice)(x)
+        def counted(x):
+            with FlopCounterMode(display=False):
+                return twice(x)
 
         def f(x):
-            return rows(x)
+            return counted(x)
         """,
         """
-        def twice(row):
-            return row * 2
+        def twice(x):
+            return x * 2
 
         def f(x):
-            return torch.vmap(twice)(x)
+            return twice(x)
         """,
     ),
     "fake-tensor": _example(

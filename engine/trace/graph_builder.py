@@ -28,6 +28,7 @@ from engine.ir.origin import Origin
 from engine.ir.unbacked import is_unbacked
 from engine.trace.signals import Skip, Unsupported
 from engine.trace.unbacked import check_deferred, follows_unknown_float, needs_number
+from engine.trace.unwritten import layouts_of
 from engine.trace.values.base import Value, force
 
 if TYPE_CHECKING:
@@ -35,6 +36,10 @@ if TYPE_CHECKING:
 
 _DATA_DEPENDENT = (DataDependentOutputException, GuardOnDataDependentSymNode)
 _CONSTANTS = (int, float, bool, str, complex, type(None), torch.dtype, torch.device, torch.layout, torch.memory_format)
+
+
+MAPPED = "mapped"
+"""In the metadata of inputs: whether each row of a ``vmap`` has its own."""
 
 
 class GraphBuilder:
@@ -65,6 +70,7 @@ class GraphBuilder:
             node = self.graph.placeholder(name)
         node.target = node.name  # the parameter's name in the graph's code; of two origins it may be the same
         node.meta["example_value"] = fake
+        node.meta[MAPPED] = _is_batched(real)
         self._placeholders[origin] = node
         version = fake._version if isinstance(fake, torch.Tensor) and not fake.is_inference() else 0
         self.inputs.append(GraphInput(node.name, origin, fake, real, version))
@@ -161,6 +167,15 @@ class GraphBuilder:
                 self.graph.erase_node(node)
 
 
+def _is_batched(real: Any) -> bool:
+    """Whether a tensor is a row of a ``vmap`` that runs now."""
+    while isinstance(real, torch.Tensor) and torch._C._functorch.is_functorch_wrapped_tensor(real):
+        if torch._C._functorch.is_batchedtensor(real):
+            return True
+        real = torch._C._functorch.get_unwrapped(real)
+    return False
+
+
 def emit(
     tx: Tracer,
     op: str,
@@ -177,6 +192,13 @@ def emit(
     """
     from engine.trace.values.tensor import TensorValue
 
+    home = _home(tx, target, args) if not kwargs else tx.graph
+    if home is not tx.graph:
+        inside, tx.graph = tx.graph, home
+        try:
+            return emit(tx, op, target, args, None, run)
+        finally:
+            tx.graph = inside
     _refuse_quantized(target)
     if not isinstance(target, InGraph):
         from engine.trace.values.tensor_subclasses import dispatched
@@ -184,6 +206,8 @@ def emit(
         by_protocol = dispatched(tx, op, target, args, kwargs or {})
         if by_protocol is not None:
             return by_protocol
+    if op == "call_method" and target == "new" and len(args) == 2 and force(tx, args[1]).type() is torch.Size:
+        target = "new_empty"  # any other tuple, which it is in a graph, holds the elements
     args = _with_sizes(tx, target, [_with_truth(tx, target, a) for a in args])
     kwargs = {k: _with_truth(tx, target, v) for k, v in (kwargs or {}).items()}
     pairs = [_argument(tx, a) for a in args]
@@ -196,10 +220,13 @@ def emit(
     keyword_fakes = {k: p[1] for k, p in keyword_pairs.items()}
     before = _versions((fakes, keyword_fakes))
     listed = _written_in_a_row(target, fakes)
+    layouts = layouts_of(target, fakes, keyword_fakes)
     try:
         result = evaluate(tx, op, target, fakes, keyword_fakes, run)
     except BaseException as error:
         tx.graph.forget(node)
+        for layout in layouts:
+            layout.restore(tx)
         if isinstance(error, Skip) and error.kind == "raises":
             again = _with_numbers_in_lists(tx, args, kwargs)
             if again is not None:
@@ -223,6 +250,26 @@ def emit(
     made = wrap_result(tx, node, result, keep=changed)
     check_deferred(tx)
     return made
+
+
+def _home(tx: Tracer, target: Any, args: list[Value]) -> GraphBuilder:
+    """The graph for a node: of arithmetic on numbers from outside a nested graph the outer one, since its result may outlive the nested one."""
+    from engine.trace.values.base import Const
+    from engine.trace.values.symbolic import SymValue
+
+    builder = tx.graph
+    outer = getattr(builder, "outer", None)
+    if outer is None or getattr(target, "__module__", "") != "_operator":
+        return builder
+    given = [force(tx, a) for a in args]
+    numbers = [v for v in given if isinstance(v, SymValue)]
+    if not numbers or any(v.is_opaque or is_unbacked(v.sym) for v in numbers):
+        return builder
+    if not all(isinstance(v, (SymValue, Const)) for v in given):
+        return builder
+    while outer is not None and all(v.node.graph is not builder.graph for v in numbers):
+        builder, outer = outer, getattr(outer, "outer", None)
+    return builder
 
 
 def _refuse_quantized(target: Any) -> None:
@@ -339,6 +386,7 @@ def evaluate(
         AttributeError,
         AssertionError,
         ZeroDivisionError,
+        OverflowError,
     ) as error:
         if is_unbacked((args, kwargs)):
             raise Unsupported("data-dependent", f"{name} needs to know a size: {_first_line(error)}") from error
@@ -430,7 +478,8 @@ def _argument(tx: Tracer, value: Value) -> tuple[Any, Any]:
 
 def wrap_result(tx: Tracer, node: torch.fx.Node, result: Any, *, keep: bool = False) -> Value:
     """A value for the result of a node; the node is taken back when the result is a plain constant, unless it must be kept."""
-    from engine.trace.values.symbolic import SymValue
+    from engine.trace.values.base import Const
+    from engine.trace.values.symbolic import SymValue, rounded_symbols
     from engine.trace.values.tensor import TensorValue
 
     node.meta["example_value"] = result
@@ -439,7 +488,8 @@ def wrap_result(tx: Tracer, node: torch.fx.Node, result: Any, *, keep: bool = Fa
         tensor = tx.graph.values[node] = TensorValue(node, result)
         return tensor
     if isinstance(result, (torch.SymInt, torch.SymFloat, torch.SymBool)):
-        return SymValue(node, result, is_opaque=_is_opaque(node, result))
+        number = SymValue(node, result, is_opaque=_is_opaque(node, result), rounded=rounded_symbols(node, result))
+        return Const(number.python(tx)) if number.rounded and isinstance(result, torch.SymInt) else number
     if _is_plain(result):
         if not keep:
             tx.graph.forget(node)

@@ -19,7 +19,7 @@ from bytecode import Label
 from engine.bytecode.decode import Decoded
 from engine.bytecode.liveness import reached_from
 from engine.bytecode.resume import resumed
-from engine.ir.files import is_library_file
+from engine.ir.files import is_library_file, is_over_tensors
 from engine.trace.resumption import Outcome, Resumption
 from engine.trace.signals import Cut
 from engine.trace.values.base import NULL, Lazy, Value
@@ -87,8 +87,10 @@ def _real(value: Value) -> Any:
 
 
 def _is_of_user(frame: Frame) -> bool:
-    """Whether a function would be compiled by itself were it called by Python: those of libraries are left alone, save the modules' of torch."""
-    return not is_library_file(frame.code.co_filename) or frame.globals.name.startswith("torch.nn.modules.")
+    """Whether a function would be compiled by itself were it called by Python: those of libraries are left alone, save torch's over tensors."""
+    module = frame.globals.name
+    is_of_torch = is_library_file(frame.code.co_filename)
+    return not is_of_torch or module.startswith("torch.nn.modules.") or is_over_tensors(module)
 
 
 def _wraps(wrapper: Frame, wrapped: Frame) -> bool:

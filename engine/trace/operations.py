@@ -78,8 +78,19 @@ def _for_graph(left: Value, right: Value) -> bool:
     return all(_is_graph_value(v) or isinstance(v, Const) for v in (left, right))
 
 
-def _beside_numpy(tx: Tracer, left: Value, right: Value, *, compared: bool) -> tuple[Value, Value]:
-    """Operands where one is a number of numpy's: a symbol beside it is a constant, as the result is numpy's; a tensor is compared with Python's number."""
+def _is_whole(value: Value) -> bool:
+    """Whether it is a symbol for a whole number."""
+    from engine.trace.values.symbolic import SymValue
+
+    return isinstance(value, SymValue) and value.type() is int
+
+
+def _beside_symbols(tx: Tracer, left: Value, right: Value, *, compared: bool) -> tuple[Value, Value]:
+    """Operands as symbols know them.
+
+    A symbol beside a number of numpy's is a constant, as the result is numpy's, a tensor is compared with Python's number, and a truth beside a
+    symbol is a whole number.
+    """
     from engine.trace.values.symbolic import SymValue
 
     pair = [left, right]
@@ -89,6 +100,8 @@ def _beside_numpy(tx: Tracer, left: Value, right: Value, *, compared: bool) -> t
                 pair[1 - n] = Const(other.python(tx))
             elif compared and hasattr(value.value, "item"):
                 pair[n] = Const(value.value.item())
+        elif isinstance(value, Const) and type(value.value) is bool and _is_whole(other):
+            pair[n] = Const(int(value.value))
     return pair[0], pair[1]
 
 
@@ -96,7 +109,7 @@ def binary(tx: Tracer, symbol: str, left: Value, right: Value) -> Value:
     """``left symbol right``; ``symbol`` may be in-place (``+=``)."""
     from engine.trace.values.container_objects import as_builtin
 
-    left, right = _beside_numpy(tx, force(tx, left), force(tx, right), compared=False)
+    left, right = _beside_symbols(tx, force(tx, left), force(tx, right), compared=False)
     in_place = symbol in INPLACE
     function, name = INPLACE[symbol] if in_place else BINARY[symbol]
     if symbol in ("%", "%=") and isinstance(left, Const) and isinstance(left.value, str):
@@ -170,6 +183,12 @@ def _settled(tx: Tracer, symbol: str, left: Value, right: Value) -> tuple[Value,
     from engine.trace.values.tensor import TensorValue
 
     operands = (left, right)
+    if symbol.rstrip("=") == "//" and _is_whole(left) and isinstance(right, Const) and type(right.value) is int:
+        # Algebra joins divisions, which holds for positive divisors only.
+        return (unary(tx, "-", left), Const(-right.value)) if right.value < 0 else operands
+    if any(isinstance(v, SymValue) for v in operands) and any(v.type() is complex for v in operands):
+        first, second = (Const(v.python(tx)) if isinstance(v, SymValue) else v for v in operands)
+        return first, second
     has_float = any(isinstance(v, SymValue) and v.type() is float for v in operands)
     if symbol.rstrip("=") not in _PYTHON_FLOATS or not has_float or any(isinstance(v, TensorValue) for v in operands):
         return operands
@@ -352,12 +371,15 @@ def compare(tx: Tracer, symbol: str, left: Value, right: Value) -> Value:
     from engine.trace.values.identity import equal_ids
     from engine.trace.values.objects import ObjectValue
     from engine.trace.values.sequences import SequenceValue
+    from engine.trace.values.storages import equal_addresses
 
-    left, right = _beside_numpy(tx, force(tx, left), force(tx, right), compared=True)
+    left, right = _beside_symbols(tx, force(tx, left), force(tx, right), compared=True)
     function, name, reflected = COMPARE[symbol]
     if isinstance(left, Const) and isinstance(right, Const):
         return tx.fold(function, left.value, right.value)
     if symbol in ("==", "!=") and (same := equal_ids(tx, left, right)) is not None:
+        return Const(same == (symbol == "=="))
+    if symbol in ("==", "!=") and (same := equal_addresses(tx, left, right)) is not None:
         return Const(same == (symbol == "=="))
     by_truth = _equal_truths(tx, symbol, left, right)
     if by_truth is not None:
@@ -484,10 +506,13 @@ def _compares_plainly(cls: type) -> bool:
 def is_same(tx: Tracer, left: Value, right: Value) -> bool:
     """``left is right``."""
     from engine.trace.values.instance_dicts import InstanceDict
+    from engine.trace.values.storages import same_storage
 
     left, right = force(tx, left), force(tx, right)
     if left is right:
         return True
+    if (same := same_storage(tx, left, right)) is not None:
+        return same
     if isinstance(left, InstanceDict) and isinstance(right, InstanceDict):
         return left.of_object is right.of_object
     if isinstance(left, Const) and isinstance(right, Const):
@@ -561,6 +586,8 @@ def unary(tx: Tracer, symbol: str, value: Value) -> Value:
         return value.call_special(tx, {"-": "__neg__", "+": "__pos__", "~": "__invert__"}[symbol], [])
     if _is_truth(value):
         value = Const(value.python(tx))
+    if symbol == "~" and _is_whole(value):
+        return binary(tx, "-", Const(-1), value)
     if _is_graph_value(value):
         return emit(tx, "call_function", UNARY[symbol], [value])
     found = on_arrays(tx, UNARY[symbol], [value])

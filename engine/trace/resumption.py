@@ -166,6 +166,11 @@ class Resumption:
             Unsupported: this instruction cannot be left to Python by itself.
         """
         self.check_handled()
+        here = self.live[self.op.index]
+        local = [v for n, v in self.frame.locals.items() if n in here]
+        dated = [v for v in reached([v for v in self.stack if v is not NULL] + local) if v.is_dated]
+        self.load_all(dated)
+        self.drop(len(dated))
         self.store_cells()
         if self.op.opname in _JUMPS:
             self._jump(replay)
@@ -439,12 +444,13 @@ class Resumption:
                 self.cg.fill_root_cell(name, cell)
 
     def resume(self, outcome: Outcome) -> None:
-        """Return what the rest of the function returns."""
-        if resumed(self.code) is None:
-            self.push_rest(outcome)
-        else:
-            self._rest(outcome, TailCall)
-        self.cg.out.returns()
+        """Return what the rest of the function returns. What is built on the way there, no other way has."""
+        with self.cg.forked():
+            if resumed(self.code) is None:
+                self.push_rest(outcome)
+            else:
+                self._rest(outcome, TailCall)
+            self.cg.out.returns()
 
     def push_rest(self, outcome: Outcome, *, is_broken: bool = False) -> None:
         """Run the rest of the function and push what it returns."""

@@ -134,15 +134,22 @@ def _read(
 
 
 def _composed(tx: Tracer, first: dict[sympy.Symbol, _Reading]) -> None:
-    """Guard input sizes that are expressions; a symbol that is read nowhere else is read from one that is a multiple of it."""
+    """Guard input sizes and numbers that are expressions; a symbol that is read nowhere else is read from one that is a multiple of it."""
     composed = [
         (value.origin, dim, size.node.expr)
         for value, _ in tx.input_tensors
         for dim, size in enumerate(_layout(tx, value)[0])
         if _is_symbolic(size) and not isinstance(size.node.expr, sympy.Symbol) and not size.node.expr.is_number
     ]
+    composed += [
+        (number.origin, -1, number.sym.node.expr)
+        for number in tx.input_ints
+        if number.type() is int
+        and not isinstance(number.sym.node.expr, sympy.Symbol)
+        and not number.sym.node.expr.is_number
+    ]
     for n, (origin, dim, expression) in enumerate(composed):
-        own = sympy.Symbol(f"size_{n}_{dim}", integer=True)
+        own = sympy.Symbol(f"size_{n}_{dim}" if dim >= 0 else f"number_{n}", integer=True)
         factor, rest = expression.as_coeff_Mul()
         place = (own, origin, dim)
         if isinstance(rest, sympy.Symbol) and rest not in first and factor.is_integer and factor > 0:

@@ -10,6 +10,7 @@ from bytecode.instr import FreeVar
 
 from engine.ir.origin import CellOf, Closure, Fixed, Local, Namespace, Origin
 from engine.ir.relation_guard import Distinct, NoOverlap, SameObject
+from engine.ir.view_history import is_leaf
 from engine.trace.signals import Skip, Unsupported
 from engine.trace.values.base import Value
 from engine.trace.values.cells import CellValue
@@ -232,6 +233,7 @@ def changes_inputs(tx: Tracer) -> bool:
     """Whether the graph changes an input in place."""
     return (
         tx.gives_data
+        or bool(tx.moved)
         or any(v.fake.is_inference() or v.fake._version != version for v, version in tx.input_tensors)
         or not _running_statistics(tx).isdisjoint(id(v.fake) for v, _ in tx.input_tensors)
     )
@@ -261,6 +263,9 @@ def changed_inputs(tx: Tracer) -> list[Origin] | None:
     if tx.gives_data or _written_as_data(tx):
         return None
     found: list[Origin] = []
+    if any(not is_plain(value.held) for value in tx.moved):
+        return None
+    found += [value.origin for value in tx.moved]
     statistics = _running_statistics(tx)
     for value, version in tx.input_tensors:
         fake, held = value.fake, value.held
@@ -268,9 +273,15 @@ def changed_inputs(tx: Tracer) -> list[Origin] | None:
             return None
         if fake._version == version and id(fake) not in statistics:
             continue
-        if value.origin is None or held is None or not is_plain(held) or fake.requires_grad != held.requires_grad:
+        if (
+            tx.moved
+            or value.origin is None
+            or held is None
+            or not is_plain(held)
+            or fake.requires_grad != held.requires_grad
+        ):
             return None
-        if held.requires_grad and not (held.is_leaf and fake.is_leaf):
+        if held.requires_grad and not (is_leaf(held) and fake.is_leaf):
             return None  # its history changed with it
         if torch._debug_has_internal_overlap(held):
             return None  # numbers cannot be put back where elements share a place

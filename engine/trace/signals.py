@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from types import CodeType
 from typing import TYPE_CHECKING
 
+from engine.ir.global_state import breaks_raise
 from engine.records.bytecode import Span
 
 if TYPE_CHECKING:
@@ -39,6 +40,8 @@ class Unsupported(TraceSignal):
         """Which of the root frame's instructions made what is in the way of resuming: Python can run that one instead."""
         self.cut: Cut | None = None
         """The innermost instruction where the graph can end, if that is not one of the root frame."""
+        self.is_error = kind != "raises" and breaks_raise()
+        """Whether the user asked, for the code that met it, that breaks be errors."""
 
 
 class Skip(TraceSignal):

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from types import CodeType, MethodType
 from typing import Any
+from weakref import WeakSet
 
 import torch
 
@@ -23,10 +24,12 @@ from engine.ir.guard import Cause, Guard
 from engine.ir.origin import Fixed, Global, Namespace, Origin
 from engine.ir.relation_guard import SameObject
 from engine.ir.value_guard import CodeIs, Equals, IsObject, TypeIs
+from engine.ir.view_history import unasked
 from engine.options import Options
 from engine.records.bytecode import Span
 from engine.records.trace import InlinedCall
 from engine.trace.checkpoint import TorchState
+from engine.trace.convertible import convertible
 from engine.trace.graph_builder import GraphBuilder
 from engine.trace.shape_env import NotingShapeEnv
 from engine.trace.signals import TraceSignal, Unsupported, UserException
@@ -265,6 +268,8 @@ class Tracer:
         self.sizes_why: dict[Origin, dict[int, str]] = {}
         """Why sizes of an input became symbols, by its dimension."""
         self.input_tensors: list[tuple[Any, int]] = []
+        self.changing: set[Origin] = set()
+        """Numbers that are known to differ from call to call before any call has shown it."""
         self.input_layouts: dict[int, tuple[Sequence[Any], Sequence[Any]]] = {}
         """Sizes and strides that inputs came with, whatever was changed of them since, by the identity of their fakes."""
         """Tensors read from origins, with the version of their fakes at that time."""
@@ -288,6 +293,8 @@ class Tracer:
         """torch's global state when the attempt began."""
         self.undo_at_end: list[Any] = []
         """Contexts that are entered for real while tracing and not left yet."""
+        self.flags_set: set[tuple[Any, str]] = set()
+        """Switches of torch's that the traced code set, as modules and names."""
         self.entered: list[tuple[Any, torch.fx.Node]] = []
         """Contexts that the graph has entered and not left, with the nodes that entered them."""
         self.root_executed = 0
@@ -301,6 +308,14 @@ class Tracer:
         self.asked_for_compiler = False
         self.gives_data = False
         """Whether the graph gives a tensor from outside other memory."""
+        self.moved: list[Any] = []
+        """Tensors from outside whose ``data`` was set."""
+        self.addresses: WeakSet[Any] = WeakSet()
+        """Those of tensors' memory that the traced code holds."""
+        self.storages: dict[int, Any] = {}
+        """The memory of tensors that were asked for it, and of inputs, by the addresses of the fakes' storages."""
+        self.storages_noted = 0
+        """Of how many inputs it is known whose memory they came with."""
         self.unbacked_born: dict[Any, int] = {}
         """Which of the root's instructions made each symbol that only the graph knows."""
         self.deferred = 0
@@ -576,7 +591,16 @@ def fake_of(tx: Tracer, tensor: torch.Tensor, origin: Origin) -> torch.Tensor:
     if torch.is_inference_mode_enabled() and not tensor.is_inference():
         with torch.inference_mode(False):
             return fake_of(tx, tensor, origin)
-    context = symbolic_context(tx, tensor, origin)
-    if context is None:
-        return tx.fake_mode.from_tensor(tensor, static_shapes=True, source=origin)
-    return tx.fake_mode.from_tensor(tensor, source=origin, symbolic_context=context)
+    with unasked(tensor):
+        seen = _as_seen(tensor) if torch._C._functorch.is_functorch_wrapped_tensor(tensor) else convertible(tensor)
+        context = symbolic_context(tx, seen, origin)
+        if context is None:
+            return tx.fake_mode.from_tensor(seen, static_shapes=True, source=origin)
+        return tx.fake_mode.from_tensor(seen, source=origin, symbolic_context=context)
+
+
+def _as_seen(tensor: torch.Tensor) -> torch.Tensor:
+    """A tensor of its own that looks like one inside a transformation of ``torch.func``: one row of ``vmap``, say."""
+    with torch.no_grad():
+        twin = torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype, device=tensor.device)
+    return twin.requires_grad_(tensor.requires_grad)

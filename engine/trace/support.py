@@ -112,11 +112,14 @@ def rewinding(generator: random.Random) -> Callable[[], None]:
 
 def restoring(tensor: torch.Tensor) -> Callable[[], None]:
     """What makes a tensor as it is now: the numbers that it holds, how it is laid out, and how often it has been written to."""
-    kept, version = tensor.detach().clone(), tensor._version
+    memory, version = tensor.detach(), tensor._version
+    kept = memory.clone()
     layout = tensor.shape, tensor.stride(), tensor.storage_offset()
 
     def restore() -> None:
         with torch.no_grad():
+            if tensor.untyped_storage()._cdata != memory.untyped_storage()._cdata or tensor.dtype != memory.dtype:
+                tensor.data = memory
             if (tensor.shape, tensor.stride(), tensor.storage_offset()) != layout:
                 tensor.as_strided_(*layout)
             tensor.copy_(kept)
@@ -220,6 +223,12 @@ def refill_deque(deque: Any, items: list[Any]) -> None:
 def refill_dict(target: dict[Any, Any], keys: list[Any], values: list[Any]) -> None:
     """Give a dict other contents, in order, by the methods of ``dict`` itself."""
     dict.clear(target)
+    for key, value in zip(keys, values, strict=True):
+        dict.__setitem__(target, key, value)
+
+
+def add_entries(target: dict[Any, Any], keys: list[Any], values: list[Any]) -> None:
+    """Set items of a dict, in order, by the methods of ``dict`` itself."""
     for key, value in zip(keys, values, strict=True):
         dict.__setitem__(target, key, value)
 

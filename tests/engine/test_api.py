@@ -267,3 +267,24 @@ class _Doubled(torch.autograd.Function):
     @staticmethod
     def backward(_: Any, grad: torch.Tensor) -> torch.Tensor:
         return grad * 2
+
+
+@functools.lru_cache
+def _kept(n: int) -> int:
+    return n * 2
+
+
+def test_reset_forgets_that_a_cache_was_asked() -> None:
+    """A cache that is asked how often it is used is Python's to use, until everything is forgotten."""
+
+    def uses(x: torch.Tensor) -> torch.Tensor:
+        return x * _kept(3)
+
+    def asks(x: torch.Tensor) -> tuple[torch.Tensor, int]:
+        return uses(x), _kept.cache_info().currsize
+
+    x = torch.ones(2)
+    assert engine.compile(asks, backend="eager")(x)[1] == 1
+    assert engine.explain(uses, x).breaks
+    engine.reset()
+    assert not engine.explain(uses, x).breaks

@@ -12,7 +12,7 @@ SHOWN: Mapping[str, Mapping[str, str | Sequence[str]]] = {
         "code-13": "This call would use entry 0/1.",
         "code-17": "GPT.forward: 1 graph, no breaks, 2 recompiles",
         "code-21": ["ptx", "sass"],
-        "code-23": "loss_of: 2 graphs, 2 breaks (line 3: round",
+        "code-23": "loss_of: 2 graphs, 1 break (line 3: print",
         "code-25": "True",
         "code-28": "stock torch.compile · GPT.forward: 1 graph",
     },

@@ -62,6 +62,17 @@ def program(
     return mark
 
 
+def tried(*calls: Callable[[], Any]) -> list[Any]:
+    """What each call gives; of one that raises, the exception's class and words."""
+    out: list[Any] = []
+    for each in calls:
+        try:
+            out.append(each())
+        except Exception as error:
+            out.append((type(error).__name__, str(error)))
+    return out
+
+
 def load(stem: str, copy: str) -> ModuleType:
     """Execute the program file ``stem`` again: a module of its own, so that two runs share no globals."""
     name = f"tests.programs.{stem}__{copy}"

@@ -121,3 +121,81 @@ def forward_that_writes_and_prints(x):
     y = x * 1
     z = Doubled.apply(y)
     return z + 1, y, z is y
+
+
+class Counting(torch.autograd.Function):
+    """Counts its calls in its class, and computes with the count."""
+
+    calls = 0
+
+    @staticmethod
+    def forward(ctx, x):
+        """The count times the argument."""
+        Counting.calls += 1
+        return x * Counting.calls
+
+    @staticmethod
+    def backward(ctx, grad):
+        """The derivative, were it the first call."""
+        return grad
+
+
+@program(lambda: (torch.ones(2).requires_grad_(),), steady=False)
+def forward_that_counts(x):
+    """What the forward changes outside is changed once for each call, before and after other code looks at it."""
+    Counting.calls = 0
+    first = Counting.apply(x)
+    between = Counting.calls
+    return first, between, Counting.apply(x), Counting.calls
+
+
+class Telling(torch.autograd.Function):
+    """Tells a container what it is called with, and another object how often."""
+
+    @staticmethod
+    def forward(ctx, x, told):
+        """Twice the argument."""
+        told["shapes"].append(tuple(x.shape))
+        told["calls"] += 1
+        ctx.save_for_backward(x)
+        return x * 2, x.sum()
+
+    @staticmethod
+    def backward(ctx, grad, other):
+        """The derivative."""
+        (x,) = ctx.saved_tensors
+        return grad * 2 + other * x, None
+
+
+@program(
+    lambda: (torch.ones(2).requires_grad_(), {"calls": 0, "shapes": []}),
+    lambda: (torch.ones(2).requires_grad_(), {"calls": 1, "shapes": []}),
+    lambda: (torch.ones(2).requires_grad_(), {"calls": 5, "shapes": [(1,)]}),
+)
+def forward_that_tells(x, told):
+    """A forward changes containers from outside once for each call, with numbers that change from call to call."""
+    twice, total = Telling.apply(x, told)
+    again, _ = Telling.apply(twice, told)
+    return again, told["calls"], total
+
+
+class Growing(torch.autograd.Function):
+    """Its forward changes what its backward reads, when that runs."""
+
+    @staticmethod
+    def forward(ctx, x, sizes):
+        """As it is."""
+        sizes.append(len(sizes) + 1)
+        ctx.sizes = sizes
+        return x * 1
+
+    @staticmethod
+    def backward(ctx, grad):
+        """What was noted until then counts."""
+        return grad * sum(ctx.sizes), None
+
+
+@program(lambda: (torch.ones(2).requires_grad_(), [3]), breaks=2)
+def backward_that_reads_later(x, sizes):
+    """The backward sees what both forwards have noted."""
+    return Growing.apply(Growing.apply(x, sizes), sizes), sizes

@@ -334,3 +334,19 @@ def frozen_data_class_with_slots(x):
     except dataclasses.FrozenInstanceError as error:
         text = str(error)
     return x.sin() * high.second * (low < high), hash(low) == hash(Pair(1)), text, type(high).__name__
+
+
+@program(lambda: (torch.ones(3), 2), lambda: (torch.ones(3), 3), lambda: (torch.ones(3), 4), steady=True)
+def changing_entries(x, n):
+    """What a class body takes from changing arguments is read back as it is, not as an attribute of a class from an earlier call."""
+
+    class Made:
+        z = n
+        parts = [n]
+
+        def val(self):
+            return self.z + len(self.parts)
+
+    made = Made()
+    Made.parts.append(made.val())
+    return x * made.val(), Made.parts, Made.z

@@ -311,3 +311,59 @@ bound_method = program(lambda: (torch.randn(3),), lambda: (torch.randn(3), 2.0),
 def class_argument(x, kind):
     """A class handed in and instantiated."""
     return kind(3.0)(x)
+
+
+class Counted:
+    count = 0
+
+    def step(self):
+        return 1
+
+    @property
+    def width(self):
+        return 2
+
+    @classmethod
+    def counted(cls):
+        cls.count += 1
+        return cls.count
+
+
+class Inheriting(Counted):
+    pass
+
+
+class Deeper(Inheriting):
+    def step(self):
+        return super().step() + 1
+
+
+INHERITING = Inheriting()
+
+
+def hidden(name, value):
+    def make():
+        setattr(Inheriting, name, value)
+        return (torch.ones(3),)
+
+    return make
+
+
+@program(
+    lambda: (torch.ones(3),),
+    hidden("count", 10),
+    hidden("step", lambda self: 20),
+    hidden("width", property(lambda self: 30)),
+    hidden("absent", 40),
+)
+def inherited_and_then_hidden(x):
+    """An entry that a class between comes to have later is found first, also by ``super``; one that was absent is there."""
+    found = [INHERITING.count, INHERITING.step(), INHERITING.width, Inheriting.count, Deeper().step()]
+    found += [hasattr(Inheriting, "absent"), getattr(INHERITING, "absent", None), getattr(Inheriting(), "absent", None)]
+    return x + 1, found
+
+
+@program(lambda: (torch.ones(3),), lambda: (torch.ones(3),), lambda: (torch.ones(3),), steady=False)
+def counters_of_subclasses(x):
+    """The first count of a subclass begins at the base's, later ones go on from its own."""
+    return x + Deeper.counted(), Counted.count, Deeper.count

@@ -212,3 +212,24 @@ def notes_while_transformed(x):
         return (a * a).sum()
 
     return torch.func.grad(square)(x), torch.vmap(torch.func.grad(square))(x), list(NOTES), told
+
+
+@program(lambda: (torch.randn(3, 4), torch.randn(3, 4)))
+def rows_written_to(x, y):
+    """A mapped function that writes to its argument, which shows in the tensor that was mapped, and through a view of it."""
+    view = x[1:]
+    added = vmap(lambda a, b: a.add_(b).sum())(x, y)
+    vmap(lambda a: a.mul_(2))(view)
+    return added, x, view
+
+
+@program(lambda: (torch.randn(3, 4), torch.tensor([1, 3, 0])))
+def positions_of_rows(x, at):
+    """Rows indexed by an integer of each row, read and written; a number can not be made of it."""
+
+    def picked(row, n):
+        changed = row.clone()
+        changed[n] = 5
+        return row[n], changed, row[None, n]
+
+    return vmap(picked)(x, at), vmap(lambda n: x[n, 1:])(at % 3)

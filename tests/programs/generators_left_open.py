@@ -277,3 +277,21 @@ def own_text_of_an_exception(x):
         caught = error
         same = caught.__traceback__ is error.__traceback__
     return x + caught.code, str(caught), repr(caught), caught, same
+
+
+@program(lambda: (torch.ones(1, 2, 3),), lambda: (torch.ones(2),), breaks=1)
+def open_where_an_operation_fails(x):
+    """A generator is half-way where an operation of torch raises: the way on and the way to the handler each have it."""
+
+    def numbers():
+        yield 1
+        yield 2
+
+    log = []
+    waiting = numbers()
+    log.append(next(waiting))
+    try:
+        x = x.expand(2)
+    except RuntimeError as error:
+        log.append((type(error).__name__, getattr(error, "code", None)))
+    return x + 1, log

@@ -4,6 +4,7 @@ import torch
 from functorch.experimental import control_flow
 from torch.utils.checkpoint import checkpoint
 
+import engine
 from tests.programs import program
 
 SCALES = [3.0]
@@ -281,3 +282,22 @@ def constant_after_change(x, told):
     """What is declared constant is asked after something from outside was changed."""
     told["seen"] += 1
     return x * rate(), told
+
+
+@program(lambda: (torch.randn(4, 4),))
+def call_with_all_told(x):
+    """functional_call that is told to take every tensor by name, and one that leaves tied ones apart."""
+    every = {"0.weight": x, "0.bias": x[0]}
+    whole = torch.func.functional_call(LAYER, every, (x,), strict=True)
+    return whole + torch.func.functional_call(LAYER, {"0.bias": x[1]}, x, tie_weights=False)
+
+
+@program(lambda: (torch.ones(2),))
+def compiled_where_it_is_traced(x):
+    """A function compiled by the code that is compiled, with options and as a decorator."""
+
+    @engine.compile(backend="eager")
+    def shifted(y):
+        return y + 1
+
+    return shifted(x) * engine.compile(lambda y: y * 2, backend="eager")(x)

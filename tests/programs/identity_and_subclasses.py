@@ -294,3 +294,20 @@ def numpy_by_force(x):
 def numpy_with_a_symbol(x, n):
     """A number that changes from call to call is a symbol for numpy, too."""
     return np.where(x < 1.5, n, x) * n
+
+
+class Noted(torch.Tensor):
+    """Made by ``__new__`` of its own, which asks that of torch."""
+
+    def __new__(cls, x, note="none"):
+        made = super().__new__(cls, x)
+        made.note = note
+        return made
+
+
+@program(lambda: (torch.ones(3),), lambda: (torch.ones(3, requires_grad=True),))
+def made_by_super(x):
+    """A subclass of Tensor whose ``__new__`` calls that of Tensor: over the same memory, with what it noted."""
+    noted = Noted(x * 2, note="twice")
+    noted[0].mul_(3)
+    return noted, noted.note, type(noted + 1) is Noted

@@ -2,12 +2,11 @@
 
 import collections
 import copy
-from collections.abc import Callable
 from typing import Any
 
 import torch
 
-from tests.programs import program
+from tests.programs import program, tried
 
 
 def ones() -> tuple[Any, ...]:
@@ -66,16 +65,6 @@ class Plain(collections.OrderedDict[Any, Any]):
     """Nothing but a name."""
 
 
-def _tried(*calls: Callable[[], Any]) -> list[Any]:
-    out: list[Any] = []
-    for call in calls:
-        try:
-            out.append(call())
-        except Exception as error:
-            out.append((type(error).__name__, str(error)))
-    return out
-
-
 @program(ones)
 def recent(x: torch.Tensor) -> Any:
     """A subclass's own ``__setitem__`` sees what the constructor, ``update``, ``setdefault`` and ``|=`` set."""
@@ -123,7 +112,7 @@ def order_counts(x: torch.Tensor) -> Any:
         a, b = cls([("a", x), ("b", 1)]), cls([("b", 1), ("a", x)])
         out += [a == b, a != b, a == dict(b), dict(b) == a, collections.OrderedDict(a) == Plain(b)]
         out += [type(a | b).__name__, type(dict(a) | b).__name__, type(a | dict(b)).__name__, list(b | a)]
-        out += _tried(lambda a=a: a | None, lambda a=a: a.__ror__({"q": 1}), lambda a=a: a.__or__(3))  # type: ignore[misc]
+        out += tried(lambda a=a: a | None, lambda a=a: a.__ror__({"q": 1}), lambda a=a: a.__or__(3))  # type: ignore[misc]
         out += [type(a.copy()).__name__, a.__reduce__()[2]]
         a.x = x
         out += [list(a.__dict__), copy.copy(a).x]
@@ -136,7 +125,7 @@ def refusals(x: torch.Tensor) -> Any:
     out: list[Any] = []
     for cls in (collections.OrderedDict, Plain, dict):
         of: Any = cls()
-        out += _tried(
+        out += tried(
             lambda of=of: of.update([("a", 1)], None),
             lambda of=of: of.update(42),
             lambda cls=cls: cls.update(),
@@ -160,7 +149,7 @@ def moved(x: torch.Tensor) -> Any:
     out: list[Any] = []
     for cls in (collections.OrderedDict, Plain):
         of = cls.fromkeys("abcde")
-        out += _tried(
+        out += tried(
             lambda of=of: of.move_to_end("x"),
             lambda of=of: of.move_to_end("c", last=False),
             lambda of=of: of.move_to_end(key="b"),
@@ -199,8 +188,8 @@ def keys_that_change(x: torch.Tensor) -> Any:
 
     out: list[Any] = []
     for cls in (dict, collections.OrderedDict, Plain):
-        out += _tried(lambda cls=cls: again(cls(a=1)), lambda cls=cls: replaced(cls(a=1, b=2, c=3)))
-        out += _tried(lambda cls=cls: turned(cls.fromkeys("abc")) if cls is not dict else None)
+        out += tried(lambda cls=cls: again(cls(a=1)), lambda cls=cls: replaced(cls(a=1, b=2, c=3)))
+        out += tried(lambda cls=cls: turned(cls.fromkeys("abc")) if cls is not dict else None)
     return out, x + 1
 
 

@@ -208,3 +208,14 @@ def address_across_a_break(x):
     x = x * 2
     print("so far")
     return x + 1, text == repr(a), b.text == f"about {a}"
+
+
+def pair(n, m):
+    return lambda: (torch.ones(3), n, m)
+
+
+@program(pair(4, 6), pair(5, 7), pair(7, 9), pair(8, 21), pair(10, 6), steady=False)
+def text_of_what_numbers_come_to(x, n, m):
+    """Two changing numbers of which only the sum is told, and keys, ranges and memberships of it: each call's own."""
+    found = [str(n + m), [n + m], list(range(n + m))[-1], (n + m) in (12, 16), {12: "a", 16: "b"}.get(n + m)]
+    return x + 1, f"{found}", "%03d" % sum([n, m])

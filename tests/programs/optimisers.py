@@ -68,6 +68,22 @@ def step_alone(scale):
 for _p in ALONE_MODEL.parameters():
     _p.grad = torch.ones_like(_p)
 
+SCALED_MODEL = fitted()
+SCALED = torch.optim.AdamW(SCALED_MODEL.parameters(), lr=0.01)
+SCALER = torch.amp.GradScaler("cpu", init_scale=8.0, growth_interval=2)
+
+
+@program(batch, batch, batch, batch, breaks=2)
+def scaled_step(x, y):
+    """A step under a gradient scaler, which asks whether all gradients are finite before it lets the optimiser go."""
+    SCALED.zero_grad()
+    loss = (SCALED_MODEL(x) - y).pow(2).mean()
+    SCALER.scale(loss).backward()
+    SCALER.step(SCALED)
+    SCALER.update()
+    return loss.detach(), SCALER.get_scale()
+
+
 GROUP_MODEL = fitted()
 GROUPS = torch.optim.SGD(
     [{"params": GROUP_MODEL[0].parameters(), "lr": 0.1}, {"params": GROUP_MODEL[2].parameters(), "momentum": 0.5}],

@@ -1006,3 +1006,116 @@ def breaks_in_turn_while_arguments_are_made(keeper, x):
         keeper.note(x + n)
         told += keeper.tell(n, engine.graph_break(), x * n)
     return told
+
+
+def many():
+    return ([torch.full((3,), float(n)) for n in range(1, 13)],)
+
+
+@program(many, breaks=1)
+def rounds_share_code(xs):
+    """A long loop that breaks in each round, over a list: where it stands is no part of what a round is compiled for."""
+    total = torch.zeros(3)
+    for x in xs:
+        total = total + x.sin()
+        engine.graph_break()
+        total = total * 2
+    return total
+
+
+@program(many, breaks=1)
+def rounds_over_a_range(xs):
+    """The number of the round becomes a symbol."""
+    y = xs[0]
+    for n in range(len(xs)):
+        y = y + n
+        engine.graph_break()
+        y = y.cos()
+    return y
+
+
+@program(many, breaks=1)
+def rounds_numbered(xs):
+    """Enumerated from five on, and the rounds' results gathered in a list and a dict that nothing looks into."""
+    rows, by_number = [], {}
+    for n, x in enumerate(xs, 5):
+        engine.graph_break()
+        rows.append(x * n)
+        by_number["last"] = x
+        by_number[n % 2] = n
+    return rows, by_number
+
+
+@program(many, breaks=1)
+def rounds_zipped(xs):
+    """Two lists side by side, the second one shorter."""
+    out = []
+    for x, y in zip(xs, xs[2:]):
+        engine.graph_break()
+        out.append(x - y)
+    return out
+
+
+@program(many, breaks=1)
+def list_grows_under_its_loop(xs):
+    """The list that is gone through grows in its first rounds."""
+    seen = 0
+    for x in xs:
+        engine.graph_break()
+        if seen < 2:
+            xs.append(x + 1)
+        seen += 1
+    return seen, torch.stack(xs)
+
+
+@program(many, breaks=1)
+def list_shrinks_under_its_loop(xs):
+    """Items are taken out before the loop comes to them."""
+    kept = []
+    for x in xs:
+        engine.graph_break()
+        kept.append(x * 2)
+        if len(xs) > 8:
+            xs.pop()
+    return kept, len(xs)
+
+
+@program(many, breaks=1)
+def written_unseen(xs):
+    """Contents that come to be looked at after something was added to them."""
+    log, table = [0], {"first": 0}
+    engine.graph_break()
+    log.append(xs[0] + 1)
+    log.extend([xs[1], 2])
+    table["second"] = xs[0] * 2
+    table["first"] = 1
+    known = table["second"]
+    shown = list(table), len(log), log[0]
+    log.append(3)
+    table["third"] = 3
+    return known, shown, log, table
+
+
+@program(many, breaks=1)
+def written_twice_unseen(xs):
+    """One list and one dict by two names."""
+    log, table = [], {}
+    also, same = log, table
+    engine.graph_break()
+    log.append(xs[0] + 1)
+    also.append(xs[1])
+    table["a"] = 1
+    same["a"] = 2
+    same["b"] = xs[2]
+    log += [5]
+    return also, same, log is also
+
+
+@program(many, breaks=1)
+def appended_to_itself(xs):
+    """A list that is put into itself, and a dict that holds itself."""
+    log, table = [xs[0]], {}
+    engine.graph_break()
+    log.append(log)
+    table["self"] = table
+    return log[1] is log, table["self"] is table, log[0] + 1

@@ -306,3 +306,12 @@ def jagged_of_list(a, b):
     whole = torch.nested.as_nested_tensor([a, b * 2], layout=torch.jagged)
     apart = torch.nested.nested_tensor([b, a.detach()], layout=torch.jagged, dtype=torch.float64)
     return (whole * 2).sin().values(), apart.offsets(), torch.nested.to_padded_tensor(whole.detach(), 0.0)
+
+
+@program(lambda: (torch.arange(20.0).sin().view(5, 4).requires_grad_(), torch.tensor([0, 2, 5])), breaks=1)
+def jagged_attention(values, offsets):
+    """Attention looks at the lengths, so Python runs it; what it gives, a view of another kind of nested tensor, is traced on."""
+    x = torch.nested.nested_tensor_from_jagged(values, offsets)
+    q = x.unflatten(-1, [2, 2]).transpose(1, 2)
+    y = torch.nn.functional.scaled_dot_product_attention(q, q, q).transpose(1, 2).flatten(-2)
+    return (y * 2).to_padded_tensor(0.0)

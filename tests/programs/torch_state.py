@@ -108,6 +108,22 @@ def autocast_decorator(x, y):
     return lowered(x, y), x @ y
 
 
+USED = torch.autocast("cpu", dtype=torch.bfloat16)
+with USED:
+    pass
+
+
+@program(lambda: (torch.randn(3, 3),), breaks=1)
+def autocast_used_before(x):
+    """An instance that was entered and left before is entered again, also around a break."""
+    with USED:
+        y = x @ x
+    with USED:
+        print("inside")
+        z = x @ x
+    return y, z, x @ x
+
+
 @program(lambda: (torch.randn(3, 3),))
 def autocast_asked(x):
     """Questions about autocast."""

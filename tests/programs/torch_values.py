@@ -63,7 +63,7 @@ def data_read(x):
     return y + x, y.requires_grad
 
 
-@program(lambda: (torch.randn(3),), breaks=1)
+@program(lambda: (torch.randn(3),))
 def data_written(x):
     """.data set inside."""
     y = x.clone()
@@ -359,3 +359,20 @@ def scales_named_by_enum(x):
     narrow, wide = x.to(torch.float8_e4m3fn), x.t().contiguous().t().to(torch.float8_e4m3fn)
     scale = [torch.ones(1)], [torch.nn.functional.ScalingType.TensorWise], [torch.nn.functional.SwizzleType.NO_SWIZZLE]
     return torch._scaled_mm_v2(narrow, wide, *scale, *scale, None, torch.bfloat16)
+
+
+@program(lambda: (torch.ones(2, 3),), lambda: (torch.ones(4, 3),), lambda: (torch.ones(5, 3),))
+def legacy_constructors_of_sizes(x):
+    """A ``torch.Size`` is a size to the constructors that take any other tuple as the elements, also where it has no dimension."""
+    made = [x.new(x.shape), torch.Tensor(x.size()), torch.LongTensor(x.shape), x.new(torch.Size([])), x.new(2, 3)]
+    shapes = [m.shape for m in (*made, torch.Tensor(x.shape[0], 2), torch.DoubleTensor(torch.Size([x.shape[0]])))]
+    return x.new((2, 3)) * x[0, 0], torch.Tensor([1, 2]), shapes, [m.zero_() for m in made]
+
+
+@program(lambda: (torch.rand(3) + 0.5,), lambda: (torch.rand(3) + 0.5,))
+def samples_of_distributions(rate):
+    """Distributions that make their samples of ``new`` tensors: the numbers that eager draws."""
+    kinds = torch.distributions
+    made = [kinds.Exponential(rate), kinds.Laplace(rate, rate), kinds.Cauchy(rate, rate), kinds.Geometric(rate / 2)]
+    drawn = [d.sample((2,)) for d in made]
+    return drawn, [d.log_prob(s) for d, s in zip(made, drawn, strict=True)]

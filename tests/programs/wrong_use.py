@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from tests.programs import program
+from tests.programs import program, tried
 
 
 def said(*attempts: Any) -> list[Any]:
@@ -304,3 +304,10 @@ def sorted_while_it_changes(x: torch.Tensor) -> tuple[Any, ...]:
         return item
 
     return x + 1, said(lambda: items.sort(key=by)), items
+
+
+@program(lambda: (torch.randn(2, 3),))
+def builtins_that_tensors_refuse(x):
+    """``round`` and ``divmod`` of tensors raise, in Python's words."""
+    found = tried(lambda: round(x), lambda: round(x, 1), lambda: round(x[0, 0]), lambda: divmod(x, 2))
+    return x + 1, found, tried(lambda: divmod(2, x), lambda: divmod(x, x))

@@ -117,7 +117,7 @@ def _find_global(tx: Tracer, frame: Frame, name: str) -> Value:
             return written
     elif name in namespace.values:
         real = namespace.values[name]
-        if frame.trusted and not isinstance(real, (list, dict, set, torch.Tensor)):
+        if frame.trusted and not isinstance(real, (list, dict, set, torch.Tensor, bool)):  # a bool may be a switch
             return Const(real) if is_literal(real) else tx.fixed(real, name)
         return tx.lazy(real, Global(namespace, name))
     builtin_names = frame.builtins if isinstance(frame.builtins, dict) else vars(frame.builtins)

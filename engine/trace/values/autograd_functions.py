@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import inspect
+import types
 import warnings
+import weakref
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -12,9 +15,9 @@ from torch.autograd.function import FunctionCtx
 
 from engine.ir.in_graph import InGraph
 from engine.trace.graph_builder import emit
-from engine.trace.signals import Unsupported, UserException
-from engine.trace.values.base import NONE, Const, Value, force
-from engine.trace.values.classes import MADE_BY, class_attribute
+from engine.trace.signals import Restart, Unsupported, UserException
+from engine.trace.values.base import NONE, Const, Value, force, reached
+from engine.trace.values.classes import MADE_BY, WRITTEN, class_attribute
 from engine.trace.values.contexts import set_grad
 from engine.trace.values.function_bodies import trace_bodies
 from engine.trace.values.methods import MethodOf
@@ -27,6 +30,8 @@ from engine.trace.values.tensor import TensorValue
 from engine.trace.values.trees import flatten, unflatten
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from engine.trace.state import Tracer
 
 
@@ -80,21 +85,30 @@ def _apply(tx: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
     if not torch.is_grad_enabled() and not isinstance(tx.graph, NestedBuilder):
         return _forward_alone(tx, cls, given)
     try:
-        if not _is_graphs(tx, given):
+        if cls in _NOTING or not _is_graphs(tx, given):
             return _with_objects(tx, cls, given)
         for value in given:
             value.graph_arg(tx)
-        known = len(tx.input_tensors)
+        known, outside = len(tx.input_tensors), tx.outside_changes
         try:
             _look_into(tx, cls, given)
         except _ReadsOutside:
             return _with_objects(tx, cls, given)
+        except Unsupported as error:
+            if tx.outside_changes == outside and not isinstance(error, _ChangesArgument):
+                raise
+            _NOTING.add(cls)
+            raise Restart(0, error) from error
         if len(tx.input_tensors) != known:
             return _with_objects(tx, cls, given)
     except UserException as error:
         raise Unsupported("unknown-call", f"{cls.__name__} raises while it is looked into") from error
     target = InGraph(cls.__name__, cls.apply, is_python=True)  # type: ignore[attr-defined]
     return emit(tx, "call_function", target, given)
+
+
+_NOTING: weakref.WeakSet[type] = weakref.WeakSet()
+"""Functions seen to change Python objects outside of themselves: their node must not run their own code, which would change them once more."""
 
 
 def _instance(tx: Tracer, cls: type, args: list[Value], kwargs: dict[str, Value]) -> Value:
@@ -193,11 +207,32 @@ def _with_objects(tx: Tracer, cls: type, given: list[Value]) -> Value:
             if ctx.dirty or not ctx.materializes:
                 raise Unsupported("unknown-call", f"{cls.__name__} marks what it changes, or takes missing gradients")
             return found
+        _check_backward(tx, cls, ctx)
         return _method(tx, cls, name).call(tx, args, {})
 
     return trace_bodies(tx, cls, given, ctx, result_of, once=once)
 
 
+def _check_backward(tx: Tracer, cls: type, ctx: FunctionContext) -> None:
+    """Python runs the backward later, when what is changed here may have been changed again: it must not get at that.
+
+    Raises:
+        Unsupported: it may.
+    """
+    function: Any = inspect.unwrap(cls.backward)  # type: ignore[attr-defined]
+    if type(function) is not types.FunctionType:
+        raise Unsupported("unknown-call", f"the backward of {cls.__name__} is no plain function")
+    code = function.__code__
+    named = [function.__globals__.get(name) for name in code.co_names]
+    named += [cell.cell_contents for cell in function.__closure__ or () if cell != _EMPTY]
+    known = [tx.known[id(v)][0] for v in named if id(v) in tx.known]
+    known += [value for name, value in ctx.written.items() if name in code.co_names and value is not None]
+    is_changed = any(id(v) in tx.mutated for v in reached(known))
+    if is_changed or any(of is v for of, _ in WRITTEN for v in named):
+        raise Unsupported("side-effect", f"the backward of {cls.__name__} reaches what is changed before it runs")
+
+
+_EMPTY = types.CellType()
 _ONCE = torch.autograd.function.once_differentiable(lambda *_: None).__code__
 """The code that marks a backward as one that cannot be differentiated."""
 
@@ -245,16 +280,42 @@ def _look_into(tx: Tracer, cls: type, given: list[Value]) -> None:
         grad = torch.is_grad_enabled()
         torch._C._set_grad_enabled(False)
         inputs = [_inside(tx, builder, a) for a in given]
-        outputs = _forward(tx, cls, ctx, inputs)
-        if grad and any(needed):
-            grads: list[Value] = [
-                twin(tx, builder, o.fake.detach()) if isinstance(o, TensorValue) else NONE for o in outputs
-            ]
-            _method(tx, cls, "backward").call(tx, [ctx, *grads], {})
+        with _unchanged(tx, cls, inputs) as containers:
+            outputs = _forward(tx, cls, ctx, inputs)
+            if any(id(o) in containers for o in outputs):
+                raise _ChangesArgument("side-effect", f"{cls.__name__} gives back a container that it is given")
+            if grad and any(needed):
+                grads: list[Value] = [
+                    twin(tx, builder, o.fake.detach()) if isinstance(o, TensorValue) else NONE for o in outputs
+                ]
+                _method(tx, cls, "backward").call(tx, [ctx, *grads], {})
         torch._C._set_grad_enabled(grad)
         if builder.reads_outside():
             raise _ReadsOutside
         builder.discard()
+
+
+class _ChangesArgument(Unsupported):
+    """A body changes a container that it is given, or gives it back."""
+
+
+@contextlib.contextmanager
+def _unchanged(tx: Tracer, cls: type, inputs: list[Value]) -> Iterator[set[int]]:
+    """What stands for arguments must not be changed: the containers themselves would not be.
+
+    Raises:
+        _ChangesArgument: one was.
+    """
+    given = {id(v) for v in reached(inputs) if not isinstance(v, (TensorValue, SymValue, Const))}
+    before, tx.changed = tx.changed, []
+    try:
+        yield given
+    finally:
+        changed, tx.changed = tx.changed, before
+        if before is not None:
+            before.extend(changed)
+    if any(id(v) in given for v in changed):
+        raise _ChangesArgument("side-effect", f"{cls.__name__} changes a container that it is given")
 
 
 def _inside(tx: Tracer, builder: NestedBuilder, value: Value) -> Value:

@@ -35,6 +35,8 @@ class Value:
     is_mutable = False
     is_made = False
     """Whether it was made while tracing although it has an origin: each call makes its own."""
+    is_dated = False
+    """Whether rebuilding it gives what holds at that moment: it is rebuilt before Python does anything at a break, and kept."""
 
     def type(self) -> type:
         """The Python type that ``type(x)`` gives."""

@@ -15,14 +15,17 @@ from engine.ir.value_guard import DictKeys, IsObject
 from engine.trace.signals import Unsupported
 from engine.trace.support import dispatched_function
 from engine.trace.values.base import NONE, Attributed, Const, NotConstant, Value, force, is_none
-from engine.trace.values.classes import MADE_BY, ClassValue, imported_first
+from engine.trace.values.classes import MADE_BY, ClassValue, find_in_class, imported_first
 from engine.trace.values.functions import FunctionDict, FunctionValue, MadeFunction, RealFunction
 from engine.trace.values.iteration import CallOf
 from engine.trace.values.mappings import DictValue
 from engine.trace.values.methods import BoundMethod, BuiltinValue, MethodOf
+from engine.trace.values.objects import ObjectValue
 from engine.trace.values.rules import BY_CODE, special, special_of
 from engine.trace.values.sequences import TupleValue
+from engine.trace.values.symbolic import SymValue
 from engine.trace.values.tensor import TensorValue
+from engine.trace.values.torch_functions import is_leaf, is_pure
 from engine.trace.values.wrap import wraps, wraps_if
 
 if TYPE_CHECKING:
@@ -46,6 +49,11 @@ def _memo_key(tx: Tracer, args: Args, kwargs: Words, *, typed: bool) -> Any:
 
 _ASKED: weakref.WeakSet[Any] = weakref.WeakSet()
 """Caches from outside that were asked how often they were used: from then on Python uses them."""
+
+
+def forget_asked() -> None:
+    """Use all caches from outside in graphs again, until they are asked."""
+    _ASKED.clear()
 
 
 class _Memo:
@@ -78,7 +86,8 @@ class CachedFunction(BuiltinValue):
             )
         used: _Memo = tx.memos.setdefault(id(self.held), _Memo(tx.root_executed))
         memo = used.results
-        key = _memo_key(tx, args, kwargs, typed=True)
+        is_dynamic = any(_has_symbols(tx, a) for a in (*args, *kwargs.values()))  # one run for many values
+        key = object() if is_dynamic else _memo_key(tx, args, kwargs, typed=True)
         if key not in memo:
             before = (tx.outside_changes, len(tx.effects))
             inner = tx.wrap(self.held.__wrapped__, Attr(self.origin, "__wrapped__"))
@@ -118,8 +127,25 @@ def _may_be_own(tx: Tracer, origin: Origin) -> bool:
     return resumed(tx.frames[0].code) is not None and isinstance(origin.chain()[0], Local)
 
 
+def _stays(cls: type) -> bool:
+    """Whether instances of a class are found again only as they were: they hash by what they hold, or nobody changes them."""
+    from engine.trace.state import is_trusted
+
+    found = find_in_class(cls, "__hash__")
+    return is_trusted(cls.__module__) or (found is not None and found[0] is not object)
+
+
+def _has_symbols(tx: Tracer, value: Value) -> bool:
+    found = force(tx, value)
+    return isinstance(found, SymValue) or (
+        isinstance(found, TupleValue) and any(_has_symbols(tx, item) for item in found.items)
+    )
+
+
 def _may_be_kept(tx: Tracer, value: Value) -> bool:
     """Whether an argument may have been given before, and be other than it was then."""
+    if isinstance(value, SymValue) or (isinstance(value, ObjectValue) and _stays(value.cls)):
+        return False
     if isinstance(value, TensorValue):
         return value.origin is not None and value.fake.requires_grad
     if isinstance(value, TupleValue):
@@ -133,7 +159,7 @@ def _cached(tx: Tracer, real: Any, origin: Origin) -> Value:
         tx.guard_type(real, origin, "it was called")
         return CachedFunction(real, origin)
     tx.guard_object(real, origin, "it was called")
-    if isinstance(origin, Fixed) or special_of(real) is not None:
+    if special_of(real) is not None or is_leaf(real) or is_pure(real):
         return BuiltinValue(real, origin)
     return CachedFunction(real, origin)
 

@@ -15,9 +15,10 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from engine.ir import exact
 from engine.ir.exact import is_placement_class
-from engine.ir.origin import Attr, Fixed, Item, Origin
-from engine.ir.value_guard import HasAttribute
+from engine.ir.origin import MISSING, Asked, Attr, Fixed, Item, Maybe, Origin
+from engine.ir.value_guard import HasAttribute, IsObject, LengthIs
 from engine.trace.signals import Skip, Unsupported
 from engine.trace.values.arity import check_arity
 from engine.trace.values.base import NONE, Const, NotConstant, Value, force
@@ -133,8 +134,11 @@ def bind_attribute(
 ) -> Value:
     """What a class's raw entry gives when read through an instance, or through the class (``instance`` None)."""
     origin = Attr(class_origin(base), name)
-    if base in tx.made_classes and is_literal(found):
-        return Const(found)  # each call makes its own class
+    _guard_passed(tx, cls, base, name)
+    made = tx.made_classes.get(base)
+    given = made.given(name, found) if isinstance(made, ClassValue) else None  # each call makes its own class
+    if given is not None:
+        return given
     if isinstance(found, Written):
         return _bind_written(tx, name, force(tx, found.value), instance)
     if isinstance(found, types.FunctionType):
@@ -163,6 +167,26 @@ def bind_attribute(
     if hasattr(type(found), "__get__") and not isinstance(found, (types.BuiltinFunctionType, type)):
         return _descriptor(tx, cls, found, instance, name, origin)
     return tx.wrap(found, origin)
+
+
+def _guard_passed(tx: Tracer, cls: builtins.type, base: builtins.type, name: str) -> None:
+    """Take for granted that the classes before ``base`` go on without an entry of that name, which would be found first."""
+    from engine.trace.state import is_trusted
+
+    for passed in cls.__mro__:
+        if passed is base:
+            return
+        if passed not in tx.made_classes and name not in passed.__dict__ and not is_trusted(passed.__module__):
+            why = f"{base.__name__}'s {name!r} was used, which one of {passed.__name__} would hide"
+            tx.guard(IsObject(Maybe(class_origin(passed), name), MISSING, cause=tx.cause(why)))
+
+
+def guard_absent(tx: Tracer, cls: builtins.type, name: str) -> None:
+    """Take for granted that neither a class nor its bases come to have an entry of that name."""
+    from engine.trace.state import is_trusted
+
+    if cls not in tx.made_classes and not is_trusted(cls.__module__) and not exact.has_attribute(cls, name):
+        tx.guard(HasAttribute(class_origin(cls), name, False, cause=tx.cause(f"it has no attribute {name!r}")))
 
 
 def raise_accessor_missing(tx: Tracer, found: property, cls: builtins.type, word: str) -> Any:
@@ -297,6 +321,10 @@ class ClassValue(Value):
     def python(self, tx: Tracer) -> Any:
         return self.held
 
+    def given(self, name: str, entry: Any) -> Value | None:
+        """The value that the traced code gave a class which it made, where ``entry`` stands for one in the class's twin."""
+        return None
+
     def key(self, tx: Tracer) -> Any:
         return self.held
 
@@ -319,8 +347,10 @@ class ClassValue(Value):
             return TupleValue([tx.fixed(c) for c in getattr(self.held, name)])
         if name == "__dict__" and self.held not in tx.made_classes and not any(of is self.held for of, _ in WRITTEN):
             return tx.wrap(self.held.__dict__, Attr(class_origin(self.held), name))
-        if name in ("__dict__", "__subclasses__"):
+        if name == "__dict__":
             raise self.refuse(f"reading the attribute {name!r}")
+        if name == "__subclasses__" and find_in_class(self.held, name) is None:
+            return MethodOf(self, name)
         if issubclass(self.held, enum.Enum) and name in self.held.__members__:
             return Const(self.held.__members__[name])
         if is_trusted(self.held.__module__) and hasattr(self.held, name):
@@ -340,6 +370,7 @@ class ClassValue(Value):
                 getattr(self.held, name)
             except AttributeError as error:
                 raise tx.user_exception(error) from None
+        guard_absent(tx, self.held, name)
         return tx.raise_error(AttributeError, f"type object '{self.held.__name__}' has no attribute '{name}'")  # type: ignore[no-any-return]
 
     def set_attr(self, tx: Tracer, name: str, value: Value) -> None:
@@ -374,7 +405,20 @@ class ClassValue(Value):
         tx.happens(done, f"{held.__name__}.{name} is {'deleted' if value is None else 'set'}")
 
     def call_method(self, tx: Tracer, name: str, args: list[Value], kwargs: dict[str, Value]) -> Value:
+        if name == "__subclasses__" and not args and not kwargs:
+            return self._subclasses(tx)
         return force(tx, self.get_attr(tx, name)).call(tx, args, kwargs)
+
+    def _subclasses(self, tx: Tracer) -> Value:
+        """A list of the classes that are there, in the order in which they were made."""
+        from engine.trace.values.sequences import ListValue
+
+        if tx.made_classes:
+            raise self.refuse("asking for the subclasses that traced code may have added to")
+        found: list[type] = type.__subclasses__(self.held)
+        asked = Asked(class_origin(self.held), "__subclasses__")
+        tx.guard(LengthIs(asked, len(found), cause=tx.cause(f"the subclasses of {self.held.__name__} were asked for")))
+        return ListValue([tx.wrap(c, Item(asked, n)) for n, c in enumerate(found)])
 
     def get_item(self, tx: Tracer, key: Value) -> Value:
         if issubclass(self.held, enum.Enum):

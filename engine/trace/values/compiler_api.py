@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from types import FunctionType
 from typing import TYPE_CHECKING, Any
 
@@ -18,7 +19,7 @@ from engine.ir.in_graph import InGraph
 from engine.trace.graph_builder import emit
 from engine.trace.signals import Unsupported
 from engine.trace.values.base import NONE, Const, NotConstant, Value, force
-from engine.trace.values.graph_contexts import IdleContext
+from engine.trace.values.graph_contexts import BreakPolicy, IdleContext
 from engine.trace.values.mappings import DictValue
 from engine.trace.values.rules import BY_NAME, special
 from engine.trace.values.sequences import ListValue, TupleValue, sequence_items
@@ -104,8 +105,19 @@ def _idle(tx: Tracer, args: Args, kwargs: Words) -> Value:
     return IdleContext()
 
 
-for _name in ("error_on_graph_break", "patch_dynamo_config"):
-    BY_NAME[("torch._dynamo.decorators", _name)] = _idle
+BY_NAME[("torch._dynamo.decorators", "patch_dynamo_config")] = _idle
+
+
+def _break_policy(tx: Tracer, args: Args, kwargs: Words) -> Value:
+    """Who calls it has loaded where it lives."""
+    given = [force(tx, a) for a in (*args, *kwargs.values())]
+    if len(given) != 1 or set(kwargs) - {"error_on_graph_break"} or not isinstance(given[0], Const):
+        raise Unsupported("unknown-call", "error_on_graph_break is not given one constant")
+    make: type = sys.modules["torch._dynamo.decorators"].ErrorOnGraphBreakDecoratorContextManager
+    return BreakPolicy(make, bool(given[0].value))
+
+
+BY_NAME[("torch._dynamo.decorators", "error_on_graph_break")] = _break_policy
 
 
 def _at_compile_time(tx: Tracer, args: Args, kwargs: Words) -> Value:
@@ -253,9 +265,10 @@ def leaf_call(tx: Tracer, of: Any, args: Args, kwargs: Words) -> Value:
 
 
 class CompiledInside(Value):
-    """What ``torch.compile`` made of a function or module in traced code."""
+    """What ``torch.compile`` or ours made of a function or module in traced code."""
 
-    def __init__(self, function: Value, words: dict[str, Any]) -> None:
+    def __init__(self, make: Any, function: Value, words: dict[str, Any]) -> None:
+        self.make = make
         self.function = function
         self.words = words
 
@@ -275,7 +288,7 @@ class CompiledInside(Value):
         return self.function.call(tx, args, kwargs)
 
     def reconstruct(self, cg: Codegen) -> None:
-        cg.out.callable(lambda: cg.const(torch.compile))
+        cg.out.callable(lambda: cg.const(self.make))
         cg.load(self.function)
         for value in self.words.values():
             cg.const(value)
@@ -285,21 +298,34 @@ class CompiledInside(Value):
 class _Decorator(Value):
     """``torch.compile(**options)``, without a function yet."""
 
-    def __init__(self, words: dict[str, Any]) -> None:
+    def __init__(self, make: Any, words: dict[str, Any]) -> None:
+        self.make = make
         self.words = words
 
     def type(self) -> type:
         return FunctionType
 
     def call(self, tx: Tracer, args: Args, kwargs: Words) -> Value:
-        return CompiledInside(force(tx, args[0]), self.words)
+        return CompiledInside(self.make, force(tx, args[0]), self.words)
+
+
+def compiled_inside(tx: Tracer, make: Any, args: Args, kwargs: Words) -> Value:
+    """What ``make``, torch.compile or ours, makes of a function that traced code hands it, or of options alone."""
+    given = dict(kwargs)
+    function = args[0] if args else given.pop("model", given.pop("fn_or_module", None))
+    words = {name: tx.real_of(force(tx, value)) for name, value in given.items()}
+    if any(v is NotImplemented for v in words.values()):
+        raise Unsupported("unknown-call", "torch.compile is called with options that are made here")
+    return _Decorator(make, words) if function is None else CompiledInside(make, force(tx, function), words)
 
 
 @special(torch.compile)
 def _compile(tx: Tracer, args: Args, kwargs: Words) -> Value:
-    given = dict(kwargs)
-    function = args[0] if args else given.pop("model", None)
-    words = {name: tx.real_of(force(tx, value)) for name, value in given.items()}
-    if any(v is NotImplemented for v in words.values()):
-        raise Unsupported("unknown-call", "torch.compile is called with options that are made here")
-    return _Decorator(words) if function is None else CompiledInside(force(tx, function), words)
+    return compiled_inside(tx, torch.compile, args, kwargs)
+
+
+def _compile_ours(tx: Tracer, args: Args, kwargs: Words) -> Value:
+    return compiled_inside(tx, sys.modules["engine.api"].compile, args, kwargs)
+
+
+BY_NAME[("engine.api", "compile")] = _compile_ours

@@ -300,18 +300,21 @@ def _autocast_context(tx: Tracer, real: Any, origin: Origin) -> Value:
 
 
 class _EnteredAutocast(AutocastContext):
-    """One that was entered before a graph break: leaving it is a node that sets what was before."""
+    """One that was entered before: it is entered again, or left after a graph break, by a node that sets what was before."""
 
     def __init__(self, tx: Tracer, real: Any, origin: Origin, arguments: dict[str, Any]) -> None:
         super().__init__(arguments)
         self.origin = origin
         self.before = (real.device, real.prev, real.prev_fastdtype, real.prev_cache_enabled)
-        for name, value in zip(("prev", "prev_fastdtype", "prev_cache_enabled"), self.before[1:], strict=True):
-            tx.guard(Equals(Attr(origin, name), value, cause=tx.cause("leaving the context sets autocast to it")))
+        self._place = origin
 
     def call_method(self, tx: Tracer, name: str, args: list[Value], kwargs: dict[str, Value]) -> Value:
-        if name != "__exit__":
-            raise Unsupported("unsupported-operation", "an autocast context that was entered outside")
+        if name != "__exit__" or self.active:
+            self.origin = None  # from here on the instance does not know what it entered: another stands for it
+            return super().call_method(tx, name, args, kwargs)
+        for field, value in zip(("prev", "prev_fastdtype", "prev_cache_enabled"), self.before[1:], strict=True):
+            why = "leaving the context sets autocast to it"
+            tx.guard(Equals(Attr(self._place, field), value, cause=tx.cause(why)))
         tx.changes += 1
         target = InGraph("leave_autocast", functools.partial(leave_autocast, *self.before), changes_state=True)
         node = tx.graph.add("call_function", target, (), {}, tx.node_origin())

@@ -5,6 +5,9 @@ Operations on it need nothing of their own: it is a tensor subclass around its l
 
 from __future__ import annotations
 
+import functools
+import importlib
+import inspect
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
@@ -84,3 +87,22 @@ def _from_local(tx: Tracer, args: Args, kwargs: Words) -> Value:
 
 
 BY_NAME[(_API, "from_local")] = _from_local
+
+
+def _local_map(tx: Tracer, args: Args, kwargs: Words) -> Value:
+    """``local_map(func, ...)``: what runs for each call is traced, with the layouts that were given here."""
+    module: Any = importlib.import_module("torch.distributed.tensor.experimental._func_map")
+    parameters = inspect.signature(module.local_map).parameters
+    given = dict(zip(parameters, args, strict=False)) | kwargs
+    wanted = [
+        n
+        for n, p in inspect.signature(module._local_map_wrapped).parameters.items()
+        if p.kind is p.POSITIONAL_OR_KEYWORD
+    ]
+    if "func" not in given or given.keys() - set(wanted) or set(wanted) - set(parameters):
+        raise Unsupported("unknown-call", "local_map is called without a function")
+    taken = [given[n] if n in given else tx.from_python(parameters[n].default) for n in wanted]
+    return tx.fixed(functools.partial).call(tx, [tx.fixed(module._local_map_wrapped), *taken], {})
+
+
+BY_NAME[("torch.distributed.tensor.experimental", "local_map")] = _local_map

@@ -14,6 +14,7 @@ import torch
 from engine.bytecode.resume import InstructionOffset
 from engine.ir.origin import Attr, Fixed, Origin
 from engine.ir.state_guard import GlobalState
+from engine.ir.value_guard import HasAttribute
 from engine.trace.signals import Skip, Unsupported, UserException
 from engine.trace.support import new_exception
 from engine.trace.values.base import NONE, Attributed, Const, Value, force, is_none
@@ -226,10 +227,12 @@ class ExceptionValue(Attributed):
             case "__traceback__":
                 return traceback_of(self)
         if self.origin is not None and (
-            name in vars(self.error) or name in ("__notes__", "value", "code", "name", "obj")
+            name in vars(self.error) or (name in ("value", "code", "name", "obj") and hasattr(self.error, name))
         ):
             return tx.wrap(getattr(self.error, name), Attr(self.origin, name))
         if not hasattr(self.cls, name):
+            if self.origin is not None:
+                tx.guard(HasAttribute(self.origin, name, False, cause=tx.cause(f"it has no attribute {name!r}")))
             tx.raise_error(AttributeError, f"'{self.cls.__name__}' object has no attribute '{name}'")
         own = find_in_class(self.cls, name)
         if own is not None and isinstance(own[1], (types.MemberDescriptorType, types.GetSetDescriptorType)):

@@ -59,10 +59,11 @@ class FunctionBodies:
         """What the forward returned, one by one.
 
         Raises:
-            Unsupported: something in it is neither a tensor nor constant.
+            Unsupported: something in it is neither a tensor nor constant, nor an argument.
         """
         found = [force(self.tx, i) for i in result.items] if isinstance(result, TupleValue) else [result]
-        if not all(isinstance(o, (TensorValue, Const)) for o in found):
+        own = {id(force(self.tx, g)) for g in self.given}
+        if not all(isinstance(o, (TensorValue, Const)) or id(o) in own for o in found):
             raise Unsupported("unknown-call", f"{self.cls.__name__} returns more than tensors and constants")
         return found
 
@@ -95,7 +96,7 @@ def trace_bodies(tx: Tracer, cls: type, given: list[Value], ctx: Any, result_of:
     """
     bodies = FunctionBodies(tx, cls, given, ctx.needed)
     grad = torch.is_grad_enabled()
-    with nested(tx) as forward:
+    with nested(tx, may_note=True) as forward:
         torch._C._set_grad_enabled(False)
         result = force(tx, result_of("forward", bodies.inside(forward)))
         outputs = bodies.outputs(result)

@@ -16,16 +16,19 @@ import torch.nn.attention
 import torch.profiler
 
 from engine.ir.in_graph import InGraph
+from engine.ir.marks import is_break_policy
 from engine.ir.origin import Attr, Fixed, Origin
 from engine.ir.value_guard import Equals
 from engine.trace.signals import Unsupported
 from engine.trace.support import context, enter_context, leave_context
+from engine.trace.values import backend_flags
 from engine.trace.values.base import NONE, Const, Value, force
 from engine.trace.values.contexts import ContextMethod, UnderContext
 from engine.trace.values.functions import MadeFunction, RealFunction
+from engine.trace.values.iteration import CallOf
 from engine.trace.values.methods import BuiltinValue
-from engine.trace.values.rules import special
-from engine.trace.values.wrap import wraps
+from engine.trace.values.rules import BY_NAME, Special, special
+from engine.trace.values.wrap import wraps, wraps_if
 
 if TYPE_CHECKING:
     from engine.trace.codegen import Codegen
@@ -62,6 +65,8 @@ class GraphContext(Value):
 
     def call_method(self, tx: Tracer, name: str, args: Args, kwargs: Words) -> Value:
         tx.changes += 1
+        if self.make in _SWITCHED and name in ("__enter__", "__exit__"):
+            backend_flags.note_all(tx, _SWITCHED[self.make])
         match name:
             case "__enter__":
                 real = self.make(**self.arguments)
@@ -201,7 +206,13 @@ def _no_saved_tensors_hooks(tx: Tracer, args: Args, kwargs: Words) -> Value:
 
 
 _switch(torch.nn.attention.sdpa_kernel, "backends", "set_priority")
-for _flags in (torch.backends.cudnn.flags, torch.backends.mkldnn.flags):
+_switch(torch.cuda.device, "device")
+_SWITCHED: dict[Any, Any] = {
+    torch.backends.cudnn.flags: torch.backends.cudnn,
+    torch.backends.mkldnn.flags: torch.backends.mkldnn,
+}
+"""Contexts that set switches of a module, and the module."""
+for _flags in _SWITCHED:
     _switch(_flags, *inspect.signature(_flags).parameters)
 
 
@@ -234,6 +245,93 @@ class IdleContext(Value):
     def reconstruct(self, cg: Codegen) -> None:
         cg.out.callable(lambda: cg.const(contextlib.nullcontext))
         cg.out.call(0)
+
+
+class BreakPolicy(IdleContext):
+    """``torch._dynamo.error_on_graph_break(raises)``: nothing in the graph; whether a break is an error is asked where it happens."""
+
+    def __init__(self, make: type, raises: bool) -> None:
+        super().__init__()
+        self.make = make
+        self.raises = raises
+        self.active: list[Any] = []
+        self.before: bool | None = None
+        """For one that Python entered: what leaving it switches back to, if anything."""
+
+    def type(self) -> type:
+        return self.make
+
+    def call_method(self, tx: Tracer, name: str, args: Args, kwargs: Words) -> Value:
+        if name == "__enter__":
+            self.origin = None
+            self.active.append(self._switched(tx, self.raises))
+            return NONE
+        if name == "__exit__":
+            self._leave(tx)
+            return NONE
+        if name == "clone":
+            return BreakPolicy(self.make, self.raises)
+        return super().call_method(tx, name, args, kwargs)
+
+    def _switched(self, tx: Tracer, raises: bool) -> Any:
+        real = self.make(raises)
+        real.__enter__()
+        tx.undo_at_end.append(real)
+        return real
+
+    def _leave(self, tx: Tracer) -> None:
+        if self.active:
+            real = self.active.pop()
+            real.__exit__(None, None, None)
+            tx.undo_at_end.remove(real)
+            return
+        if self.origin is None:
+            raise Unsupported("unknown-call", "error_on_graph_break is left, and was not entered")
+        left: Any = self.make
+        tx.happens(CallOf(left.__exit__, [self, NONE, NONE, NONE]), "what graph breaks mean is switched back")
+        if self.before is not None:
+            self._switched(tx, self.before)
+
+    def call(self, tx: Tracer, args: Args, kwargs: Words) -> Value:
+        return UnderContext(self, force(tx, args[0]))
+
+    def reconstruct(self, cg: Codegen) -> None:
+        cg.helper(context, 0)
+        cg.const(self.make)
+        cg.const(bool(self.active))
+        cg.const(("error_on_graph_break",))
+        cg.const(self.raises)
+        cg.out.call(4)
+
+
+@wraps_if(0, is_break_policy)
+def _break_policy(tx: Tracer, real: Any, origin: Origin) -> Value:
+    tx.guard_type(real, origin, "it says what breaks mean")
+    raises = Attr(origin, "error_on_graph_break")
+    tx.guard(Equals(raises, real.error_on_graph_break, cause=tx.cause("it says what breaks mean")))
+    policy = BreakPolicy(type(real), real.error_on_graph_break)
+    policy.origin = origin
+    before = getattr(
+        real, "prev_error_on_graph_break", None
+    )  # one for each time it was entered; the last one only before torch 2.12
+    policy.before = next(iter(reversed(before)), None) if isinstance(before, list) else before
+    return policy
+
+
+def _bound_policy(name: str) -> Special:
+    """A method reached through its class, as one is that was kept bound over a break."""
+
+    def rule(tx: Tracer, args: Args, kwargs: Words) -> Value:
+        of = force(tx, args[0])
+        if not isinstance(of, BreakPolicy):
+            raise of.refuse(f"{name} of a context")
+        return of.call_method(tx, name, args[1:], kwargs)
+
+    return rule
+
+
+for _name in ("__enter__", "__exit__"):
+    BY_NAME[("torch._dynamo.decorators", _name)] = _bound_policy(_name)
 
 
 @special(torch.profiler.record_function, torch.fx.traceback.annotate, torch._C._DisableTorchDispatch)

@@ -287,6 +287,8 @@ def _scan(tx: Tracer, args: Args, kwargs: Words) -> Value:
         return [*before, *inside, *(_leaf_twin(tx, builder, v) for v in others)]
 
     body = trace_body(tx, function, parameters, copies_inputs=True)
+    if len(body.tree.parts) != 2:
+        raise Unsupported("unsupported-operation", "the function given to scan does not return a carry and an output")
     found = body.fakes()
     before, made = _fakes(carried), found[: len(carried)]
     same = len(made) == len(before) and all(

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import operator
-from typing import TYPE_CHECKING
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, TypeGuard
 
 import torch
+import torch.fx
 
 from engine.ir.in_graph import InGraph
 from engine.ir.unbacked import is_unbacked
 from engine.options import config
-from engine.trace.graph_builder import emit
+from engine.trace.graph_builder import MAPPED, emit
 from engine.trace.values.base import Const, Value, force
 from engine.trace.values.sequences import SliceValue, TupleValue
 from engine.trace.values.symbolic import SymValue
@@ -31,9 +33,11 @@ _SELECT = InGraph("select", _select)
 
 
 def selected(tx: Tracer, of: TensorValue, key: Value) -> Value | None:
-    """``of[key]`` as selects and slices, where a part of the key is an integer that only the graph knows; None for any other key."""
-    parts = [force(tx, k) for k in key.items] if isinstance(key, TupleValue) else [key]
-    if not config.capture_scalar_outputs or is_subclass(of.fake) or not any(_is_unknown(tx, p) for p in parts):
+    """``of[key]`` as selects and slices, where a part of the key is an integer that only the graph knows, or that varies; None for any other key."""
+    parts = [force(tx, k) for k in key.items] if isinstance(key, TupleValue) else [force(tx, key)]
+    if is_subclass(of.fake) or not any(_is_unknown(tx, p) or _is_whole(p) for p in parts):
+        return None
+    if not config.capture_scalar_outputs and any(_is_unknown(tx, p) for p in parts):
         return None
     if not all(_is_step(tx, p) for p in parts):
         return None
@@ -56,10 +60,60 @@ def selected(tx: Tracer, of: TensorValue, key: Value) -> Value | None:
     return found
 
 
+def in_rows(tx: Tracer, key: Value) -> bool:
+    """Whether a part of the key is an integer of each row that ``vmap`` runs: no number can be made of it."""
+    parts = [force(tx, k) for k in key.items] if isinstance(key, TupleValue) else [key]
+    return any(_is_position(p) and _is_mapped(p.graph_arg(tx)[0]) for p in parts)
+
+
+def _is_mapped(node: torch.fx.Node) -> bool:
+    """Whether a node's value differs between the rows of ``vmap``."""
+    seen: set[torch.fx.Node] = set()
+    todo = [node]
+    while todo:
+        one = todo.pop()
+        if one in seen:
+            continue
+        seen.add(one)
+        if one.meta.get(MAPPED):
+            return True
+        todo += one.all_input_nodes
+    return False
+
+
+def row_at(of: torch.Tensor, key: Any) -> Any:
+    """``of[key]`` in a row of ``vmap``, over fakes."""
+    return _over_rows(operator.getitem, of, key)
+
+
+def put_in_row(of: torch.Tensor, key: Any, value: Any) -> None:
+    """``of[key] = value`` in a row of ``vmap``, over fakes."""
+    _over_rows(operator.setitem, of, key, value)
+
+
+def _over_rows(act: Callable[..., Any], of: torch.Tensor, key: Any, *value: Any) -> Any:
+    parts = list(key) if isinstance(key, tuple) else [key]
+    places = [n for n, p in enumerate(parts) if isinstance(p, torch.Tensor)]
+
+    def row(one: torch.Tensor, *positions: torch.Tensor) -> Any:
+        filled = list(parts)
+        for place, position in zip(places, positions, strict=True):
+            filled[place] = position
+        found = act(one, tuple(filled), *value)
+        return one if found is None else found
+
+    return torch.vmap(row)(of.unsqueeze(0), *(parts[n].unsqueeze(0) for n in places)).squeeze(0)
+
+
 def _is_unknown(tx: Tracer, part: Value) -> bool:
     if isinstance(part, SliceValue):
         return any(_is_unknown(tx, force(tx, p)) for p in part.parts)
-    return _is_position(part) or (isinstance(part, SymValue) and part.type() is int and is_unbacked(part.sym))
+    return _is_position(part) or (_is_whole(part) and is_unbacked(part.sym))
+
+
+def _is_whole(part: Value) -> TypeGuard[SymValue]:
+    """Whether it is a symbol for an integer."""
+    return isinstance(part, SymValue) and part.type() is int
 
 
 def _is_position(part: Value) -> bool:
@@ -78,7 +132,7 @@ def _is_step(tx: Tracer, part: Value) -> bool:
 def _is_bound(part: Value) -> bool:
     if isinstance(part, Const):
         return part.value is None or _is_integer(part)
-    return _is_position(part) or (isinstance(part, SymValue) and part.type() is int)
+    return _is_position(part) or _is_whole(part)
 
 
 def _is_integer(part: Value) -> bool:

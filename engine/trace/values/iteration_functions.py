@@ -161,6 +161,11 @@ def _sum(tx: Tracer, args: Args, kwargs: Words) -> Value:
     return total
 
 
+def _are_alike(numbers: tuple[Value, Value]) -> bool:
+    """Whether the greater of two numbers has the type of both, as it has where symbols are compared in the graph."""
+    return numbers[0].type() is numbers[1].type() and numbers[0].type() in (int, float)
+
+
 def _extreme(fn: Any, symbol: str) -> Any:
     def rule(tx: Tracer, args: Args, kwargs: Words) -> Value:
         items = sequence_items(tx, args[0]) if len(args) == 1 else args
@@ -174,7 +179,8 @@ def _extreme(fn: Any, symbol: str) -> Any:
         best_key = best if plain else force(tx, key.call(tx, [best], {}))
         for item in items[1:]:
             item_key = force(tx, item if plain else key.call(tx, [item], {}))
-            if any(isinstance(k, SymValue) for k in (best_key, item_key)) and plain:
+            numbers = (best_key, item_key)
+            if plain and any(isinstance(k, SymValue) for k in numbers) and _are_alike(numbers):
                 best = best_key = emit(
                     tx, "call_function", torch.sym_min if fn is min else torch.sym_max, [best, item_key]
                 )

@@ -28,6 +28,7 @@ from engine.trace.values.methods import BuiltinValue, MethodOf
 from engine.trace.values.objects import ObjectValue
 from engine.trace.values.rules import BY_NAME, special
 from engine.trace.values.sequences import TupleValue, sequence_items
+from engine.trace.values.wrap import is_literal
 
 if TYPE_CHECKING:
     from engine.trace.codegen import Codegen
@@ -203,16 +204,26 @@ class MadeClass(ClassValue):
         self.recipe = recipe
         self.cell = cell
         self.later: list[tuple[str, Value]] = []
+        self.entries: dict[str, tuple[Any, Value]] = {}
+        """What its body and later steps gave it: what stands for each entry in the twin, and the value."""
 
     def python(self, tx: Tracer) -> Any:
         return self.held
 
+    def given(self, name: str, entry: Any) -> Value | None:
+        known = self.entries.get(name)
+        if known is not None and known[0] is entry and not hasattr(type(entry), "__get__"):
+            return known[1]
+        return Const(entry) if is_literal(entry) else None
+
     def set_attr(self, tx: Tracer, name: str, value: Value) -> None:
         tx.mutating(self)
         try:
-            type.__setattr__(self.held, name, twin(tx, value))
+            entry = twin(tx, value)
+            type.__setattr__(self.held, name, entry)
         except (TypeError, AttributeError) as error:
             raise tx.user_exception(error) from error
+        self.entries[name] = entry, value
         self.later.append((name, value))
 
     def del_attr(self, tx: Tracer, name: str) -> None:
@@ -324,6 +335,7 @@ def _made(
     made = _register(tx, MadeClass(held, recipe, cell if isinstance(cell, CellValue) else None))
     if isinstance(cell, CellValue):
         cell.content = made
+    made.entries = {key: (entry, entries[key]) for key, entry in namespace.items()}
     for key, entry in late.items():
         type.__setattr__(held, key, entry)
         _set_name(tx, made, key, force(tx, entries[key]))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import collections
 import gc
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from engine.ir.origin import Attr, EntryAt, Key, Origin, item_origin
@@ -24,15 +24,37 @@ Entry = tuple[Value, Value]
 
 
 class DictValue(Value):
-    """A dict: ``entries`` maps what stands for a key to (key, value), in order. ``cls`` may be a subclass of dict."""
+    """A dict: ``entries`` maps what stands for a key to (key, value), in order. ``cls`` may be a subclass of dict.
 
-    __slots__ = ("attributes", "cls", "entries", "factory", "is_reordered", "is_stale", "moves", "origin", "placed")
+    A dict from outside may be one that nobody has looked into: ``read`` gives what it holds, and ``stores`` is what was set since.
+    """
+
+    __slots__ = (
+        "attributes",
+        "cls",
+        "factory",
+        "held_entries",
+        "is_reordered",
+        "is_stale",
+        "moves",
+        "origin",
+        "placed",
+        "read",
+        "stores",
+    )
     is_mutable = True
 
     def __init__(
-        self, entries: dict[Any, Entry], origin: Origin | None = None, cls: type = dict, factory: Value | None = None
+        self,
+        entries: dict[Any, Entry],
+        origin: Origin | None = None,
+        cls: type = dict,
+        factory: Value | None = None,
+        read: Callable[[], dict[Any, Entry]] | None = None,
     ) -> None:
-        self.entries = entries
+        self.held_entries = entries
+        self.read = read
+        self.stores: dict[Any, Entry] = {}
         self.origin = origin
         self.cls = cls
         self.factory = factory
@@ -47,6 +69,25 @@ class DictValue(Value):
         self.placed: list[tuple[Any, int]] = []
         """Keys that were added or moved, with the number of moves by then: an iterator meets them after all others, in this order."""
 
+    @property
+    def entries(self) -> dict[Any, Entry]:
+        """What it holds; asking for that takes its keys for granted."""
+        if self.read is not None:
+            read, self.read = self.read, None
+            self.held_entries = read()
+            for stands_for, (key, value) in self.stores.items():
+                self._store(stands_for, key, value)
+        return self.held_entries
+
+    @entries.setter
+    def entries(self, entries: dict[Any, Entry]) -> None:
+        self.held_entries, self.read = entries, None
+
+    def stored_unread(self, key: Value) -> Entry | None:
+        """What was set for a key of a dict that nobody has looked into."""
+        is_plain = self.read is not None and isinstance(key, Const) and type(key.value) in (str, int)
+        return self.stores.get(key.value) if is_plain else None  # type: ignore[attr-defined]
+
     @classmethod
     def of(cls, values: Mapping[str, Value]) -> DictValue:
         """A plain new dict of values by name."""
@@ -56,7 +97,7 @@ class DictValue(Value):
         return self.cls
 
     def describe(self) -> str:
-        return f"{self.cls.__name__} of {len(self.entries)}"
+        return "a dict that nobody has looked into" if self.read else f"{self.cls.__name__} of {len(self.entries)}"
 
     def python(self, tx: Tracer) -> Any:
         made = {force(tx, k).python(tx): force(tx, v).python(tx) for k, v in self.entries.values()}
@@ -67,7 +108,8 @@ class DictValue(Value):
         return made
 
     def children(self) -> list[Value]:
-        return [*(part for entry in self.entries.values() for part in entry), *self.attributes.values()]
+        entries = self.entries if self.read is None else self.stores
+        return [*(part for entry in entries.values() for part in entry), *self.attributes.values()]
 
     def key(self, tx: Tracer) -> Any:
         return tx.raise_type_error(f"unhashable type: '{type_name(self.cls)}'")
@@ -100,10 +142,10 @@ class DictValue(Value):
         return DictView(self, "keys").iterate(tx)
 
     def contains(self, tx: Tracer, item: Value) -> bool:
-        return item.key(tx) in self.entries
+        return self.stored_unread(item) is not None or item.key(tx) in self.entries
 
     def get_item(self, tx: Tracer, key: Value) -> Value:
-        found = self.entries.get(key.key(tx))
+        found = self.stored_unread(key) or self.entries.get(key.key(tx))
         if found is not None:
             return found[1]
         return self.make_missing(tx, key, self)
@@ -121,9 +163,15 @@ class DictValue(Value):
 
     def put(self, tx: Tracer, stands_for: Any, key: Value, value: Value) -> None:
         """Set the value of a key that was hashed already."""
+        tx.mutating(self)
+        if self.read is not None and type(stands_for) in (str, int):
+            self.stores[stands_for] = (key, value)
+        else:
+            self._store(stands_for, key, value)
+
+    def _store(self, stands_for: Any, key: Value, value: Value) -> None:
         from engine.trace.values.identity import stored
 
-        tx.mutating(self)
         old = self.entries.get(stands_for)
         self.entries[stands_for] = (key if old is None else old[0], value)
         if old is None:
@@ -357,15 +405,21 @@ class DictValue(Value):
 
     def fill(self, cg: Codegen) -> None:
         """Put the present contents into the existing dict on top of the stack, and pop it."""
-        from engine.trace.support import refill_dict, refill_ordered
+        from engine.trace.support import add_entries, refill_dict, refill_ordered
         from engine.trace.values.identity import check_rebuilt
 
+        if self.read is not None:
+            cg.helper(add_entries, 1)
+            self._fill_with(cg, [key for key, _ in self.stores.values()], [value for _, value in self.stores.values()])
+            return
         check_rebuilt(self.entries, self.cls.__name__)
         cg.helper(refill_ordered if issubclass(self.cls, collections.OrderedDict) else refill_dict, 1)
-        cg.load_all(self.keys())
-        cg.out.emit("BUILD_LIST", len(self.entries))
-        cg.load_all(self.values())
-        cg.out.emit("BUILD_LIST", len(self.entries))
+        self._fill_with(cg, self.keys(), self.values())
+
+    def _fill_with(self, cg: Codegen, keys: list[Value], values: list[Value]) -> None:
+        for part in (keys, values):
+            cg.load_all(part)
+            cg.out.emit("BUILD_LIST", len(part))
         cg.out.call(3)
         cg.out.emit("POP_TOP")
 
@@ -502,11 +556,23 @@ def _dict(tx: Tracer, real: dict[Any, Any], origin: Origin) -> Value:
         why = "it holds the attributes of an object"
         tx.guard(SameObject(origin, Attr(owner.origin, "__dict__"), True, cause=tx.cause(why)))
         return owner.get_attr(tx, "__dict__")
+    if type(real) is dict:
+        tx.guard_type(real, origin, "it was used as a dict")
+        return DictValue({}, origin, read=lambda: _entries(tx, real, origin))
     return dict_value(tx, real, origin)
 
 
 def dict_value(tx: Tracer, real: dict[Any, Any], origin: Origin) -> DictValue:
     """The value for a real dict, guarded by its keys."""
+    entries = _entries(tx, real, origin)
+    factory = None
+    if isinstance(real, collections.defaultdict):
+        factory = tx.wrap(real.default_factory, Attr(origin, "default_factory"))
+    return DictValue(entries, origin, type(real), factory)
+
+
+def _entries(tx: Tracer, real: dict[Any, Any], origin: Origin) -> dict[Any, Entry]:
+    """What a real dict holds, guarded by its keys."""
     from engine.trace.values.identity import HashedKey
     from engine.trace.values.tensor import TensorValue
 
@@ -521,10 +587,7 @@ def dict_value(tx: Tracer, real: dict[Any, Any], origin: Origin) -> DictValue:
         is_hashed = isinstance(stands_for, (HashedKey, TensorValue)) and isinstance(real, dict)
         reached = EntryAt(origin, n) if is_hashed else item_origin(real, origin, key)
         entries[stands_for] = (key_value, tx.lazy(item, reached))
-    factory = None
-    if isinstance(real, collections.defaultdict):
-        factory = tx.wrap(real.default_factory, Attr(origin, "default_factory"))
-    return DictValue(entries, origin, type(real), factory)
+    return entries
 
 
 def _pairs_held(real: Any) -> list[tuple[Any, Any]]:

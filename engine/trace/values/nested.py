@@ -83,7 +83,7 @@ def nested(tx: Tracer, *, may_note: bool = False) -> Iterator[NestedBuilder]:
     """
     outer = tx.graph
     builder = NestedBuilder(outer)
-    mutated, written = dict(tx.mutated), dict(tx.globals_written)
+    outside = tx.outside_changes
     fakes = [value.fake for value, _ in tx.input_tensors]
     graph: GraphBuilder | None = outer
     while graph is not None:
@@ -103,7 +103,7 @@ def nested(tx: Tracer, *, may_note: bool = False) -> Iterator[NestedBuilder]:
         tx.graph = outer
         torch._C._set_grad_enabled(grad)
     changed = any(_version_of(fake) != version for fake, version in versions)
-    if changed or (not may_note and (mutated != tx.mutated or written != tx.globals_written)):
+    if changed or (not may_note and outside != tx.outside_changes):
         builder.discard()
         raise Unsupported("side-effect", "the body of a higher-order operation changes something outside")
 
@@ -161,12 +161,14 @@ def trace_body(
     *,
     copies_inputs: bool = False,
     may_note: bool = False,
+    may_write: bool = False,
 ) -> Body:
     """Trace ``function`` on what ``parameters`` makes of the new graph. With ``copies_inputs``, an argument that is returned is cloned.
 
     Raises:
         Unsupported: it changes something outside, or an argument; it returns what is no tree of tensors; or an argument or a free
-            variable as it is. With ``may_note``, containers outside may change (the body runs once, as in Python).
+            variable as it is. With ``may_note``, containers outside may change (the body runs once, as in Python); with ``may_write``,
+            arguments may be written to in place (who runs the graph hands it what Python would).
     """
     outside = None if may_note else _Outside(tx)
     with nested(tx, may_note=may_note) as builder:
@@ -180,7 +182,7 @@ def trace_body(
         tree = flatten(tx, result, leaves)
         if copies_inputs:
             leaves = [_apart(tx, v, given) for v in leaves]
-        if any(_version_of(fake) != version for fake, version in versions):
+        if not may_write and any(_version_of(fake) != version for fake, version in versions):
             raise Unsupported("side-effect", "the body of a higher-order operation changes an argument in place")
         nodes = [v.graph_arg(tx)[0] for v in leaves]
         builder.graph.output(tuple(nodes))

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import math
 import operator
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 import torch
 
-from engine.ir.unbacked import is_unbacked
 from engine.options import config
 from engine.trace import operations
 from engine.trace.graph_builder import emit
@@ -20,9 +20,10 @@ from engine.trace.values.objects import ObjectValue
 from engine.trace.values.refusals import refuse_operands
 from engine.trace.values.rules import special
 from engine.trace.values.sequences import (
+    SequenceValue,
     TupleValue,
 )
-from engine.trace.values.symbolic import SymValue
+from engine.trace.values.symbolic import SymValue, has_hint
 from engine.trace.values.tensor import TensorValue
 
 if TYPE_CHECKING:
@@ -45,7 +46,7 @@ def _number(kind: type) -> Any:
         if isinstance(of, SymValue):
             if of.type() is kind:
                 return of
-            if kind is float or (kind is int and of.type() is float and is_unbacked(of.sym)):
+            if kind is float or (kind is int and of.type() is float):
                 return emit(tx, "call_function", torch.sym_float if kind is float else torch.sym_int, [of])
             return Const(kind(of.python(tx)))
         if isinstance(of, ObjectValue):
@@ -80,6 +81,8 @@ def _checked_number(tx: Tracer, kind: type, of: ObjectValue, name: str) -> Value
 
 for _kind in (int, float, complex):
     special(_kind)(_number(_kind))
+special(torch.sym_int)(_number(int))
+special(torch.sym_float)(_number(float))
 
 
 @special(bool)
@@ -126,16 +129,25 @@ def _divmod(tx: Tracer, args: Args, kwargs: Words) -> Value:
         return tx.fold(divmod, left.value, right.value)
     if isinstance(left, ObjectValue) or isinstance(right, ObjectValue):
         refuse_operands(tx, divmod, left, right)
+    elif isinstance(left, TensorValue) or isinstance(right, TensorValue):
+        kinds = f"'{type_name(left.type())}' and '{type_name(right.type())}'"
+        tx.raise_type_error(f"unsupported operand type(s) for divmod(): {kinds}")
     return TupleValue([operations.binary(tx, "//", left, right), operations.binary(tx, "%", left, right)])
 
 
 @special(round)
 def _round(tx: Tracer, args: Args, kwargs: Words) -> Value:
     of = force(tx, args[0])
+    if isinstance(of, TensorValue) and of.lacks("__round__"):
+        tx.raise_type_error(f"type {of.type().__name__} doesn't define __round__ method")
     if isinstance(of, TensorValue):
         return of.call_method(tx, "round", [], {"decimals": args[1]} if len(args) > 1 else kwargs)
     if isinstance(of, ObjectValue) and of.method(tx, "__round__") is not None:
         return of.call_special(tx, "__round__", args[1:])
+    if isinstance(of, SymValue) and of.type() is float and not kwargs:
+        return emit(tx, "call_function", round, [of, *(Const(n) for n in tx.constants(args[1:]) if n is not None)])
+    if isinstance(of, SymValue) and of.type() is int and len(args) == 1 and not kwargs:
+        return of
     return operations.fold_call(tx, round, args, kwargs, f"round() of {of.describe()}")
 
 
@@ -155,10 +167,14 @@ def _hash(tx: Tracer, args: Args, kwargs: Words) -> Value:
 
 
 def _by_method(function: Any, name: str) -> None:
-    """A pure function that asks objects for a special method first."""
+    """A pure function that asks objects for a special method first; of a symbol it makes a whole number."""
 
     def rule(tx: Tracer, args: Args, kwargs: Words) -> Value:
         of = force(tx, args[0])
+        if isinstance(of, SymValue) and of.type() is int:
+            return of
+        if isinstance(of, SymValue) and of.type() is float and function is not operator.index:
+            return emit(tx, "call_function", function, [of])
         if isinstance(of, ObjectValue) and of.method(tx, name) is not None:
             return of.call_special(tx, name, args[1:])
         return operations.fold_call(tx, function, args, kwargs, f"{function.__name__}() of {of.describe()}")
@@ -173,6 +189,50 @@ for _function, _method_name in (
     (operator.index, "__index__"),
 ):
     _by_method(_function, _method_name)
+
+
+_ANYWHERE = (math.tan, math.tanh, math.atan, math.cos, math.sin)
+_WITHIN: Mapping[Any, tuple[tuple[str, float], ...]] = {
+    **dict.fromkeys(_ANYWHERE, ()),
+    math.sqrt: ((">=", 0),),
+    math.log2: ((">", 0),),
+    math.asin: ((">=", -1), ("<=", 1)),
+    math.acos: ((">=", -1), ("<=", 1)),
+    math.sinh: ((">=", -700), ("<=", 700)),
+    math.cosh: ((">=", -700), ("<=", 700)),
+}
+"""Functions that torch knows of symbols, and the numbers of which each has a value: others raise, which a graph must not."""
+
+
+def _by_symbol(function: Any) -> None:
+    in_graph = getattr(torch, f"_sym_{function.__name__}")
+
+    def rule(tx: Tracer, args: Args, kwargs: Words) -> Value:
+        of = force(tx, args[0]) if len(args) == 1 else NONE
+        if isinstance(of, SymValue) and of.type() is not bool and has_hint(of.sym) and not kwargs:
+            bounds = [force(tx, operations.compare(tx, sign, of, Const(bound))) for sign, bound in _WITHIN[function]]
+            if all(found.truth(tx) for found in bounds):
+                return emit(tx, "call_function", in_graph, [of])
+        return operations.fold_call(
+            tx, function, args, kwargs, f"{function.__name__}() of what is not known while tracing"
+        )
+
+    special(function)(rule)
+
+
+for _function in _WITHIN:
+    _by_symbol(_function)
+
+
+@special(math.prod)
+def _product(tx: Tracer, args: Args, kwargs: Words) -> Value:
+    of = force(tx, args[0]) if len(args) == 1 and kwargs.keys() <= {"start"} else NONE
+    if not isinstance(of, SequenceValue) or not any(isinstance(force(tx, item), SymValue) for item in of.items):
+        return operations.fold_call(tx, math.prod, args, kwargs, "prod() of what is not known while tracing")
+    total = force(tx, kwargs.get("start", Const(1)))
+    for item in of.items:
+        total = operations.binary(tx, "*", total, item)
+    return total
 
 
 @special(bool.__new__)

@@ -532,7 +532,7 @@ def _made_tensor(make: Any, *, copy: bool) -> None:
             return emit(tx, "call_method", "to", [_stacked_arrays(tx, data)], words)
         if _has_no_dtype(tx, args, kwargs) and _has_types_of_numpy(tx, data):
             return _of_numpy_numbers(tx, make, data, args, kwargs)
-        if isinstance(data, SequenceValue) and config.capture_scalar_outputs:
+        if isinstance(data, (SequenceValue, SymValue)) and config.capture_scalar_outputs:
             return _of_numbers(tx, make, data, args, kwargs)
         return emit(tx, "call_function", make, args, kwargs)
 
@@ -580,6 +580,8 @@ def _of_numbers(tx: Tracer, make: Any, data: Value, args: Args, kwargs: Words) -
     kinds: set[torch.dtype] = set()
     plain = _with_numbers(tx, data, kinds)
     if any(isinstance(v, SymValue) for v in reached([plain])):
+        if all(leaf.type() is bool for leaf in _leaves(tx, data)):
+            kinds.add(torch.bool)
         make = torch._refs.tensor  # which takes symbols, as torch's own constructors do not
     elif not kinds:
         return emit(tx, "call_function", make, args, kwargs)
@@ -588,6 +590,11 @@ def _of_numbers(tx: Tracer, make: Any, data: Value, args: Args, kwargs: Words) -
         raise Unsupported("unsupported-argument", "a tensor is made of numbers and tensors of several types")
     rest = {k: v for k, v in words.items() if k != "data"}
     return emit(tx, "call_function", make, [plain, *args[1:]], rest)
+
+
+def _leaves(tx: Tracer, data: Value) -> list[Value]:
+    data = force(tx, data)
+    return [leaf for item in data.items for leaf in _leaves(tx, item)] if isinstance(data, SequenceValue) else [data]
 
 
 def _has_no_dtype(tx: Tracer, args: Args, kwargs: Words) -> bool:
@@ -603,6 +610,8 @@ def _with_numbers(tx: Tracer, data: Value, kinds: set[torch.dtype]) -> Value:
     if isinstance(data, TensorValue) and data.fake.numel() == 1:
         kinds.add(data.fake.dtype)
         return data.call_method(tx, "item", [], {})
+    if isinstance(data, SymValue) and data.type() is bool:
+        return emit(tx, "call_function", torch.sym_ite, [data, Const(1), Const(0)])
     if isinstance(data, SymValue) or not kinds:
         return data
     kinds.add(torch.get_default_dtype() if data.type() is float else torch.int64)

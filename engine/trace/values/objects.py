@@ -13,12 +13,14 @@ from engine.ir.origin import MISSING, Attr, Global, Item, Maybe, Namespace, Orig
 from engine.ir.relation_guard import SameObject
 from engine.ir.value_guard import HasAttribute, IsObject
 from engine.trace.signals import Unsupported
+from engine.trace.values import backend_flags
 from engine.trace.values.base import NONE, Const, HeldValue, Value, force
 from engine.trace.values.classes import (
     NAMED_FIELD,
     bind_attribute,
     class_origin,
     find_in_class,
+    guard_absent,
     is_data_descriptor,
     is_plain_class,
     raise_accessor_missing,
@@ -176,7 +178,9 @@ class ObjectValue(Value):
         return tx.raise_error(AttributeError, f"'{self.cls.__name__}' object has no attribute '{name}'")  # type: ignore[no-any-return]
 
     def _guard_absent(self, tx: Tracer, name: str) -> None:
-        if self.origin is not None and name not in self.written and self.namespace is None:
+        if self.origin is None:
+            guard_absent(tx, self.cls, name)
+        elif name not in self.written and self.namespace is None:
             tx.guard(HasAttribute(self.origin, name, False, cause=tx.cause(f"it has no attribute {name!r}")))
 
     def _dict(self, tx: Tracer) -> Value:
@@ -623,6 +627,8 @@ class PythonModule(Value):
             found = getattr(self.held, name)
         except AttributeError as error:
             raise tx.user_exception(error) from error
+        if self.is_trusted and is_literal(found) and (type(found) is bool or type(self.held) is not types.ModuleType):
+            return backend_flags.read(tx, self.held, name, found)
         if self.is_trusted and not isinstance(found, (list, dict, set, torch.Tensor)):
             return Const(found) if is_literal(found) else tx.fixed(found)
         if name not in self.held.__dict__ and (self._namespace(), name) not in tx.globals_written:
@@ -633,6 +639,9 @@ class PythonModule(Value):
 
     def set_attr(self, tx: Tracer, name: str, value: Value) -> None:
         """The attribute of a module is a global of its code."""
+        if backend_flags.is_flag(self.held, name):
+            backend_flags.write(tx, self.held, name, value)
+            return
         if type(self.held) is not types.ModuleType or self.is_trusted:
             super().set_attr(tx, name, value)
         tx.write_global(self._namespace(), name, value)

@@ -16,6 +16,7 @@ from engine.trace.values.base import NONE, Const, Value, force
 from engine.trace.values.methods import BuiltinValue
 from engine.trace.values.rules import special
 from engine.trace.values.sequences import ListValue, TupleValue
+from engine.trace.values.symbolic import SymValue
 from engine.trace.values.wrap import wraps, wraps_if
 
 if TYPE_CHECKING:
@@ -76,9 +77,11 @@ def _constructor(make: Any, dtype: torch.dtype | None) -> None:
         wanted = Const(dtype or torch.get_default_dtype())
         if kwargs or (dtype is None and torch.get_default_dtype() is not torch.float32):
             raise Unsupported("unknown-call", f"{make.__name__} is created")
+        if len(given) == 1 and given[0].type() is torch.Size:
+            return emit(tx, "call_function", torch.empty, given, {"dtype": wanted})
         if len(given) == 1 and type(given[0]) in (ListValue, TupleValue):
             return tx.fixed(torch.tensor).call(tx, list(given), {"dtype": wanted})
-        if all(isinstance(a, Const) and type(a.value) is int for a in given):
+        if all(isinstance(a, (Const, SymValue)) and a.type() is int for a in given):
             sizes = TupleValue(list(given) or [Const(0)])
             return emit(tx, "call_function", torch.empty, [sizes], {"dtype": wanted})
         raise Unsupported("unknown-call", f"{make.__name__} is created")

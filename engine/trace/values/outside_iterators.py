@@ -5,13 +5,21 @@ from __future__ import annotations
 from types import GeneratorType
 from typing import TYPE_CHECKING, Any
 
-from engine.ir.origin import Attr, Item, IteratorState, Origin
+from engine.ir.origin import Attr, HasUpcoming, Item, IteratorState, Origin, Upcoming
 from engine.ir.value_guard import Equals, LengthIs
 from engine.options import config
+from engine.trace.operations import binary
 from engine.trace.signals import Unsupported
-from engine.trace.values.base import HeldValue, Value, force
-from engine.trace.values.iterators import IteratorValue, RangeIterator, SequenceIterator, make_enumerate, make_zip
-from engine.trace.values.sequences import ListValue, SequenceValue
+from engine.trace.values.base import Const, HeldValue, Value, force
+from engine.trace.values.iterators import (
+    CombinedIterator,
+    IteratorValue,
+    RangeIterator,
+    SequenceIterator,
+    make_enumerate,
+    make_zip,
+)
+from engine.trace.values.sequences import ListValue, SequenceValue, TupleValue
 from engine.trace.values.waiting_generators import waiting_generator
 from engine.trace.values.wrap import wraps_if
 
@@ -61,13 +69,19 @@ class KnownIterator(IteratorValue):
         """The lists that it and those beneath it read from."""
         return [s for k in (self, *self.all_beneath()) if (s := getattr(k.inner, "source", None)) is not None]
 
+    def reads_changed(self, tx: Tracer) -> bool:
+        """Whether a list that it or one beneath it reads from was changed by the traced code."""
+        moving = (k.inner for k in (self, *self.all_beneath()) if isinstance(k.inner, MovingIterator))
+        lists = [*(s for s in self.over() if isinstance(s, ListValue)), *(m.known_list(tx) for m in moving)]
+        return any(id(v) in tx.mutated for v in lists)
+
     def fill(self, cg: Codegen) -> None:
         """Move on the real iterator, which is on the stack.
 
         Raises:
             Unsupported: a list that it reads from is changed as well: the order of the two would matter.
         """
-        if any(isinstance(s, ListValue) and id(s) in cg.tx.mutated for s in self.over()):
+        if self.reads_changed(cg.tx):
             raise Unsupported("side-effect", "a list is changed while an iterator from outside goes through it")
         from engine.trace.support import moved_on
 
@@ -75,6 +89,39 @@ class KnownIterator(IteratorValue):
         cg.const(self.steps)
         cg.out.call(2)
         cg.out.emit("POP_TOP")
+
+
+class MovingIterator(IteratorValue):
+    """What ``held``, which stood elsewhere in an earlier call, gives next: only the items that are asked for are guarded, not where it stands."""
+
+    def __init__(self, held: Any, origin: Origin) -> None:
+        self.held = held
+        self.over = origin
+        self.position = 0
+
+    def type(self) -> type:
+        return type(self.held)
+
+    def known_list(self, tx: Tracer) -> Value | None:
+        """The list that it goes through, if the traced code knows that otherwise."""
+        over = self.held.__reduce__()[1][0]
+        known = tx.known.get(id(over))
+        return None if known is None or known[1] is not over else known[0]
+
+    def step(self, tx: Tracer) -> Value | None:
+        over = self.known_list(tx)
+        if over is not None and id(over) in tx.mutated:
+            raise Unsupported("outside-iterator", "a list is changed while an iterator from outside goes through it")
+        has_more = HasUpcoming(self.over, self.position)
+        found = has_more.read(self.held)
+        tx.guard(Equals(has_more, found, cause=tx.cause("it is iterated")))
+        if not found:
+            return None
+        item = Upcoming(self.over, self.position)
+        self.position += 1
+        if type(self.held) is _OVER_RANGES:
+            tx.changing.add(item)
+        return tx.lazy(item.read(self.held), item)
 
 
 class OpaqueIterator(HeldValue, IteratorValue):
@@ -120,19 +167,45 @@ def _known(tx: Tracer, real: Any, origin: Origin) -> Value:
     tx.guard(LengthIs(read, len(state), cause=tx.cause("it is iterated")))
     arguments = Item(read, 1)
     if type(real) is enumerate:
-        tx.guard(Equals(Item(arguments, 1), state[1][1], cause=tx.cause("it numbers the items")))
         beneath = _beneath(tx, state[1][:1], arguments)
+        number = Item(arguments, 1)
+        if isinstance(beneath[0].inner, MovingIterator):
+            tx.changing.add(number)
+            return KnownIterator(real, origin, _numbered(beneath[0], tx.wrap(state[1][1], number)), beneath)
+        tx.guard(Equals(number, state[1][1], cause=tx.cause("it numbers the items")))
         return KnownIterator(real, origin, make_enumerate(tx, beneath[0], state[1][1]), beneath)
     if type(real) is zip:
         tx.guard(LengthIs(arguments, len(state[1]), cause=tx.cause("it is iterated")))
         beneath = _beneath(tx, state[1], arguments)
         return KnownIterator(real, origin, make_zip(tx, list(beneath), strict=False), beneath)
+    if _has_moved(tx, read, Item(arguments, 0)) and type(real) in (_OVER_RANGES, *_OVER_SEQUENCES):
+        return KnownIterator(real, origin, MovingIterator(real, origin))
     if len(state) == 3:
         tx.guard(
             Equals(Item(read, 2), state[2], cause=tx.cause("how far an iterator is decides which items come next"))
         )
     inner = (_over_range if type(real) is _OVER_RANGES else _over_sequence)(tx, state, Item(arguments, 0))
     return KnownIterator(real, origin, inner)
+
+
+def _numbered(inner: KnownIterator, start: Value) -> CombinedIterator:
+    """What ``enumerate`` gives of an iterator from a number on that may be a symbol."""
+    taken = 0
+
+    def advance(tx: Tracer) -> Value | None:
+        nonlocal taken
+        item = inner.step(tx)
+        if item is None:
+            return None
+        taken += 1
+        return TupleValue([binary(tx, "+", start, Const(taken - 1)), item])
+
+    return CombinedIterator(enumerate, [inner], advance)
+
+
+def _has_moved(tx: Tracer, state: Origin, over: Origin) -> bool:
+    """Whether an iterator stood elsewhere in the calls that the code was compiled for: from Python 3.12 on, one over a range tells that by its start."""
+    return any(-1 in tx.request.dynamic.get(o.expr, ()) for o in (Item(state, 2), Attr(over, "start")))
 
 
 def _beneath(tx: Tracer, iterators: tuple[Any, ...], origin: Origin) -> tuple[KnownIterator, ...]:

@@ -54,7 +54,7 @@ def special_of(fn: Any) -> Special | None:
     if (
         type(fn) is types.FunctionType
         and fn.__module__
-        and fn.__module__.startswith(("torch._dynamo", "torch.distributed"))
+        and fn.__module__.startswith(("torch._dynamo", "torch.distributed", "engine.api"))
     ):
         return BY_NAME.get((fn.__module__, fn.__name__))
     if type(fn) is types.FunctionType and fn.__code__ is _KEPT_FROM_DYNAMO and hasattr(fn, "__wrapped__"):

@@ -248,7 +248,7 @@ class TupleValue(SequenceValue):
         if name == "numel" and self.cls is torch.Size:
             import math
 
-            return tx.fold(math.prod, tx.constants(self.items))
+            return force(tx, tx.fixed(math.prod).call(tx, [TupleValue(list(self.items))], {}))
         return super()._other(tx, name, args, kwargs)
 
     def reconstruct(self, cg: Codegen) -> None:
@@ -275,21 +275,48 @@ def _structseq_index(cls: type, name: str) -> int | None:
 
 
 class ListValue(SequenceValue):
-    """A list (or deque). Its contents live here; every alias is this same object."""
+    """A list (or deque). Its contents live here; every alias is this same object.
 
-    __slots__ = ("cls", "items", "maxlen", "origin")
+    A list from outside may be one that nobody has looked into: ``read`` gives what it holds, and ``added`` is what has been put at its end.
+    """
+
+    __slots__ = ("added", "cls", "maxlen", "origin", "read")
     is_mutable = True
 
     def __init__(
-        self, items: list[Value], origin: Origin | None = None, cls: type = list, maxlen: int | None = None
+        self,
+        items: list[Value],
+        origin: Origin | None = None,
+        cls: type = list,
+        maxlen: int | None = None,
+        read: Callable[[], list[Value]] | None = None,
     ) -> None:
-        self.items = items
+        self.added = items
         self.origin = origin
         self.cls = cls
         self.maxlen = maxlen
+        self.read = read
+
+    @property
+    def items(self) -> list[Value]:
+        """What it holds; asking for that takes its length for granted."""
+        if self.read is not None:
+            read, self.read = self.read, None
+            self.added = [*read(), *self.added]
+        return self.added
+
+    @items.setter
+    def items(self, items: list[Value]) -> None:
+        self.added, self.read = items, None
 
     def type(self) -> type:
         return self.cls
+
+    def children(self) -> list[Value]:
+        return self.added
+
+    def describe(self) -> str:
+        return super().describe() if self.read is None else "a list that nobody has looked into"
 
     def _make(self, items: list[Any]) -> Any:
         return collections.deque(items, self.maxlen) if self.cls is collections.deque else items
@@ -338,7 +365,7 @@ class ListValue(SequenceValue):
     def append(self, tx: Tracer, value: Value) -> None:
         """``self.append(value)``."""
         tx.mutating(self)
-        self.items.append(value)
+        self.added.append(value)
         if self.maxlen is not None and len(self.items) > self.maxlen:
             del self.items[0]
 
@@ -388,6 +415,12 @@ class ListValue(SequenceValue):
 
     def fill(self, cg: Codegen) -> None:
         """Put the present contents into the existing list on top of the stack, and pop it."""
+        if self.read is not None:
+            cg.load_all(self.added)
+            cg.out.emit("BUILD_LIST", len(self.added))
+            cg.out.emit("LIST_EXTEND", 1)
+            cg.out.emit("POP_TOP")
+            return
         if self.cls is list:
             cg.load_all(self.items)
             cg.out.emit("BUILD_LIST", len(self.items))
@@ -408,7 +441,7 @@ class ListValue(SequenceValue):
 
 def _extend(self: ListValue, tx: Tracer, args: list[Value], kwargs: dict[str, Value]) -> None:
     for item in _one_by_one(tx, args[0], self):
-        self.items.append(item)
+        self.added.append(item)
         if self.maxlen is not None:
             del self.items[: max(0, len(self.items) - self.maxlen)]
 
@@ -423,7 +456,7 @@ def _one_by_one(tx: Tracer, value: Value, into: ListValue) -> Iterator[Value]:
         return
     iterator = force(tx, value.iterate(tx))
     if (
-        isinstance(iterator, SequenceIterator) and iterator.items is into.items
+        isinstance(iterator, SequenceIterator) and iterator.items is into.added
     ):  # an instance of a subclass, given itself
         yield from list(into.items)
         return
@@ -602,7 +635,8 @@ def items_of(tx: Tracer, real: Any, origin: Origin) -> list[Value]:
 
 @wraps(list)
 def _list(tx: Tracer, real: Any, origin: Origin) -> Value:
-    return ListValue(items_of(tx, real, origin), origin)
+    tx.guard_type(real, origin, "it was used as a list")
+    return ListValue([], origin, read=lambda: items_of(tx, real, origin))
 
 
 @wraps(collections.deque)

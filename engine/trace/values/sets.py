@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from engine.ir.origin import Origin, Plain
 from engine.ir.value_guard import Equals, LengthIs
+from engine.trace.signals import Unsupported
 from engine.trace.values.base import NONE, Const, Value, force
 from engine.trace.values.iterators import iterator_of
 from engine.trace.values.sequences import sequence_items
@@ -40,7 +41,7 @@ _COMPARED = (
 class SetValue(Value):
     """A set or frozenset: what stands for an element -> the element, in insertion order."""
 
-    __slots__ = ("cls", "elements", "found", "literal", "origin")
+    __slots__ = ("chosen", "cls", "elements", "found", "literal", "origin")
     is_mutable = True
 
     def __init__(self, elements: dict[Any, Value], origin: Origin | None = None, cls: type = set) -> None:
@@ -51,6 +52,8 @@ class SetValue(Value):
         """The elements of an existing set, in its own order, which depends on how it came about."""
         self.literal: frozenset[Any] | None = None
         """The constant that it is, or that a set display was made of: while its elements stay as they were, it is made so again."""
+        self.chosen: int | None = None
+        """Before which instruction an order was chosen that Python leaves open: from then on no other set may stand for this one."""
 
     @classmethod
     def of(cls, tx: Tracer, items: list[Value], kind: type = set) -> SetValue:
@@ -107,6 +110,9 @@ class SetValue(Value):
                 why = "the order of its elements decided what was traced"
                 tx.guard(Equals(Plain(self.origin, tuple), self.found, cause=tx.cause(why)))
             return [self.elements[k] for k in self._alike()]
+        if all(_is_new(k, v) or _has_fixed_hash(tx, k, v) for k, v in self.elements.items()):
+            self.chosen = tx.root_executed if self.chosen is None else self.chosen
+            return list(self.elements.values())
         raise self.refuse("iteration in an order that depends on addresses")
 
     def copied(self, tx: Tracer, kind: Any) -> SetValue:
@@ -271,9 +277,17 @@ class SetValue(Value):
         order = [k for k in (*self.elements, *other.elements) if k in chosen]
         return SetValue({k: both[k] for k in dict.fromkeys(order)}, None, self.base)
 
+    def _check_order(self) -> None:
+        """Raises: Unsupported: its elements were seen in an order that a set made after the graph need not have."""
+        if self.chosen is not None:
+            refused = Unsupported("side-effect", "rebuilding a set whose order depends on addresses after the graph")
+            refused.born = self.chosen
+            raise refused
+
     def reconstruct(self, cg: Codegen) -> None:
         from engine.trace.values.identity import check_rebuilt
 
+        self._check_order()
         if self.cls is set and cg.is_reaching(self):
             cg.out.emit("BUILD_SET", 0)
             cg.remember(self)
@@ -300,6 +314,7 @@ class SetValue(Value):
         from engine.trace.support import refill_set
         from engine.trace.values.identity import check_rebuilt
 
+        self._check_order()
         check_rebuilt(self.elements, self.cls.__name__)
         cg.helper(refill_set, 1)
         cg.load_all(list(self.elements.values()))
@@ -329,6 +344,11 @@ def _sought(tx: Tracer, item: Value) -> Any:
     return item.key(tx)
 
 
+def _is_new(key: Any, value: Value) -> bool:
+    """Whether an element that hashes by where it lies was made in traced code: Python may put it anywhere."""
+    return getattr(value, "inner", value) is key and key.origin is None
+
+
 def _has_fixed_hash(tx: Tracer, key: Any, value: Value) -> bool:
     """Whether what stands for an element has the element's own hash."""
     value = force(tx, value)
@@ -355,8 +375,6 @@ def set_value(tx: Tracer, real: Any, origin: Origin) -> SetValue:
     """The value for a real set or frozenset (or for one of a subclass: as what it holds), guarded by its elements."""
     base = frozenset if isinstance(real, frozenset) else set
     if not all(is_literal(item) or isinstance(item, _COMPARED) for item in base.__iter__(real)):
-        from engine.trace.signals import Unsupported
-
         raise Unsupported("unsupported-operation", f"a {type(real).__name__} of objects")
     why = "its elements decided what was traced"
     tx.guard_type(real, origin, why)

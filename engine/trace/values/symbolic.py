@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import math
+import operator
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
+import sympy
 import torch
 import torch.fx
 from torch.fx.experimental.symbolic_shapes import (
@@ -18,7 +19,8 @@ from torch.utils._sympy.numbers import int_oo
 from torch.utils._sympy.value_ranges import ValueRanges
 
 from engine.ir.marks import DYNAMIC, STATIC
-from engine.ir.origin import Origin
+from engine.ir.origin import IteratorState, Origin, Upcoming
+from engine.ir.relation_guard import ShapeRelation
 from engine.trace.signals import Unsupported
 from engine.trace.unbacked import needs_number
 from engine.trace.values.base import Const, Value
@@ -31,11 +33,15 @@ if TYPE_CHECKING:
 class SymValue(Value):
     """A SymInt, SymFloat or SymBool. Asking for its Python value specialises: the guard says which value was assumed."""
 
-    __slots__ = ("is_opaque", "node", "origin", "sym", "symbol")
+    __slots__ = ("is_opaque", "node", "origin", "rounded", "sym", "symbol")
 
-    def __init__(self, node: torch.fx.Node, sym: Any, *, is_opaque: bool = False) -> None:
+    def __init__(
+        self, node: torch.fx.Node, sym: Any, *, is_opaque: bool = False, rounded: frozenset[Any] = frozenset()
+    ) -> None:
         self.node = node
         self.sym = sym
+        self.rounded = rounded
+        """The symbols that it is calculated from, where algebra calculates otherwise than Python, which rounds at each step."""
         self.is_opaque = is_opaque
         """Whether it follows from a float that is known only when the graph runs: that may be NaN, of which algebra knows nothing."""
         self.origin: Origin | None = None
@@ -60,8 +66,12 @@ class SymValue(Value):
             Unsupported: only the running graph knows it.
         """
         try:
-            if not self.is_opaque:
-                return kind(self.sym)
+            if self.rounded and not self.is_opaque and self.rounded <= tx.shape_env.backed_var_to_val.keys():
+                for symbol in self.rounded:
+                    _pin(tx, symbol)
+                return kind(self.sym.node.hint)
+            if not self.is_opaque and not self.rounded:
+                return bool(self.sym != 0) if kind is bool and self.type() is float else kind(self.sym)
         except GuardOnDataDependentSymNode:
             pass
         raise needs_number(
@@ -92,20 +102,68 @@ class SymValue(Value):
         cg.graph_output(self.node)
 
 
+_ROUNDING = frozenset(
+    (operator.add, operator.sub, operator.mul, operator.iadd, operator.isub, operator.imul, operator.neg)
+)
+_MOST = 1e308
+"""The greatest float that a symbol stands for: neither infinity nor what is no number, which equals not even itself."""
+
+
+def rounded_symbols(node: torch.fx.Node, result: Any) -> frozenset[Any]:
+    """The symbols of a number that algebra may take for another than Python calculates: a sum or product of floats that are sums or products
+    themselves is put in another order, and each step rounds.
+    """
+    found: frozenset[Any] = frozenset().union(*(n.meta.get("rounded", ()) for n in node.all_input_nodes))
+    if isinstance(result, torch.SymFloat) and node.target in _ROUNDING:
+        operands = [n.meta.get("example_value") for n in node.all_input_nodes]
+        known = [v.node.expr for v in operands if isinstance(v, torch.SymInt | torch.SymFloat)]
+        if any(isinstance(e, sympy.Add | sympy.Mul) and not e.is_integer for e in known):
+            found = found.union(*(e.free_symbols for e in known))
+    if isinstance(result, torch.SymInt) and node.target in _REMAINDERS:
+        found = found.union(_misjudged(node.args[0], node.args[1], result.node.expr))
+    node.meta["rounded"] = found
+    return found
+
+
+_REMAINDERS = frozenset((operator.mod, operator.imod))
+
+
+def _misjudged(dividend: Any, divisor: Any, remainder: sympy.Expr) -> set[sympy.Symbol]:
+    """The symbols of a dividend that algebra took for a multiple, which it need not be: sympy holds a product of sums for one, as (2n + 2)**2 of 100."""
+    given = dividend.meta.get("example_value") if isinstance(dividend, torch.fx.Node) else dividend
+    if remainder != 0 or not isinstance(given, torch.SymInt) or not given.node.expr.has(sympy.Add):
+        return set()
+    terms = sympy.expand(given.node.expr).as_coefficients_dict()
+    is_multiple = isinstance(divisor, int) and all(number % divisor == 0 for number in terms.values())
+    return set() if is_multiple else given.node.expr.free_symbols
+
+
+def _pin(tx: Tracer, symbol: sympy.Symbol) -> None:
+    """Take the value that a symbol has in this call for granted."""
+    env = tx.shape_env
+    kind: Any = int if symbol.is_integer else float
+    make: Any = env.create_symintnode if kind is int else env.create_symfloatnode
+    kind(make(symbol, hint=kind(env.backed_var_to_val[symbol]), source=None))
+
+
 def symbolic_number(tx: Tracer, real: float, origin: Origin) -> Value | None:
     """A symbol for an int or a float seen to change; None where it stays a constant."""
     why = _why_number(tx, real, origin)
     # Algebra knows neither infinity nor a zero's sign.
-    if not why or (type(real) is float and not (math.isfinite(real) and real)):
+    if not why or not (0 < abs(real) <= _MOST if type(real) is float else -(2**63) <= real < 2**63):
         return None
     env = tx.shape_env
-    symbol = env.create_unspecified_symbol(real, source=origin, dynamic_dim=DimDynamic.DYNAMIC)
+    symbol: Any = env.create_unspecified_symbol(real, source=origin, dynamic_dim=DimDynamic.DYNAMIC)
     make: Any = env.create_symintnode if type(real) is int else env.create_symfloatnode
     made = make(symbol, hint=real, source=origin)
     if not isinstance(made, (torch.SymInt, torch.SymFloat)):
         return None
     tx.symbols_why[symbol] = why
     tx.guard_type(real, origin, f"it is a number of type {type(real).__name__} whose value was seen to change")
+    if type(real) is float:
+        cause = tx.cause("algebra knows only finite numbers")
+        for bound in (sympy.Ge(symbol, -_MOST), sympy.Le(symbol, _MOST)):
+            tx.guard(ShapeRelation(origin, bound, ((symbol, origin, -1),), cause=cause))
     value = SymValue(tx.graph.placeholder(origin, made, real), made)
     value.origin, value.symbol = origin, symbol
     tx.input_ints.append(value)
@@ -116,10 +174,21 @@ def _why_number(tx: Tracer, real: float, origin: Origin) -> str:
     """Why a number becomes a symbol; empty where it stays a constant."""
     if tx.options.dynamic is False:
         return ""
-    if -1 in tx.request.dynamic.get(origin.expr, frozenset()):
+    if -1 in _seen_to_change(tx, origin) or origin in tx.changing:
         return f"its value changed between calls ({real!r} in this one)"
-    is_size = type(real) is int and real not in (0, 1) and origin.is_passed()
-    return "dynamic=True" if tx.options.dynamic is True and is_size else ""
+    return "dynamic=True" if tx.options.dynamic is True and origin.is_passed() else ""
+
+
+def _seen_to_change(tx: Tracer, origin: Origin) -> frozenset[int]:
+    """Dimensions of an origin seen to change; of what a moving iterator gives next, those of any item of what it goes through."""
+    seen = tx.request.dynamic.get(origin.expr, frozenset())
+    upcoming = next((link for link in origin.chain() if isinstance(link, Upcoming)), None)
+    if upcoming is None:
+        return seen
+    items = f"{IteratorState(upcoming.base).expr}[1][0]["
+    below = f"]{origin.expr.removeprefix(upcoming.expr)}"
+    alike = (d for expr, d in tx.request.dynamic.items() if expr.startswith(items) and expr.endswith(below))
+    return seen.union(*alike)
 
 
 def symbolic_context(tx: Tracer, tensor: torch.Tensor, origin: Origin) -> StatelessSymbolicContext[Any, Any] | None:
@@ -142,7 +211,7 @@ def _why_symbol(tx: Tracer, tensor: torch.Tensor, origin: Origin, dim: int) -> s
         return "marked dynamic"
     if tx.options.dynamic is False:
         return ""
-    if dim in tx.request.dynamic.get(origin.expr, frozenset()):
+    if dim in _seen_to_change(tx, origin):
         return "its size changed between calls"
     return "dynamic=True" if tx.options.dynamic is True and not isinstance(tensor, torch.nn.Parameter) else ""
 

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 _AS_NODE = frozenset(("data", "T", "mT", "H", "mH", "real", "imag"))
 _PYTHON_ONLY = frozenset(
     (
-        "numpy __array__ backward register_hook register_post_accumulate_grad_hook data_ptr storage untyped_storage _typed_storage "
+        "numpy __array__ backward register_hook register_post_accumulate_grad_hook storage _typed_storage "
         "share_memory_ record_stream requires_grad_ retain_grad __reduce_ex__ __deepcopy__ apply_ map_ map2_ set_ resize_ "
         "__dlpack__ __cuda_array_interface__ pin_memory is_pinned tolist cpu_ __setstate__ module_load"
     ).split()
@@ -218,8 +218,10 @@ class TensorValue(Value):
     def get_item(self, tx: Tracer, key: Value) -> Value:
         if tx.indexes_by_tensor:
             return self._at_positions(tx, key)
-        from engine.trace.values.indexing import selected
+        from engine.trace.values.indexing import in_rows, row_at, selected
 
+        if in_rows(tx, key):
+            return emit(tx, "call_function", operator.getitem, [self, key], run=row_at)
         found = selected(tx, self, key)
         return emit(tx, "call_function", operator.getitem, [self, key]) if found is None else found
 
@@ -232,8 +234,11 @@ class TensorValue(Value):
         return emit(tx, "call_function", torch.ops.aten.index, [self, ListValue(parts)])
 
     def set_item(self, tx: Tracer, key: Value, value: Value) -> None:
-        from engine.trace.values.indexing import selected
+        from engine.trace.values.indexing import in_rows, put_in_row, selected
 
+        if in_rows(tx, key):
+            emit(tx, "call_function", operator.setitem, [self, key, value], run=put_in_row)
+            return
         found = selected(tx, self, key)
         if found is None:
             emit(tx, "call_function", operator.setitem, [self, key, value])
@@ -373,6 +378,10 @@ class TensorValue(Value):
             from engine.trace.values.parameters import set_memory
 
             return set_memory(tx, self, args, kwargs)
+        if name in ("untyped_storage", "data_ptr") and not args and not kwargs:
+            from engine.trace.values import storages
+
+            return (storages.storage_of if name == "untyped_storage" else storages.address_of)(tx, self)
         if name in _PYTHON_ONLY:
             raise Unsupported(
                 "data-dependent" if name in ("numpy", "tolist") else "unknown-call", f"Tensor.{name} is called"
@@ -554,10 +563,15 @@ def _tensor_at(tx: Tracer, real: torch.Tensor, origin: Origin) -> Value:
         raise Unsupported("unsupported-operation", f"a tensor of the subclass {type(real).__name__}")
     if _is_jagged(real):
         tx.guard_type(real, origin, "it is jagged")
-    elif real.layout is not torch.strided or real.is_quantized or real.is_nested or torch._is_functional_tensor(real):
+    elif (
+        real.layout is not torch.strided
+        or real.is_quantized
+        or real.is_nested
+        or (torch._is_functional_tensor(real) and tx.entry_state["functorch"] is None)
+    ):
         raise Unsupported("unsupported-operation", f"a tensor of layout {real.layout}")
-    if torch._C._functorch.is_functorch_wrapped_tensor(real):
-        raise Unsupported("unsupported-operation", "a tensor inside a functorch transformation")
+    if torch._C._functorch.is_functorch_wrapped_tensor(real) and tx.entry_state["functorch"] is None:
+        raise Unsupported("unsupported-operation", "a tensor of a transformation that is over")
     if is_wrapper:
         _check_parts(real)
     fake = fake_of(tx, real if plain else _without_class(real), origin)
@@ -603,7 +617,11 @@ def _is_wrapper(real: Any) -> bool:
 def _check_parts(real: Any) -> None:
     from engine.trace.values.collectives import is_group_or_mesh
 
-    parts = [getattr(real, n) for n in real.__tensor_flatten__()[0]]
+    try:
+        parts = [getattr(real, n) for n in real.__tensor_flatten__()[0]]
+    except AttributeError as error:
+        text = f"a {type(real).__name__} that is not made yet: {error}"
+        raise Unsupported("unsupported-operation", text) from error
     other = [type(p).__name__ for p in parts if not isinstance(p, torch.Tensor) and not is_group_or_mesh(p)]
     if other:
         text = f"a {type(real).__name__}: beside tensors it is made of a {other[0]}"

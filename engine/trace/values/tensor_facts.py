@@ -58,12 +58,15 @@ def asked(tx: Tracer, of: TensorValue, name: str) -> Value | None:
         raise Unsupported("unknown-call", "Tensor.is_set_to is called")
     if name == "is_shared" and of.held is None:
         return None
-    inputs = [of] if of.held is not None else [v for v, _ in tx.input_tensors]
+    is_moved = bool(tx.moved)
+    if is_moved and name == "is_shared":
+        raise of.refuse(f"the method {name!r}")
+    inputs = [of] if of.held is not None and not is_moved else [v for v, _ in tx.input_tensors]
     for value in inputs:
         if value.origin is None or value.held is None or value.fake.layout != value.held.layout:
             raise of.refuse(f"the method {name!r}")
         tx.guard(Equals(Asked(value.origin, name), getattr(value.held, name)(), cause=tx.cause(_WHY)))
-    if of.held is not None:
+    if of.held is not None and not is_moved:
         return Const(getattr(of.held, name)())
     return Const(int(of.fake.storage_offset())) if name == "storage_offset" else None
 

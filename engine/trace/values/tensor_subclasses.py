@@ -23,7 +23,7 @@ from engine.trace.values.base import NONE, Const, NotConstant, Value, force
 from engine.trace.values.classes import ClassValue, bind_attribute, class_attribute, class_origin, find_in_class
 from engine.trace.values.mappings import DictValue
 from engine.trace.values.objects import ObjectValue
-from engine.trace.values.rules import special
+from engine.trace.values.rules import BY_NAME, special
 from engine.trace.values.sequences import ListValue, TupleValue, sequence_items
 from engine.trace.values.symbolic import SymValue
 from engine.trace.values.tensor import TensorValue
@@ -412,8 +412,7 @@ def constructed(tx: Tracer, cls: type, args: Args, kwargs: Words) -> Value | Non
     new = find_in_class(cls, "__new__")
     made: Value
     if _is_made_of_one(cls) and args and isinstance(of := force(tx, args[0]), TensorValue):
-        with _switched_off(tx):
-            made = in_subclass(tx, force(tx, emit(tx, "call_function", torch.ops.aten.alias.default, [of])), cls)  # type: ignore[arg-type]
+        made = _made_of_one(tx, cls, of)
     elif new is not None and isinstance(raw := getattr(new[1], "__func__", new[1]), types.FunctionType):
         origin = Attr(class_origin(new[0]), "__new__")
         made = force(tx, tx.wrap(raw, origin).call(tx, [tx.wrap(cls, class_origin(cls)), *args], kwargs))
@@ -423,6 +422,26 @@ def constructed(tx: Tracer, cls: type, args: Args, kwargs: Words) -> Value | Non
     if init is not None and isinstance(init[1], types.FunctionType) and issubclass(made.type(), cls):
         tx.wrap(init[1], Attr(class_origin(init[0]), "__init__")).call(tx, [made, *args], kwargs)
     return made
+
+
+def _made_of_one(tx: Tracer, cls: type, of: TensorValue) -> Value:
+    with _switched_off(tx):
+        alias = force(tx, emit(tx, "call_function", torch.ops.aten.alias.default, [of]))
+        assert isinstance(alias, TensorValue)
+        return in_subclass(tx, alias, cls)
+
+
+def _new(tx: Tracer, args: Args, kwargs: Words) -> Value:
+    """``super().__new__(cls, tensor)`` in a subclass."""
+    cls, *given = (force(tx, a) for a in args)
+    is_subclass = isinstance(cls, ClassValue) and issubclass(cls.held, torch.Tensor) and cls.held is not torch.Tensor
+    if kwargs or not is_subclass or len(given) != 1 or not isinstance(given[0], TensorValue):
+        raise Unsupported("unknown-call", "TensorBase.__new__ is called")
+    assert isinstance(cls, ClassValue)
+    return _made_of_one(tx, cls.held, given[0])
+
+
+BY_NAME["TensorBase", "__new__"] = _new
 
 
 @special(torch.Tensor._make_subclass)

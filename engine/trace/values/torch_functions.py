@@ -123,10 +123,12 @@ _INLINE_ANYWAY = (
     "torch.autograd.grad_mode",
     "torch._higher_order_ops",
     "torch._dynamo.comptime",
+    "torch._dynamo.external_utils",
     "torch._dynamo.mutation_guard",
     "torch.optim",
     "torch.distributed._functional_collectives",
     "torch.distributed.tensor._api",
+    "torch.distributed.tensor.experimental._func_map",
     "torch.distributed.tensor.parallel",
 )
 _LEFT_TO_PYTHON = frozenset(
@@ -199,6 +201,7 @@ def _is_compiling(tx: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Va
     *(vars(torch.jit)[n] for n in ("is_scripting", "is_tracing")),
     torch.compiler.is_exporting,
     torch._jit_internal.is_scripting,
+    torch.onnx.is_in_onnx_export,
 )
 def _is_scripting(tx: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
     return Const(False)

@@ -10,6 +10,7 @@ import torch
 import torch.overrides
 from torch.fx.experimental import symbolic_shapes
 from torch.fx.experimental.symbolic_shapes import (
+    _advise_is_bounded,
     _advise_is_size,
     guard_or_false,
     guard_or_true,
@@ -19,11 +20,11 @@ from torch.fx.experimental.symbolic_shapes import (
 from engine.ir.global_state import GLOBAL_STATES
 from engine.ir.origin import Attr, Fixed, Item, Origin
 from engine.ir.unbacked import is_unbacked
-from engine.ir.value_guard import Equals
 from engine.trace.graph_builder import evaluate
 from engine.trace.operations import binary
 from engine.trace.signals import Unsupported
 from engine.trace.unbacked import check_deferred
+from engine.trace.values import backend_flags
 from engine.trace.values.base import NONE, Const, HeldValue, Value, force
 from engine.trace.values.modules import ModuleValue
 from engine.trace.values.rules import special
@@ -83,6 +84,8 @@ def _added_keys(ask: Callable[[], Any]) -> None:
     def rule(tx: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
         for state in ("inference_mode", "autocast", "dispatch_modes", "functorch"):
             guard_state(tx, state, tx.entry_state[state])
+        if tx.entry_state["functorch"] is not None:
+            raise Unsupported("global-state", "the dispatcher's keys are asked for inside a transformation")
         return Const(ask())
 
 
@@ -151,12 +154,19 @@ def _check(tx: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
     raise Unsupported("unknown-call", "torch._check or torch._assert of what is not known while tracing")
 
 
-@special(guard_or_false, guard_or_true)
-def _guard_or(tx: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
-    condition = force(tx, args[0] if args else kwargs["a"])
-    if isinstance(condition, SymValue) and is_unbacked(condition.sym):
-        raise Unsupported("data-dependent", "a condition on a size that is not known while tracing")
-    return Const(condition.truth(tx))
+def _guard_or(ask: Callable[[Any], bool]) -> None:
+    """What is true of every number that a tensor may hold, else what the function is named for: those who ask it are content with either."""
+
+    @special(ask)
+    def rule(tx: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
+        condition = force(tx, args[0] if args else kwargs["a"])
+        if isinstance(condition, SymValue) and is_unbacked(condition.sym):
+            return Const(ask(condition.sym))
+        return Const(condition.truth(tx))
+
+
+_guard_or(guard_or_false)
+_guard_or(guard_or_true)
 
 
 def _known_of_symbol(ask: Callable[[Any], Any]) -> Callable[..., Value]:
@@ -210,7 +220,7 @@ def _gpu_dtype(tx: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value
 @special(torch._C._are_functorch_transforms_active)
 def _transforms(tx: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
     guard_state(tx, "functorch", tx.entry_state["functorch"])
-    return Const(bool(torch._C._are_functorch_transforms_active()))
+    return Const(tx.entry_state["functorch"] is not None)
 
 
 @special(torch.autograd._is_checkpoint_valid)
@@ -226,9 +236,12 @@ class BackendFlags(HeldValue):
             found = getattr(self.held, name)
         except AttributeError as error:
             raise tx.user_exception(error) from error
-        assert self.origin is not None
-        tx.guard(Equals(Attr(self.origin, name), found, cause=tx.cause("a flag of torch decided what was traced")))
-        return Const(found)
+        return backend_flags.read(tx, self.held, name, found)
+
+    def set_attr(self, tx: Tracer, name: str, value: Value) -> None:
+        if not hasattr(self.held, name):
+            super().set_attr(tx, name, value)
+        backend_flags.write(tx, self.held, name, value)
 
 
 @wraps(type(torch.backends.cuda.matmul))
@@ -246,13 +259,19 @@ def _has_unknown(tx: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Val
     raise Unsupported("unknown-call", "has_free_unbacked_symbols of something else than a tensor or a number")
 
 
-@special(_advise_is_size)
-def _is_size(tx: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
-    size = force(tx, args[0])
-    if isinstance(size, SymValue):
-        evaluate(tx, "call_function", _advise_is_size, [size.sym], {})
-        check_deferred(tx)
-    return NONE
+def _advice(tell: Callable[..., None]) -> None:
+    @special(tell)
+    def rule(tx: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
+        size, *bounds = (force(tx, a) for a in args)
+        if isinstance(size, SymValue):
+            known = [b.sym if isinstance(b, SymValue) else b.python(tx) for b in bounds]
+            evaluate(tx, "call_function", tell, [size.sym, *known], {})
+            check_deferred(tx)
+        return NONE
+
+
+_advice(_advise_is_size)
+_advice(_advise_is_bounded)
 
 
 @special(torch.func.functional_call)
@@ -267,12 +286,18 @@ def _functional_call(tx: Tracer, args: list[Value], kwargs: dict[str, Value]) ->
         for part in table.items:
             merged.update(tx, part)
         table = merged
+    ties, strict = (force(tx, given.get(word, Const(word == "tie_weights"))) for word in ("tie_weights", "strict"))
     if (
         not isinstance(module, ModuleValue)
         or not isinstance(table, DictValue)
-        or set(given) & {"tie_weights", "strict"}
+        or not isinstance(ties, Const)
+        or not isinstance(strict, Const)
     ):
         raise Unsupported("unknown-call", "torch.func.functional_call is called")
+    wanted = {str(k): v for k, (_, v) in table.entries.items()}
+    wanted = _with_tied(module.held, wanted) if ties.value else wanted
+    if strict.value and wanted.keys() != _names_of_tensors(module.held):
+        raise Unsupported("unknown-call", "torch.func.functional_call is not given a tensor for each name")
     inner = force(tx, given["args"]) if "args" in given else NONE
     words = force(tx, given["kwargs"]) if "kwargs" in given else NONE
     positional = list(inner.items) if isinstance(inner, TupleValue) else [] if _is_none(inner) else [inner]
@@ -281,7 +306,7 @@ def _functional_call(tx: Tracer, args: list[Value], kwargs: dict[str, Value]) ->
         named = {str(k): v for k, (_, v) in words.entries.items()}
     replaced: list[tuple[ModuleValue, str]] = []
     try:
-        for path, value in _with_tied(module.held, {str(k): v for k, (_, v) in table.entries.items()}).items():
+        for path, value in wanted.items():
             owner_path, _, name = path.rpartition(".")
             owner = module.at(tx, owner_path)
             if isinstance(owner, ModuleValue) and owner.replaced.get(name) is force(tx, value):
@@ -306,6 +331,11 @@ def _is_none(value: Value) -> bool:
 def _owns(owner: ModuleValue, name: str) -> bool:
     tables = ("_parameters", "_buffers")
     return name not in owner.written and any(owner.held.__dict__[t].get(name) is not None for t in tables)
+
+
+def _names_of_tensors(module: torch.nn.Module) -> set[str]:
+    members = (module.named_parameters(remove_duplicate=False), module.named_buffers(remove_duplicate=False))
+    return {name for name, _ in itertools.chain(*members)}
 
 
 def _with_tied(module: torch.nn.Module, given: dict[str, Value]) -> dict[str, Value]:

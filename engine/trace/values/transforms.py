@@ -10,7 +10,7 @@ import torch
 import torch.fx
 
 from engine.ir.in_graph import InGraph
-from engine.trace.graph_builder import emit
+from engine.trace.graph_builder import MAPPED, emit
 from engine.trace.signals import Unsupported
 from engine.trace.values.base import Const, NotConstant, Value, force
 from engine.trace.values.mappings import DictValue
@@ -137,7 +137,7 @@ def _body(tx: Tracer, function: Value, given: _Arguments, dims: list[Any] | None
         packed = unflatten(tx, given.tree, iter(seen))
         return [packed]
 
-    return trace_body(tx, _Spread(function), parameters, may_note=True)
+    return trace_body(tx, _Spread(function), parameters, may_note=True, may_write=True)
 
 
 class _Spread(Value):
@@ -172,7 +172,9 @@ def _parameter(
         del shape[dim], strides[dim]
         with tx.fake_mode, torch.no_grad():
             row = torch.empty_strided(shape, strides, dtype=fake.dtype, device=fake.device)
-        return TensorValue(builder.parameter(row.requires_grad_(fake.requires_grad)), row)
+        node = builder.parameter(row.requires_grad_(fake.requires_grad))
+        node.meta[MAPPED] = True
+        return TensorValue(node, row)
     copy = looks_like(tx, fake.detach())
     if differentiates and (copy.is_floating_point() or copy.is_complex()):
         copy.requires_grad_()

@@ -14,6 +14,7 @@ from engine.trace.graph_builder import emit
 from engine.trace.signals import Unsupported
 from engine.trace.values.base import Const, Value, force
 from engine.trace.values.functions import FunctionValue, MadeFunction, RealFunction
+from engine.trace.values.kernel_writes import written
 from engine.trace.values.mappings import DictValue
 from engine.trace.values.objects import OpaqueValue
 from engine.trace.values.rules import special
@@ -28,7 +29,7 @@ if TYPE_CHECKING:
 Args = list[Value]
 Words = dict[str, Value]
 
-_EFFECT = "launches a kernel of the user's, which may write to any of its arguments"
+_EFFECT = "launches a kernel of the user's, which may write to {}"
 
 
 def _is_of_triton(real: Any, name: str) -> bool:
@@ -135,8 +136,16 @@ class KernelLaunch(Value):
             tuple(_part(tx, v, computed) for v in given),
             {k: _part(tx, v, computed) for k, v in words.items()},
         )
-        target = InGraph(self.kernel.name, launch, changes_state=True, is_python=callable(grid), effect=_EFFECT)
-        emit(tx, "call_function", target, computed, run=_written)
+        named = dict(zip(self.kernel.parameters, given, strict=False)) | words
+        holds_tuples = any(isinstance(v, TupleValue) for v in named.values())
+        names = (
+            frozenset(named) if holds_tuples else written(self.kernel.held, {k: _shown(v) for k, v in named.items()})
+        )
+        effect = _EFFECT.format(", ".join(n for n in self.kernel.parameters if n in names) or "none of its arguments")
+        target = InGraph(self.kernel.name, launch, changes_state=True, is_python=callable(grid), effect=effect)
+        changed = computed if holds_tuples else [v for n, v in named.items() if n in names]
+        fakes = [v.fake for v in changed if isinstance(v, TensorValue)]
+        emit(tx, "call_function", target, computed, run=lambda *computed: _note_writes(fakes))
         return LaunchResult()
 
     def _grid(self, tx: Tracer, args: Args, words: Words) -> Any:
@@ -183,11 +192,18 @@ def _part(tx: Tracer, value: Value, computed: list[Value]) -> Any:
     raise Unsupported("unsupported-argument", f"{value.describe()} as an argument of a Triton kernel")
 
 
-def _written(*computed: Any) -> None:
-    """What a launch does to fakes: a kernel may write to each tensor that it is given."""
-    for value in computed:
-        if isinstance(value, torch.Tensor) and not value.is_inference():
-            torch.autograd.graph.increment_version(value)
+def _shown(value: Value) -> Any:
+    """An argument as the kernel's compiler needs to see it."""
+    if isinstance(value, TensorValue):
+        return value.fake
+    return value.sym if isinstance(value, SymValue) else value.real()
+
+
+def _note_writes(fakes: list[torch.Tensor]) -> None:
+    """What a launch does to fakes."""
+    for fake in fakes:
+        if not fake.is_inference():
+            torch.autograd.graph.increment_version(fake)
 
 
 class _Place:

@@ -151,9 +151,11 @@ def test_each_shape_is_recorded_by_itself() -> None:
     """Sizes, strides that come with them and numbers tell calls apart."""
     tape = Tape()
     run = Replayed(lambda x, n: (x * n,), tape)
+    held = []  # no input lies where an earlier one lay
     for _ in range(3):
         for size, n in ((2, 3), (4, 3), (4, 5)):
             x = torch.randn(size)
+            held.append(x)
             assert run(x, n)[0].equal(x * n)
     assert tape.recorded == 3
 

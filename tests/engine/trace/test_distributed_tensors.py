@@ -13,6 +13,7 @@ from torch.distributed._functional_collectives import AsyncCollectiveTensor
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor import DTensor, Partial, Replicate, Shard, distribute_tensor
+from torch.distributed.tensor.experimental import local_map
 from torch.distributed.tensor.parallel import (
     ColwiseParallel,
     PrepareModuleInput,
@@ -45,6 +46,13 @@ def asks(x: Any) -> Any:
     if isinstance(x, DTensor) and x.placements[0].is_shard() and x.placements == (Shard(0),):
         return x * x.device_mesh.size() + x.shape[0]
     return x - 1
+
+
+def maps_parts(x: torch.Tensor) -> torch.Tensor:
+    """A function of plain tensors runs on each process's part."""
+    sharded = DTensor.from_local(x, _MESHES[0], [Shard(0)], run_check=False)
+    doubled = local_map(lambda part: part * 2, out_placements=[Shard(0)], in_placements=([Shard(0)],))
+    return doubled(sharded).full_tensor()  # type: ignore[no-any-return]
 
 
 def sums_parts(x: torch.Tensor) -> torch.Tensor:
@@ -158,7 +166,7 @@ def _captures(rank: int, folder: str) -> None:
         local = torch.arange(8.0).reshape(4, 2) + rank
         whole = distribute_tensor(torch.arange(8.0).reshape(4, 2), _MESHES[0], [Shard(0)])
         for backend in _BACKENDS:
-            for function in (wraps_and_moves, sums_parts):
+            for function in (wraps_and_moves, sums_parts, maps_parts):
                 _compare(function, local, backend)
             for on_whole in (takes_and_gives, asks):
                 _compare(on_whole, whole, backend)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -104,3 +105,22 @@ def test_composites_keep_symbols(
         for size in sizes:
             x = torch.randn(size)
             torch.testing.assert_close(compiled(x), function(x))
+
+
+@pytest.mark.parametrize(
+    "calculate",
+    [
+        lambda n: int(n / 2),
+        lambda n: math.floor(n / 3) + math.ceil(n * 0.7) + round(n / 4) + math.trunc(n / 5),
+        lambda n: int(math.sqrt(n)) + int(math.prod([n, n])),
+        lambda n: torch.sym_int(torch.sym_float(n) * 0.5),
+    ],
+)
+def test_what_python_calculates_of_a_size_stays_a_symbol(calculate):
+    """Two compilations serve all sizes: one for the first, one for those that follow."""
+    engine.reset()
+    compiled = engine.compile(lambda x: x.new_ones(calculate(x.shape[0])), backend="eager")
+    with engine.record() as session:
+        for n in (6, 9, 13, 20, 31):
+            assert compiled(torch.ones(n)).shape[0] == int(calculate(n))
+    assert len(session.compilations) == 2

@@ -1,0 +1,55 @@
+"""Puts fake tensors back as they were where an operation on them raises half-way: fakes are given sizes before types are looked at."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch._subclasses.fake_tensor import FakeTensor
+
+from engine.ir.in_graph import InGraph
+
+if TYPE_CHECKING:
+    from engine.trace.state import Tracer
+
+
+@dataclass(frozen=True)
+class Layout:
+    """How a fake tensor was laid out before an operation, and how often it had been written to."""
+
+    fake: torch.Tensor
+    shape: tuple[Any, ...]
+    stride: tuple[Any, ...]
+    offset: Any
+    version: int
+
+    def restore(self, tx: Tracer) -> None:
+        """Lay the tensor out as it was, where it is laid out otherwise."""
+        fake = self.fake
+        before = (*self.shape, None, *self.stride, self.offset)
+        now = (*fake.shape, None, *fake.stride(), fake.storage_offset())
+        if list(map(_told, before)) != list(map(_told, now)):
+            with tx.fake_mode, torch.no_grad(), torch._C._AutoDispatchBelowAutograd():
+                fake.as_strided_(self.shape, self.stride, self.offset)
+        if fake._version != self.version:
+            torch._C._autograd._unsafe_set_version_counter((fake,), (self.version,))
+
+
+def layouts_of(target: Any, args: list[Any], kwargs: dict[str, Any]) -> list[Layout]:
+    """The layouts of what an operation may lay out anew: what it writes its result to, or all that a function of the user's is given."""
+    name = target if isinstance(target, str) else getattr(target, "__name__", "")
+    given = kwargs.get("out", args[0] if args and name.endswith("_") else None)
+    if isinstance(target, InGraph):
+        given = (*args, *kwargs.values())
+    found = given if isinstance(given, (list, tuple)) else (given,)
+    return [
+        Layout(t, tuple(t.shape), t.stride(), t.storage_offset(), t._version)
+        for t in found
+        if isinstance(t, FakeTensor) and t.layout is torch.strided and not t.is_inference()
+    ]
+
+
+def _told(size: Any) -> Any:
+    """A size to be compared without taking anything for granted of it."""
+    return size.node.expr if isinstance(size, torch.SymInt) else size

@@ -1,0 +1,169 @@
+"""Sizes and numbers that Python's own functions calculate from those that change from call to call."""
+
+import math
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+
+from tests.programs import program
+
+
+def images():
+    """Calls with images of several heights."""
+    return [lambda n=n: (torch.arange(2.0 * 3 * n * 8).reshape(2, 3, n, 8),) for n in (5, 7, 10, 13)]
+
+
+@program(*images())
+def scaled(x):
+    """Sizes are rounded in each of Python's ways."""
+    h = x.shape[2]
+    sizes = int(h * 1.5), math.ceil(h / 2), math.floor(h * 0.7), round(h / 3), math.trunc(h / 4) + 1
+    return [F.interpolate(x, size=(size, 8)).sum((0, 1)) for size in sizes], sizes
+
+
+@program(*images())
+def parts(x):
+    """How many parts of four there are decides the size of what is padded."""
+    n = x.size(2)
+    padded = F.pad(x, (0, 0, 0, math.ceil(n / 4) * 4 - n))
+    return padded[:, :, : int(math.sqrt(n))] * n**-0.5, padded.shape, round(n / 3, 2), float(n)
+
+
+@program(*images())
+def decided(x):
+    """What was calculated decides branches: of that the compiled code is sure."""
+    n = x.shape[2]
+    if math.sqrt(n) > 3 or round(n / 2) == 3:
+        return x * math.sin(n)
+    if math.prod(x.shape[1:]) > 200:
+        return x + x.shape.numel()
+    return x - math.log2(n)
+
+
+@program(*images())
+def truths(x):
+    """Comparisons of sizes as tensors."""
+    n = x.shape[2]
+    return torch.tensor(n > 6), torch.tensor([n > 6, n % 2 == 0]), torch.tensor(n), torch.tensor([n / 2, 1]), x * 2
+
+
+@program(*[lambda n=n: (torch.arange(6.0), n) for n in (2.5, 3.25, -1.75, 4.5, 0.0, 9.0)])
+def numbers(x, n):
+    """A number that is no whole one changes; one that has no root is no surprise."""
+    try:
+        root = math.sqrt(n)
+    except ValueError as error:
+        root = str(error)
+    more = math.floor(n), math.ceil(n), int(n), round(n, 1), round(n), n.is_integer(), math.tanh(n)
+    return x * math.floor(n) + round(n), x[: abs(int(n))], root, more, n and 2, (x + 1 if n else x)
+
+
+@program(*[lambda n=n: (torch.arange(6.0), n) for n in (2, 3, 4)])
+def complex_numbers(x, n):
+    """A changing number beside a complex one."""
+    return x * (n + 1j), x * complex(n, 2)
+
+
+@program(*[lambda n=n: (torch.tensor(n),) for n in (2.25, 3.75, 5.5)])
+def read_from_tensors(x):
+    """Numbers that a tensor holds."""
+    n = x.item()
+    return torch.tensor(n) * 2, torch.tensor([[n], [2.0]]), torch.ones(math.floor(n)), math.ceil(n), round(n)
+
+
+def pieces():
+    """A table, and how many of its rows are asked for."""
+    return [lambda n=n: (torch.arange(24.0).reshape(8, 3), torch.tensor(n)) for n in (2, 3, 5)]
+
+
+@program(*pieces(), steady=False)
+def within_bounds(x, n):
+    """A number from a tensor that is said to be a size, and at most another; torch warns of such checks once."""
+    k = n.item()
+    torch._check_is_size(k, max=x.size(0))
+    return x.narrow(0, 1, k) * 2
+
+
+@program(*[lambda n=n: (torch.arange(6.0), n, np.int64(12)) for n in (5, 7, 11, 14)])
+def greatest(x, n, large):
+    """The greatest and the least of a changing number and numbers of other types keep their own type."""
+    greater = max(n, 8), max(n, 8.5), max(n, large) + 0, max(n, n + 0.0), max(float(n), 2)
+    return x * n, greater, min(n, 8.5), min(n, True), n + True, n > True
+
+
+@program(*[lambda n=n: (torch.arange(6.0), n) for n in (2.5, 1.7, 0.1, 1e300, 3.3)])
+def rounded_at_each_step(x, n):
+    """Python rounds at each step, which algebra does not: what follows is as Python has it."""
+    decided = n * 0.1 * 10 == n, (n + 0.1) - 0.1 == n, n * 3 / 3 == n
+    return x + 1 if decided[0] else x - 1, decided, n * 0.7 * 0.3, n - n / 3
+
+
+@program(*[lambda n=n: (torch.arange(20.0), n) for n in (5, 7, 9, 11)])
+def sizes_of_rounded_products(x, n):
+    """So it is with sizes: 29 hundredths of a hundred are 28.999..."""
+    few = int(n * 0.29 * 100) % 7 + 1
+    return x[:few] if int(n * 0.57 * 100) == 57 * n else x[few:], few, ~n
+
+
+@program(*[lambda n=n: (torch.arange(3.0), n) for n in (2.5, 1.5, float("nan"), float("inf"), 0.0, -0.0, 4.5)])
+def no_number(x, n):
+    """What is no number equals not even itself, and infinity less itself is none."""
+    return (x + 1 if n == n else x - 1), (x * 2 if n - n == 0 else x), (x * 3 if n * 0 == 0 else x)
+
+
+@program(*[lambda i=i: (torch.arange(40.0).reshape(10, 4), i) for i in (5, 6, 8, -2, -9)])
+def positions(x, i):
+    """Rows and elements at positions that change, read and written."""
+    y = x.clone()
+    y[i] = 0.0
+    y[i - 1, 1:3] += 2.0
+    return x[i], x[..., i, :2], x[i, None], x[x.shape[0] - 1], x[i][1] + x[-1, i % 4], y
+
+
+@program(*[lambda i=i: (torch.arange(24.0).reshape(6, 4), i) for i in (2, 3, 6, -7, 9)], breaks=1)
+def positions_out_of_range(x, i):
+    """A position that is not there is told in Python's words."""
+    try:
+        return x[i] * 2
+    except IndexError as error:
+        return str(error)
+
+
+@program(*[lambda k=k: (torch.arange(12.0).reshape(4, 3), k, k / 4) for k in (2, 3, 5, 6)])
+def views_of_calculated_sizes(x, k, f):
+    """Views that are given back have sizes that Python calculates of numbers, whole ones and others."""
+    wide = x.sum(0).expand(1 + math.ceil(k * f), -1)
+    return wide, (x * 2).view(-1)[: round(f * 2) + 1], torch.tensor([k, k == 3]), torch.tensor([k > 2, k == 3])
+
+
+@program(*[lambda n=n: (torch.arange(n * 2.0).reshape(2, n), torch.arange(6.0).reshape(3, 2)) for n in (5, 3, 4, 9)])
+def divided_by_negative_numbers(x, y):
+    """Of a number rounded down and divided again by a negative one."""
+    n = x.shape[1]
+    return y[-((n // 4) // -2) % 3 :], abs(n // -4) % 4, (n // 3) // -1, x[:, : -(-n // 2)], divmod(n, -2)
+
+
+@program(*[lambda n=n: (torch.arange(n * 2.0).reshape(n, 2), n * 3) for n in (5, 3, 4, 9, 14)])
+def remainders_of_products(x, n):
+    """Of products of sums, which algebra takes for multiples of what they are no multiples of."""
+    rows = x.shape[0]
+    found = (2 * rows + 2) ** 2 % 100, (2 * rows + 2) * (rows % 4) % 6, (6 * n + 18) ** 3 % 10, (4 * n + 8) * rows % 4
+    return x * found[0], list(found), [found[0] == 0, [0 * rows, found[1]]]
+
+
+@program(lambda: (torch.tensor([4, 5, 6]),), breaks=1)
+def remainder_of_what_data_decides(x):
+    """The same of a number that only the data decides."""
+    n = x[0].item()
+    return x * ((2 * n + 2) ** 2 % 100), n
+
+
+@program(*[lambda n=n: (torch.arange(n * 4.0).reshape(n, 4).clone(),) for n in (5, 3, 4, 9)])
+def layouts_changed_in_place(x):
+    """An argument of a size that varies is transposed, gets a dimension and is written to."""
+    y = x.sigmoid()
+    x.transpose_(0, -1)
+    x += x
+    x.unsqueeze_(1)
+    return y, x.flatten(1), x[0]
