@@ -56,7 +56,7 @@ from engine.runtime.dispatch import dispatcher
 from engine.runtime.reference import reference
 from engine.runtime.worker import warm
 from engine.trace.driver import trace_frame
-from engine.trace.values.caches import forget_asked
+from engine.trace.kept import forget_left
 
 _log = logging.getLogger("engine")
 
@@ -688,6 +688,6 @@ def pipeline_for(options: Options) -> Pipeline:
 
 def forget_pipelines() -> None:
     """Drop all pipelines, and what tracing has learnt of objects; compiled functions that are alive keep theirs."""
-    forget_asked()
+    forget_left()
     with _pipelines_lock:
         _pipelines.clear()

@@ -64,10 +64,16 @@ from engine.trace.values.addresses import check_addresses
 from engine.trace.values.base import Const, Lazy, Value
 from engine.trace.values.cells import CellValue
 from engine.trace.values.constants import DATES
+from engine.trace.values.mappings import DictValue
+from engine.trace.values.objects import ObjectValue
+from engine.trace.values.sequences import ListValue
+from engine.trace.values.sets import SetValue
 
 if TYPE_CHECKING:
     from engine.trace.state import Tracer
 
+_CHANGEABLE = (ListValue, DictValue, SetValue, ObjectValue)
+"""Kinds of which a copy does not do where others hold the object too: whoever gets it may change it."""
 _EMBEDDED = (int, float, complex, bool, str, bytes, type(None), type(Ellipsis))
 
 
@@ -168,6 +174,9 @@ class Codegen:
         if value.origin is not None and not isinstance(value, CellValue) and not value.is_made:
             self.load_origin(value.origin)
             return
+        kept = self.tx.kept.get(id(value))
+        if kept is not None and isinstance(value, _CHANGEABLE):
+            raise kept.refused("outlives the graph")
         value.reconstruct(self)
         if (value.is_mutable or id(value) in self._shared) and id(value) not in self._temps:
             self.remember(value)

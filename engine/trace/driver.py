@@ -406,6 +406,9 @@ class _Attempt:
                 cg.fill_root_cell(name, cell)
 
     def _check_sharing(self) -> None:
+        for kept in self.tx.kept.values():
+            if kept.is_written_to():
+                raise Restart(kept.born, kept.refused("is changed in place"))
         if self.tx.protocol_off:
             raise Skip("side-effect", "__torch_function__ is switched off where the graph ends")
         if self.tx.checks and changes_inputs(self.tx) and changed_inputs(self.tx) is None:

@@ -31,9 +31,10 @@ from engine.records.trace import InlinedCall
 from engine.trace.checkpoint import TorchState
 from engine.trace.convertible import convertible
 from engine.trace.graph_builder import GraphBuilder
+from engine.trace.kept import Kept, written_to
 from engine.trace.shape_env import NotingShapeEnv
 from engine.trace.signals import TraceSignal, Unsupported, UserException
-from engine.trace.values.base import Const, Lazy, NotConstant, Value, force
+from engine.trace.values.base import Const, Lazy, NotConstant, Value, force, reached
 from engine.trace.values.optimizers import RESTORES
 from engine.trace.values.wrap import build, from_python
 
@@ -243,6 +244,8 @@ class Tracer:
         """Those of what existed before the call."""
         self.memos: dict[int, Any] = {}
         """What functions from outside that cache their results gave for which arguments, by their ids."""
+        self.kept: dict[int, Kept] = {}
+        """What is in such caches that the traced code may change, by the ids of the values."""
         self.showing: set[tuple[int, int]] = set()
         """Objects whose text is being made by functions that look out for recursion: what looks out, and the ids of their values."""
         self.stand_ins: dict[int, Any] | None = None
@@ -547,11 +550,19 @@ class Tracer:
         self.changes += 1
         if self.changed is not None:
             self.changed.append(value)
+        if id(value) in self.kept:
+            raise self.kept[id(value)].refused("is changed")
         if value.origin is None or value.is_made:
             return
         self.outside_changes += 1
         if id(value) not in self.mutated:
             self.mutated[id(value)] = value
+
+    def keep(self, value: Value, cache: Any) -> None:
+        """A cache from outside holds a value and what is in it from here on."""
+        for held in reached([value]):
+            if held.is_mutable and held.origin is None:
+                self.kept.setdefault(id(held), Kept(held, cache, written_to(held), self.root_executed))
 
     def keyed_by_identity(self, value: Value) -> Value:
         """What stands for a value as a key, where its identity decides; which of those from outside differ is guarded at the end."""

@@ -115,3 +115,73 @@ def order_of_a_set_across_a_break(x):
     first = list(axes)
     print("between")
     return x * 2, list(axes) == first
+
+
+@functools.lru_cache(maxsize=8)
+def marks(count):
+    """A list that all callers share."""
+    return list(range(count))
+
+
+@program(lambda: (torch.randn(3),), lambda: (torch.randn(3),), breaks=1, steady=False)
+def cached_list_is_added_to(x):
+    """What is added to a list from a cache is there in the next call: the cache holds that list."""
+    found = marks(3)
+    found.append(7)
+    return x * len(found)
+
+
+@functools.lru_cache(maxsize=8)
+def lengths(count):
+    """A list that all callers share, and that is asked for again."""
+    return list(range(count))
+
+
+@program(lambda: (torch.randn(3),), lambda: (torch.randn(3),), breaks=2, steady=False)
+def cached_list_is_added_to_and_asked_for_again(x):
+    """What was added is there when the cache is asked again."""
+    lengths(3).append(7)
+    return x * len(lengths(3))
+
+
+@functools.lru_cache(maxsize=8)
+def settings(name):
+    """A dict in a dict, and an object, that all callers share."""
+    return {"inner": {"name": name}, "axis": Axis(1)}
+
+
+@program(lambda: (torch.randn(3),), lambda: (torch.randn(3),), breaks=1, steady=False)
+def what_a_cached_dict_holds_is_changed(x):
+    """Changes inside of what a cache gave are there in the next call."""
+    found = settings("a")
+    found["axis"].size += 1
+    found["inner"][str(len(found["inner"]))] = 1
+    return x * found["axis"].size, list(found["inner"])
+
+
+@functools.lru_cache(maxsize=8)
+def ramp(count):
+    """A tensor that all callers share."""
+    return torch.arange(count, dtype=torch.float32)
+
+
+@program(lambda: (torch.randn(3),), lambda: (torch.randn(3),), breaks=1)
+def cached_tensor_is_changed_in_place(x):
+    """A tensor from a cache that is written to is the cache's."""
+    found = ramp(3)
+    found[1:] += 1
+    return x * found
+
+
+@functools.lru_cache(maxsize=8)
+def steps(count):
+    """Another list that all callers share."""
+    return [count]
+
+
+@program(lambda: (torch.randn(3), [0]), lambda: (torch.randn(3), [0]), breaks=1)
+def cached_list_is_handed_on(x, held):
+    """A list from a cache that the caller gets is the cache's own."""
+    found = steps(4)
+    held[0] = found
+    return x * len(found), found, found is held[0]

@@ -5,13 +5,13 @@ from __future__ import annotations
 import functools
 import inspect
 import types
-import weakref
 from collections import OrderedDict
 from typing import TYPE_CHECKING, Any
 
 from engine.bytecode.resume import resumed
 from engine.ir.origin import Attr, Fixed, Item, Local, Origin
 from engine.ir.value_guard import DictKeys, IsObject
+from engine.trace.kept import is_left, leave
 from engine.trace.signals import Unsupported
 from engine.trace.support import dispatched_function
 from engine.trace.values.base import NONE, Attributed, Const, NotConstant, Value, force, is_none
@@ -47,15 +47,6 @@ def _memo_key(tx: Tracer, args: Args, kwargs: Words, *, typed: bool) -> Any:
     return (len(args), tuple(kwargs), tuple(v.key(tx) for v in given), kinds, is_alone)
 
 
-_ASKED: weakref.WeakSet[Any] = weakref.WeakSet()
-"""Caches from outside that were asked how often they were used: from then on Python uses them."""
-
-
-def forget_asked() -> None:
-    """Use all caches from outside in graphs again, until they are asked."""
-    _ASKED.clear()
-
-
 class _Memo:
     """What a cache from outside gave in this trace, and before which instruction it was first used."""
 
@@ -80,10 +71,9 @@ class CachedFunction(BuiltinValue):
         assert self.origin is not None
         if _may_be_own(tx, self.origin):
             raise Unsupported("unknown-call", f"{self.describe()} is called, a cache from before a break")
-        if self.held in _ASKED:
-            raise Unsupported(
-                "unknown-call", f"{self.describe()} is called, a cache that is asked how often it is used"
-            )
+        if is_left(self.held):
+            what = "a cache that is asked how often it is used, or of which something is changed"
+            raise Unsupported("unknown-call", f"{self.describe()} is called, {what}")
         used: _Memo = tx.memos.setdefault(id(self.held), _Memo(tx.root_executed))
         memo = used.results
         is_dynamic = any(_has_symbols(tx, a) for a in (*args, *kwargs.values()))  # one run for many values
@@ -97,6 +87,7 @@ class CachedFunction(BuiltinValue):
             if tx.outside_changes != before[0]:
                 raise Unsupported("unknown-call", f"{self.describe()} is called, a cache for a function with effects")
             memo[key] = result
+            tx.keep(result, self.held)
         return memo[key]
 
     def get_attr(self, tx: Tracer, name: str) -> Value:
@@ -105,7 +96,7 @@ class CachedFunction(BuiltinValue):
     def call_method(self, tx: Tracer, name: str, args: Args, kwargs: Words) -> Value:
         refused = Unsupported("unknown-call", f"{name}() of {self.describe()} is called")
         if name != "cache_parameters":
-            _ASKED.add(self.held)
+            leave(self.held)
             used = tx.memos.get(id(self.held))
             refused.born = used.born if used is not None else 0
         raise refused
