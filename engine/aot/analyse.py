@@ -124,7 +124,21 @@ def refusal(graph: torch.fx.GraphModule, inputs: Sequence[GraphInput], *, trains
     for node in graph.graph.nodes:
         if reason := _unfit(node) or _overlapping(node) or _miscast(node):
             return f"{node.name} {reason}"
-    return _behind_autograd(graph, inputs) or _straying(graph, inputs) or _numbers_in_truths(graph, inputs)
+    whole = (_behind_autograd, _straying, _numbers_in_truths, _uncounted)
+    return next((reason for rule in whole if (reason := rule(graph, inputs))), "")
+
+
+def _uncounted(graph: torch.fx.GraphModule, inputs: Sequence[GraphInput]) -> str:
+    """Which views of inference tensors count writes, and may be written to, fake tensors do not know, nor can a view be made so again."""
+    if torch.is_inference_mode_enabled():
+        return ""
+    given = [i for i in inputs if isinstance(i.real, torch.Tensor) and i.real.is_inference()]
+    storages = {storage_of(i.fake) for i in given if isinstance(i.fake, torch.Tensor)}
+    for node in output_args(graph.graph) if storages else ():
+        seen = _fake_of(node)
+        if seen is not None and storage_of(seen) in storages and all(seen is not i.fake for i in given):
+            return f"{node.name} is another tensor over the memory of an inference tensor"
+    return ""
 
 
 def _numbers_in_truths(graph: torch.fx.GraphModule, inputs: Sequence[GraphInput]) -> str:
