@@ -289,8 +289,11 @@ def _written_in_a_row(target: Any, fakes: list[Any]) -> list[tuple[torch.Tensor,
         or not isinstance(fakes[0], (list, tuple))
     ):
         return []
-    # Of subclasses real tensors do not count either.
-    return [(t, t._version) for t in fakes[0] if isinstance(t, FakeTensor) and not t.is_inference()]
+    given = [t for a in fakes if isinstance(a, (list, tuple)) for t in a if isinstance(t, torch.Tensor)]
+    # What a subclass does to lists is not counted for real tensors either.
+    if not all(isinstance(t, FakeTensor) for t in given):
+        return []
+    return [(t, t._version) for t in fakes[0] if not t.is_inference()]
 
 
 def _note_writes(target: Any, fakes: list[Any], keyword_fakes: dict[str, Any]) -> None:
