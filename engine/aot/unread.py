@@ -19,7 +19,7 @@ from engine.ir.in_graph import InGraph
 _LARGE = 1 << 16
 """Elements up to which operands are made to try an operator out."""
 
-_OF_TYPES = ("dtype", "scalar type", "complex")
+_OF_TYPES = ("dtype", "scalar type", "complex", "Bool")
 """What errors speak of that are raised for the types of operands."""
 
 
