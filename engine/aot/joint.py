@@ -17,6 +17,7 @@ from torch._subclasses.functional_tensor import FunctionalTensor, FunctionalTens
 from torch.fx.experimental.proxy_tensor import disable_proxy_modes_tracing, get_proxy_mode, track_tensor_tree
 from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
+from engine.aot.absence import minds_absence
 from engine.aot.analyse import is_mutating, is_reshaped
 from engine.aot.functionalize import Interpreter, Tracing, fake_mode_of, labelled, trace, unwrap
 from engine.aot.views import NotFunctional
@@ -154,6 +155,10 @@ class _Differentiating(Tracing):
         self._check_outputs()
         if not self.differentiable:
             return results
+        if name := minds_absence([sources[k] for k in self.differentiable]):
+            raise NotFunctional(
+                f"the backward of {name} is told which of its results a gradient comes back to, and calls may differ in that"
+            )
         watched = [*zip((i.name for i in self._inputs), self._given, strict=True), *(("a result", s) for s in sources)]
         before = [_state_of(value) for _, value in watched]
         gradients = self._gradients(results, sources, [originals[n] for n in self.needing])

@@ -6,29 +6,17 @@ summand. Filling in zeros instead would give zeros where eager gives no gradient
 
 from __future__ import annotations
 
-import operator
 from collections.abc import Collection
 from typing import Any
 
 import torch
 import torch.fx
 
-from engine.aot.recompute import is_view
 from engine.graph.passes.drop_dead import drop_dead
-
-_LINEAR = frozenset(
-    (
-        "add sub mul div neg sum mean mm bmm addmm baddbmm mv dot linear matmul convolution t transpose permute view reshape expand "
-        "_to_copy to clone copy cat stack where index_select index gather select_scatter slice_scatter as_strided_scatter "
-        "diagonal_scatter constant_pad_nd masked_fill repeat flip roll cumsum tril triu zeros_like squeeze unsqueeze "
-        "_unsafe_view unsafe_split rsub real imag conj _conj_physical complex view_as_real view_as_complex index_put scatter_add "
-        "scatter index_add embedding_dense_backward _fft_c2c _fft_c2r _fft_r2c"
-    ).split()
-)
 
 
 class NotSeparable(Exception):
-    """Something in the backward is not known to be linear, or an absent value's size is not known."""
+    """The size of an absent value, for which zeros must stand, is not known."""
 
 
 def without_tangents(module: torch.fx.GraphModule, absent: Collection[str], tangents: Collection[str]) -> Any:
@@ -70,9 +58,7 @@ def absent_gradients(module: torch.fx.GraphModule, defined: Collection[str]) -> 
 
 
 def _thin(graph: torch.fx.Graph, node: torch.fx.Node, copies: dict[Any, Any], late: set[Any], gone: set[Any]) -> None:
-    """Copy a node that reads something absent, unless it is absent itself."""
-    if not _is_linear(node):
-        raise NotSeparable(str(node.target))
+    """Copy a node that reads something absent, unless it is absent itself: of operators that are not linear too, since autograd runs none of them."""
     if all(n in gone or n not in late for n in node.all_input_nodes):
         gone.add(node)
         return
@@ -85,15 +71,6 @@ def _thin(graph: torch.fx.Graph, node: torch.fx.Node, copies: dict[Any, Any], la
     filled = {n: copies[n] if n not in gone else _zeros(graph, n) for n in node.all_input_nodes}
     copies[node] = graph.node_copy(node, filled.__getitem__)
     copies[node].meta = dict(node.meta)
-
-
-def _is_linear(node: torch.fx.Node) -> bool:
-    if node.target is operator.getitem or is_view(node):
-        return True
-    if not isinstance(node.target, torch._ops.OpOverload):
-        return False
-    name = node.target._schema.name.partition("::")[2]
-    return name in _LINEAR or name.endswith(("_backward", "_backward_data"))
 
 
 def _is_same(a: torch.Tensor, b: torch.Tensor) -> bool:

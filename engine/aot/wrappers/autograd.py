@@ -12,6 +12,7 @@ from typing import Any
 import torch
 import torch.fx
 from torch.autograd import forward_ad
+from torch.autograd.function import BackwardCFunction
 
 from engine.aot.analyse import output_args
 from engine.aot.functionalize import as_computed, is_made_by_view
@@ -70,6 +71,8 @@ class Crossing:
     """Inputs that require grad, and that no gradient flows to: autograd must not take what they come from for a part of this."""
     detached: tuple[int, ...] = ()
     """Saved tensors that are such inputs: saved without what they come from."""
+    returned: frozenset[int] = frozenset()
+    """Saved tensors that are results as well: autograd gives them back together with all others only."""
     weak: tuple[int, ...] = ()
     """Inputs that the node must not keep alive: it may ask for them once more (``Again``), but eager's would have let go of them."""
 
@@ -84,6 +87,7 @@ def crossing(joint: Joint, halves: Halves, requiring: Collection[int], *, is_giv
     flowing = {n for n, g in zip(joint.needing, output_args(halves.backward.graph), strict=True) if g is not None}
     apart = tuple(sorted(set(requiring) - flowing)) if flowing else ()
     names = {n.name for k, n in enumerate(halves.forward.graph.nodes) if k in apart}
+    shown = {str(n) for n in nodes[: halves.results]}
     return Crossing(
         inputs=len(joint.inputs),
         results=halves.results,
@@ -99,6 +103,7 @@ def crossing(joint: Joint, halves: Halves, requiring: Collection[int], *, is_giv
         writes=as_computed(joint.plan, halves.forward).writes,
         apart=apart,
         detached=tuple(n for n, name in enumerate(halves.tensors) if name in names),
+        returned=frozenset(n for n, name in enumerate(halves.tensors) if name in shown),
         weak=tuple(n for n, i in enumerate(joint.plan.inputs) if i.is_tensor and is_given),
     )
 
@@ -226,7 +231,11 @@ def _text(c: Crossing, again: Again, *, is_noted: bool) -> str:
     given = "".join(f", t{n}" for n in range(c.results))
     tangents = [f"t{n}" for n in c.differentiable]
     lines.append(f"def differentiate(ctx{given}):")
-    values = (["*ctx.saved_tensors"] if tensors else []) + (["*ctx.numbers"] if numbers else [])
+    saved = "ctx.saved_tensors"
+    if len(tangents) > 1:
+        absent = " or ".join(f"{t} is None" for t in tangents)
+        saved = f"(backward.read(ctx, {_tuple(tangents)}) if {absent} else {saved})"
+    values = ([f"*{saved}"] if tensors else []) + (["*ctx.numbers"] if numbers else [])
     lines.append(f"    values = [{', '.join(values)}]")
     lines.append(f"    tangents = [{', '.join(tangents)}]")
     lines.append(f"    gradients = backward(ctx, values, tangents, {'ctx.layouts' if free else '()'})")
@@ -249,6 +258,8 @@ class _Variant:
     """Whether ``run`` wants zeros for what is absent; else it wants only what is there."""
     nothing: tuple[bool, ...] = ()
     """For each gradient whether nothing flows to it, where zeros were filled in."""
+    read: frozenset[int] | None = None
+    """Positions of what is saved that ``run`` reads, and is given; None for all."""
 
 
 @dataclass(frozen=True)
@@ -304,9 +315,11 @@ class Backward:
                 tangents[n] = laid_out(tangent.resolve_conj().resolve_neg(), size, stride)
         run = self._foreign() if is_foreign else self._whole or self._compiled()
         variant = self._variant(run, tangents, is_foreign) if is_absent else None
-        names = () if self.noted is None else self._names(tangents, fills=variant is not None and variant.fills)
+        names = () if self.noted is None else self._names(tangents, variant)
         if variant is not None:
             run = variant.run
+            if variant.read is not None:
+                values[:] = [v for n, v in enumerate(values) if n in variant.read]
             tangents[:] = self._filled(tangents, wanted) if variant.fills else [t for t in tangents if t is not None]
         if self.noted is not None and ctx.mark is not None:
             run = self.noted.telling(ctx.mark, run, names)
@@ -326,10 +339,29 @@ class Backward:
         """The same through ATen, with nothing compiled yet."""
         return Backward(self.graph, self.crossing, self.interpret, self.interpret, self.again)
 
-    def _names(self, tangents: Sequence[Any], *, fills: bool) -> Sequence[str]:
+    def read(self, ctx: Any, tangents: Sequence[Any]) -> Sequence[Any]:
+        """The saved tensors for a call in which some tangents are absent; None for those that the others do not need.
+
+        As in eager, those may have been written to since.
+        """
+        # What a captured backward shows instead of the node has been given saved tensors of its own.
+        is_node = issubclass(type(ctx), BackwardCFunction)
+        if is_node and all(t is None or type(t) is torch.Tensor for t in tangents):
+            read = self._variant(self._whole or self._compiled(), tangents, is_foreign=False).read
+            if read is not None and not (read & self.crossing.returned):
+                return [s.unpack() if n in read else None for n, s in enumerate(ctx._raw_saved_tensors)]
+        found: Sequence[Any] = ctx.saved_tensors
+        return found
+
+    def _names(self, tangents: Sequence[Any], variant: _Variant | None) -> Sequence[str]:
         """What the values are called that the graph is given; tangents that are absent are left out unless they are filled in."""
-        absent = {n for n, t in zip(self.crossing.tangents, tangents, strict=True) if t is None and not fills}
-        return [n.name for n in self.graph.graph.nodes if n.op == "placeholder" and n.name not in absent]
+        names = [n.name for n in self.graph.graph.nodes if n.op == "placeholder"]
+        if variant is None or variant.fills:
+            return names
+        absent = {n for n, t in zip(self.crossing.tangents, tangents, strict=True) if t is None}
+        saved = self.crossing.tensors + self.crossing.numbers
+        unread = {n for k, n in enumerate(names[:saved]) if variant.read is not None and k not in variant.read}
+        return [n for n in names if n not in absent and n not in unread]
 
     def _once(self, ctx: Any, values: list[Any], tangents: list[Any], layouts: Sequence[Layout]) -> Sequence[Any]:
         """The gradients where autograd looks on (``create_graph``); what cannot be differentiated once more says so when it is tried."""
@@ -403,7 +435,13 @@ class Backward:
         graph = self._without(defined)
         if graph is None:
             return _Variant(whole, True, absent_gradients(self.graph, defined))
-        return _Variant(self._context.copy().run(_undisturbed, self.compile, graph), False)
+        saved = [n for n in graph.graph.nodes if n.op == "placeholder"][: self.crossing.tensors + self.crossing.numbers]
+        read = frozenset(k for k, n in enumerate(saved) if n.users)
+        for node in saved:
+            if not node.users:
+                graph.graph.erase_node(node)
+        graph.recompile()
+        return _Variant(self._context.copy().run(_undisturbed, self.compile, graph), False, read=read)
 
     def _without(self, defined: set[str]) -> torch.fx.GraphModule | None:
         """The graph without the other tangents; None where zeros must stand for them."""

@@ -1,0 +1,183 @@
+"""Gradients that flow back from some results of a call only: what an autograd function of the user's is then given, and what is read."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+
+import engine
+
+Tensor = torch.Tensor
+
+
+class Both(torch.autograd.Function):
+    """Two results of two arguments."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+        """Products."""
+        return x * 2, y * 3
+
+    @staticmethod
+    def backward(ctx: Any, first: Tensor, second: Tensor) -> tuple[Tensor, Tensor]:
+        """Zeros, not None, for the argument whose result was not used."""
+        return first * 2, second * 3
+
+
+class Telling(torch.autograd.Function):
+    """Tells gradients that are missing from zeros."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+        """Products."""
+        ctx.set_materialize_grads(False)
+        return x * 2, y * 3
+
+    @staticmethod
+    def backward(ctx: Any, first: Tensor | None, second: Tensor | None) -> tuple[Tensor | None, Tensor | None]:
+        """Something of its own where one is missing."""
+        return (None, second) if first is None else (first * 7, None) if second is None else (first, second)
+
+
+class Shifted(torch.autograd.Function):
+    """Two results, and a gradient that is no linear function of theirs."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+        """Products."""
+        return x * 2, x * y
+
+    @staticmethod
+    def backward(ctx: Any, first: Tensor, second: Tensor) -> tuple[Tensor, Tensor]:
+        """One more."""
+        return first + 1 + second, second
+
+
+class Normal(torch.autograd.Function):
+    """A gradient of length one."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        """A product."""
+        return x * 2
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> Tensor:
+        """NaN of zeros: autograd does not call it where nothing flows back."""
+        return gradient / gradient.norm()
+
+
+def both(x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+    """Each result of another argument."""
+    return Both.apply(x, y)  # type: ignore[no-any-return]
+
+
+def told(x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+    """Further operators after it."""
+    first, second = Telling.apply(x, y)
+    return first.sin(), second.sin()
+
+
+def shifted(x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+    """Not linear."""
+    return Shifted.apply(x, y)  # type: ignore[no-any-return]
+
+
+def mixed(x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+    """One result of two, and both together."""
+    first, second = Both.apply(x, y)
+    return first + second, second.sin()
+
+
+def normal(x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+    """One result of two."""
+    return Normal.apply(x * x), x * y
+
+
+def _gradients(run: Callable[..., Any], used: tuple[int, ...]) -> list[Tensor | None]:
+    x, y = (torch.tensor(v, requires_grad=True) for v in ([1.0, 2.0], [3.0, 4.0]))
+    results = run(x, y)
+    sum(results[n].sum() for n in used).backward()
+    return [x.grad, y.grad]
+
+
+@pytest.mark.parametrize("used", [(0,), (1,), (0, 1)])
+@pytest.mark.parametrize("fn", [both, told, shifted, mixed, normal])
+def test_functions_are_given_what_autograd_gives_them(fn: Callable[..., Any], used: tuple[int, ...]) -> None:
+    """Zeros, None, or no call at all: gradients are eager's, whichever results they flow back from."""
+    engine.reset()
+    for found, wanted in zip(
+        _gradients(engine.compile(fn, backend="aot_eager"), used), _gradients(fn, used), strict=True
+    ):
+        assert (found is None) == (wanted is None)
+        assert found is None or wanted is None or torch.equal(found, wanted)
+
+
+def test_functions_with_one_result_stay_compiled() -> None:
+    """Only those with several results, which different outputs are made of, run under eager autograd, with the reason."""
+    engine.reset()
+    with engine.record() as session:
+        for fn in (normal, both):
+            _gradients(engine.compile(fn, backend="aot_eager"), (0, 1))
+    compiled, traced = [c.aot for c in session.compilations]
+    assert compiled is not None and compiled.mode == "training" and not compiled.note
+    assert traced is not None and "the backward of Both is told" in traced.note
+
+
+def _squares(x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+    return x * x, y * y
+
+
+@pytest.mark.parametrize("used", [0, 1])
+def test_what_is_not_read_may_have_been_written_to(used: int) -> None:
+    """What the gradients of other results would have read is not asked for; what is read still is, and refused."""
+    engine.reset()
+    run = engine.compile(_squares, backend="aot_eager")
+    x, y = (torch.tensor([1.0, 2.0], requires_grad=True) for _ in range(2))
+    written, kept = x * 2, y * 2
+    results = run(written, kept)
+    written.detach().add_(1)
+    if used == 0:
+        with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+            results[0].sum().backward()
+        return
+    results[1].sum().backward()
+    assert y.grad is not None and y.grad.tolist() == [8.0, 16.0]
+    with pytest.raises(RuntimeError, match="a second time"):
+        results[1].sum().backward()
+
+
+@pytest.mark.parametrize("see", [lambda t: t.view(-1), lambda t: t.detach(), lambda t: t[0]])
+def test_views_of_inference_tensors_are_written_to_where_eager_allows_it(see: Callable[[Tensor], Tensor]) -> None:
+    """A view counts no writes, and may not be written to outside of inference mode; a detached tensor may."""
+    engine.reset()
+
+    def outcome(run: Callable[..., Any]) -> str:
+        with torch.inference_mode():
+            given = torch.ones(2, 2)
+        try:
+            run(given).mul_(2)
+        except RuntimeError as error:
+            return str(error)
+        return str(given.tolist())
+
+    assert outcome(engine.compile(see, backend="aot_eager")) == outcome(see)
+
+
+def test_lists_with_subclasses_are_not_counted() -> None:
+    """A plain tensor that is written to in one list with a subclass has its version counter as eager leaves it."""
+    from torch.testing._internal.two_tensor import TwoTensor
+
+    def written(x: Tensor, other: Tensor) -> None:
+        torch._foreach_add_([x, other.sin()], 1)
+
+    engine.reset()
+    counts = []
+    for run in (written, engine.compile(written, backend="aot_eager")):
+        x = torch.ones(3)
+        run(x, TwoTensor(torch.ones(3), torch.ones(3)))
+        counts.append((x._version, x.tolist()))
+    assert counts[0] == counts[1]
