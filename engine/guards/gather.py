@@ -14,6 +14,7 @@ from typing import Any
 
 import torch
 
+from engine.guards.tensors import follow_attributes
 from engine.ir import exact
 from engine.ir.guard import Guard
 from engine.ir.origin import MISSING, Attr, CellOf, Fixed, Global, Hooks, Item, Maybe, MaybeGlobal, Member, Origin
@@ -261,6 +262,7 @@ def _own_dict(value: Any) -> dict[str, Any]:
     found = exact.instance_dict(value)
     if isinstance(value, type) or type(found) is not dict or not (isinstance(value, torch.nn.Module) or found):
         raise Uncovered
+    follow_attributes(value, found)
     return found
 
 

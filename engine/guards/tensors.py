@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 
+from engine.ir.exact import set_instance_dict
 from engine.ir.guard import Guard
 from engine.ir.origin import Origin
 from engine.ir.state_guard import GlobalState
@@ -27,6 +28,33 @@ dict_version: Any = getattr(_helpers, "dict_version", None)
 """A number that differs once a dictionary was written to, and is no other dictionary's."""
 HAS_VERSIONS = HAS_HELPERS and dict_version is not None
 """Whether this torch tells versions of dictionaries."""
+
+_INLINE_VALUES = 1 << 2
+"""The flag of classes, from CPython 3.13 on, whose instances hold their attributes' values themselves while their dictionary only looks at them."""
+
+
+def _attributes_move_versions() -> bool:
+    class Probe:
+        held = 0
+
+    probe = Probe()
+    probe.held = 1
+    before = dict_version(probe.__dict__)
+    probe.held = 2
+    return bool(dict_version(probe.__dict__) != before)
+
+
+_ATTRIBUTES_MOVE_VERSIONS = HAS_VERSIONS and _attributes_move_versions()
+
+
+def follow_attributes(value: Any, space: dict[str, Any]) -> None:
+    """Let the version of ``space``, the dictionary of ``value``, move with each attribute that is assigned or deleted.
+
+    CPython 3.13 writes attributes past the version as long as the values lie in the object itself. Given its own dictionary once more, the object
+    leaves the values to it; nothing else changes.
+    """
+    if not _ATTRIBUTES_MOVE_VERSIONS and type(value).__flags__ & _INLINE_VALUES:
+        set_instance_dict(value, space)
 
 STATE_GUARDS = frozenset(
     ("grad_mode", "autocast", "torch_function_enabled", "default_dtype", "deterministic", "deterministic_warn_only")

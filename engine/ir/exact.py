@@ -183,6 +183,13 @@ def instance_dict(value: Any) -> dict[str, Any]:
     return value.__dict__ if type(value) is types.ModuleType else {}
 
 
+def set_instance_dict(value: Any, space: dict[str, Any]) -> None:
+    """Let ``space`` be the instance's own ``__dict__``, never through a property of that name; without effect where it has none."""
+    holder = _in_classes(type(value), "__dict__")
+    if type(holder) is types.GetSetDescriptorType:
+        holder.__set__(value, space)
+
+
 def static_attribute(value: Any, name: str) -> Any:
     """The attribute as found without running code of the user's, ``MISSING`` when there is none.
 

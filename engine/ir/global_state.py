@@ -144,6 +144,10 @@ def _warnings_raise() -> bool:
     return False
 
 
+def _is_capturing() -> bool:
+    return torch.cuda.is_initialized() and torch.cuda.is_current_stream_capturing()
+
+
 def _is_handling() -> bool:
     return sys.exc_info()[1] is not None
 
@@ -165,6 +169,7 @@ GLOBAL_STATES: Mapping[str, State] = {
         State("anomaly", "anomaly detection", torch.is_anomaly_enabled),
         State("cuda_devices", "number of CUDA devices", torch.cuda.device_count),
         State("cuda_initialized", "CUDA in use", torch.cuda.is_initialized),
+        State("capturing", "capture of a CUDA stream", _is_capturing),
         State("deterministic", "deterministic", torch.are_deterministic_algorithms_enabled),
         State(
             "deterministic_warn_only", "deterministic, warn only", torch.is_deterministic_algorithms_warn_only_enabled

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from engine.bytecode.opcodes import after_loop
 from engine.trace.table import handles
-from engine.trace.values.base import Value, force, is_none
+from engine.trace.values.base import Const, Value, force, is_none
 from engine.trace.values.nested import NestedBuilder
 from engine.trace.values.tensor import TensorValue
 
@@ -20,22 +20,40 @@ def _jump(tx: Tracer, frame: Frame, op: Op) -> None:
     frame.index = op.target
 
 
-@handles("POP_JUMP_FORWARD_IF_TRUE", "POP_JUMP_BACKWARD_IF_TRUE", "POP_JUMP_IF_TRUE")
+_IF_TRUE = ("POP_JUMP_FORWARD_IF_TRUE", "POP_JUMP_BACKWARD_IF_TRUE", "POP_JUMP_IF_TRUE")
+_IF_FALSE = ("POP_JUMP_FORWARD_IF_FALSE", "POP_JUMP_BACKWARD_IF_FALSE", "POP_JUMP_IF_FALSE")
+
+
+@handles(*_IF_TRUE)
 def _if_true(tx: Tracer, frame: Frame, op: Op) -> None:
-    if _truth(tx, frame, op, force(tx, frame.stack.pop()), jumps_if=True):
+    if _truth(tx, frame, force(tx, frame.stack.pop()), on_true=op.target, on_false=frame.index):
         frame.index = op.target
 
 
-@handles("POP_JUMP_FORWARD_IF_FALSE", "POP_JUMP_BACKWARD_IF_FALSE", "POP_JUMP_IF_FALSE")
+@handles(*_IF_FALSE)
 def _if_false(tx: Tracer, frame: Frame, op: Op) -> None:
-    if not _truth(tx, frame, op, force(tx, frame.stack.pop()), jumps_if=False):
+    if not _truth(tx, frame, force(tx, frame.stack.pop()), on_true=frame.index, on_false=op.target):
         frame.index = op.target
 
 
-def _truth(tx: Tracer, frame: Frame, op: Op, value: Value, *, jumps_if: bool) -> bool:
+@handles("TO_BOOL")
+def _to_bool(tx: Tracer, frame: Frame, op: Op) -> None:
+    """The truth of what the next instruction decides a jump by, since Python 3.13."""
+    value = force(tx, frame.stack.pop())
+    jump = frame.decoded.ops[frame.index]
+    after = frame.index + 1
+    if jump.opname in _IF_TRUE:
+        truth = _truth(tx, frame, value, on_true=jump.target, on_false=after)
+    elif jump.opname in _IF_FALSE:
+        truth = _truth(tx, frame, value, on_true=after, on_false=jump.target)
+    else:
+        truth = value.truth(tx)
+    frame.push(Const(truth))
+
+
+def _truth(tx: Tracer, frame: Frame, value: Value, *, on_true: int, on_false: int) -> bool:
     """The truth of what decides a jump. Where one way can only raise, a tensor is taken to lead the other way, and the code checks it."""
     if isinstance(value, TensorValue) and not isinstance(tx.graph, NestedBuilder):
-        on_true, on_false = (op.target, frame.index) if jumps_if else (frame.index, op.target)
         bad, good = _only_raises(frame, on_true), _only_raises(frame, on_false)
         if bad != good and value.fake.numel() == 1 and not value.fake.is_meta:
             tx.take_for_granted(value.node(tx), truth=good)

@@ -97,11 +97,6 @@ def _not(tx: Tracer, frame: Frame, op: Op) -> None:
     frame.push(Const(not force(tx, frame.stack.pop()).truth(tx)))
 
 
-@handles("TO_BOOL")
-def _to_bool(tx: Tracer, frame: Frame, op: Op) -> None:
-    frame.push(Const(force(tx, frame.stack.pop()).truth(tx)))
-
-
 _INTRINSICS = {3: "stop-iteration", 5: "+", 6: "tuple"}
 
 

@@ -95,14 +95,35 @@ for _ask_keys in (torch._C._dispatch_tls_local_include_set, torch._C._dispatch_t
 
 @special(torch.accelerator.current_accelerator)
 def _accelerator(tx: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
-    return Const(torch.accelerator.current_accelerator())
+    named = dict(zip(kwargs, tx.constants(kwargs.values()), strict=True))
+    return tx.fold(torch.accelerator.current_accelerator, *tx.constants(args), **named)
 
 
 @special(torch.cuda.is_current_stream_capturing, torch.xpu.is_current_stream_capturing)
 def _is_capturing(tx: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
-    if torch.cuda.is_available() or torch.xpu.is_available():
+    if torch.xpu.is_available():
         raise Unsupported("unknown-call", "whether a stream is being captured is asked")
-    return Const(False)
+    if torch.cuda.is_available():
+        guard_state(tx, "capturing", GLOBAL_STATES["capturing"].read())
+    return Const(GLOBAL_STATES["capturing"].read())
+
+
+def _health_check(name: str) -> None:
+    if (check := vars(torch.optim.Optimizer).get(name)) is None:
+        return
+
+    @special(check)
+    def rule(tx: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
+        """Optimizers ask before each step whether a stream is being captured, and raise where they cannot be."""
+        if torch.accelerator.is_available():
+            guard_state(tx, "capturing", GLOBAL_STATES["capturing"].read())
+            if not torch.cuda.is_available() or GLOBAL_STATES["capturing"].read():
+                raise Unsupported("unknown-call", "whether a stream is being captured is asked")
+        return NONE
+
+
+for _name in ("_accelerator_graph_capture_health_check", "_cuda_graph_capture_health_check"):
+    _health_check(_name)
 
 
 @special(torch.get_device_module)

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from engine.guards import unwritten as asked
-from engine.guards.tensors import HAS_VERSIONS
+from engine.guards.tensors import HAS_VERSIONS, dict_version, follow_attributes
 
 pytestmark = pytest.mark.skipif(not HAS_VERSIONS, reason="this torch does not tell versions of dictionaries")
 
@@ -63,6 +63,19 @@ def test_a_new_base_is_seen() -> None:
         assert ask()
         made_one.__bases__ = (Second,)
         assert not ask()
+
+
+@pytest.mark.parametrize("change", [lambda o: setattr(o, "a", 2), lambda o: delattr(o, "a"), lambda o: setattr(o, "b", 1)])
+def test_attributes_move_versions(change: Callable[[Any], None]) -> None:
+    """Assigning an attribute changes the version of the object's dictionary, wherever the object keeps its values."""
+    owner = First()
+    owner.a = 1  # type: ignore[attr-defined]
+    space = owner.__dict__
+    follow_attributes(owner, space)
+    assert owner.__dict__ is space
+    before = dict_version(space)
+    change(owner)
+    assert dict_version(space) != before
 
 
 def test_nothing_to_ask() -> None:
