@@ -56,6 +56,7 @@ def follow_attributes(value: Any, space: dict[str, Any]) -> None:
     if not _ATTRIBUTES_MOVE_VERSIONS and type(value).__flags__ & _INLINE_VALUES:
         set_instance_dict(value, space)
 
+
 STATE_GUARDS = frozenset(
     ("grad_mode", "autocast", "torch_function_enabled", "default_dtype", "deterministic", "deterministic_warn_only")
 )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from engine.bytecode.opcodes import VERSION
 from engine.trace.signals import Unsupported
 from engine.trace.table import handles
 from engine.trace.values.base import Const, LazyText, Value, force
@@ -129,7 +130,7 @@ def _merge(tx: Tracer, frame: Frame, op: Op) -> None:
     other = force(tx, frame.stack.pop())
     target = force(tx, frame.stack[-op.arg])
     assert isinstance(target, DictValue)
-    function = force(tx, frame.stack[-op.arg - 2])
+    function = force(tx, frame.stack[-op.arg - (2 if VERSION < (3, 13) else 3)])
     if not has_method(other.type(), "keys"):
         kind = other.type().__name__
         tx.raise_type_error(f"{called_name(tx, function)} argument after ** must be a mapping, not {kind}")

@@ -6,6 +6,7 @@ import enum
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
+from engine.bytecode.opcodes import VERSION
 from engine.ir.origin import Origin
 from engine.trace.signals import Unsupported
 
@@ -21,8 +22,19 @@ def type_name(cls: type) -> str:
     return f"{cls.__module__}.{cls.__name__}"
 
 
+def full_type_name(cls: type) -> str:
+    """What some messages call a class from Python 3.13 on: with its module, if that is no plain one; before, its bare name."""
+    if VERSION < (3, 13):
+        return cls.__name__
+    return cls.__qualname__ if cls.__module__ in ("builtins", "__main__") else f"{cls.__module__}.{cls.__qualname__}"
+
+
 _HEAP = 1 << 9
 """Py_TPFLAGS_HEAPTYPE."""
+
+
+NO_DICT = " and no __dict__ for setting new attributes" if VERSION >= (3, 13) else ""
+"""What ends the refusal to set or delete an attribute of an object that has no ``__dict__``."""
 
 
 class Value:
@@ -72,7 +84,7 @@ class Value:
     def set_attr(self, tx: Tracer, name: str, value: Value) -> None:
         """``self.name = value``."""
         if self.lacks(name, "__getattr__") and self.type().__dictoffset__ == 0:
-            tx.raise_error(AttributeError, f"'{type_name(self.type())}' object has no attribute '{name}'")
+            tx.raise_error(AttributeError, f"'{type_name(self.type())}' object has no attribute '{name}'{NO_DICT}")
         raise self.refuse(f"setting the attribute {name!r}")
 
     def del_attr(self, tx: Tracer, name: str) -> None:

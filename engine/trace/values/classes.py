@@ -21,7 +21,7 @@ from engine.ir.origin import MISSING, Asked, Attr, Fixed, Item, Maybe, Origin
 from engine.ir.value_guard import HasAttribute, IsObject, LengthIs
 from engine.trace.signals import Skip, Unsupported
 from engine.trace.values.arity import check_arity
-from engine.trace.values.base import NONE, Const, NotConstant, Value, force
+from engine.trace.values.base import NONE, Const, NotConstant, Value, force, full_type_name
 from engine.trace.values.methods import BoundMethod, BuiltinValue, MethodOf
 from engine.trace.values.rules import special_of
 from engine.trace.values.wrap import is_literal, wraps_if
@@ -223,7 +223,7 @@ def _bind_written(tx: Tracer, name: str, value: Value, instance: Value | None) -
 
 def _slot(tx: Tracer, name: str, instance: Value) -> Value:
     real = instance.real()
-    absent = f"'{instance.type().__name__}' object has no attribute '{name}'"
+    absent = f"'{full_type_name(instance.type())}' object has no attribute '{name}'"
     if real is NotImplemented or instance.origin is None:
         if name == "__dict__":
             raise instance.refuse("reading __dict__")

@@ -17,7 +17,7 @@ from engine.ir.state_guard import GlobalState
 from engine.ir.value_guard import HasAttribute
 from engine.trace.signals import Skip, Unsupported, UserException
 from engine.trace.support import new_exception
-from engine.trace.values.base import NONE, Attributed, Const, Value, force, is_none
+from engine.trace.values.base import NO_DICT, NONE, Attributed, Const, Value, force, is_none
 from engine.trace.values.classes import class_attribute, class_origin, find_in_class
 from engine.trace.values.rules import special
 from engine.trace.values.sequences import ListValue, TupleValue, items_of, sequence_items
@@ -440,7 +440,7 @@ def write(tx: Tracer, of: Value, name: str, value: Value | None) -> None:
 
 
 def _tell_writing(error: Value, of: Value, name: str) -> None:
-    if _WRITES_ARE_NOTED:
+    if _WRITES_ARE_NOTED or (NO_DICT and isinstance(error, ExceptionValue) and str(error.error).endswith(NO_DICT)):
         tell_object(error, of, name)
         return
     if not isinstance(error, ExceptionValue) or error.origin is not None or "obj" in error.attributes:
@@ -451,8 +451,10 @@ def _tell_writing(error: Value, of: Value, name: str) -> None:
 
 
 def _notes_writes() -> bool:
+    class Plain: ...
+
     try:
-        del types.SimpleNamespace().missing
+        del Plain().missing  # type: ignore[attr-defined]
     except AttributeError as error:
         return error.name is not None
     return False

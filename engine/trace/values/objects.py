@@ -14,7 +14,7 @@ from engine.ir.relation_guard import SameObject
 from engine.ir.value_guard import HasAttribute, IsObject
 from engine.trace.signals import Unsupported
 from engine.trace.values import backend_flags
-from engine.trace.values.base import NONE, Const, HeldValue, Value, force
+from engine.trace.values.base import NO_DICT, NONE, Const, HeldValue, Value, force
 from engine.trace.values.classes import (
     NAMED_FIELD,
     bind_attribute,
@@ -273,7 +273,7 @@ class ObjectValue(Value):
             raise self.refuse(f"setting {name}")
         if self.has_no_dict() and (found is None or not isinstance(found[1], types.MemberDescriptorType)):
             words = "has no attribute" if found is None else "attribute"
-            end = "" if found is None else " is read-only"
+            end = NO_DICT if found is None else " is read-only"
             tx.raise_error(AttributeError, f"'{self.cls.__name__}' object {words} '{name}'{end}")
         self.write(tx, name, value)
 
@@ -326,8 +326,9 @@ class ObjectValue(Value):
             return
         if self.own_attr(tx, name) is None:
             by_slot = found is not None and isinstance(found[1], types.MemberDescriptorType)
+            end = NO_DICT if self.has_no_dict() else ""
             tx.raise_error(
-                AttributeError, name if by_slot else f"'{self.cls.__name__}' object has no attribute '{name}'"
+                AttributeError, name if by_slot else f"'{self.cls.__name__}' object has no attribute '{name}'{end}"
             )
         self.set_plainly(tx, name, None)
 

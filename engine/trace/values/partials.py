@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from engine.ir.origin import Attr, Origin
 from engine.trace.signals import Unsupported
-from engine.trace.values.base import NONE, Const, Value, force, is_none
+from engine.trace.values.base import NONE, Const, Value, force, full_type_name, is_none
 from engine.trace.values.classes import MADE_BY, ClassValue, find_in_class, imported_first
 from engine.trace.values.mappings import DictValue
 from engine.trace.values.methods import MethodOf
@@ -127,7 +127,7 @@ class PartialValue(ObjectValue):
 
     def _text(self, tx: Tracer) -> str:
         real: Any = functools.partial(_ShownFunction(tx, self.function))
-        name = f"functools.{self.cls.__name__}" if _base_of(self.cls) is self.cls else self.cls.__name__
+        name = f"functools.{self.cls.__name__}" if _base_of(self.cls) is self.cls else full_type_name(self.cls)
         if self._is_shown:
             return "..."
         self._is_shown = True

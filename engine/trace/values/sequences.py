@@ -334,10 +334,7 @@ class ListValue(SequenceValue):
         tx.mutating(self)
         if isinstance(key, SliceValue):
             if not is_iterable(force(tx, value)):
-                stepped = key.python(tx).step not in (None, 1)
-                tx.raise_type_error(
-                    "must assign iterable to extended slice" if stepped else "can only assign an iterable"
-                )
+                self._do(tx, operator.setitem, key.python(tx), None)  # refused, in the words of this version of Python
             self._do(tx, operator.setitem, key.python(tx), list(sequence_items(tx, value)))
             return
         self._do(tx, operator.setitem, index_of(tx, key), value)

@@ -65,7 +65,9 @@ def test_a_new_base_is_seen() -> None:
         assert not ask()
 
 
-@pytest.mark.parametrize("change", [lambda o: setattr(o, "a", 2), lambda o: delattr(o, "a"), lambda o: setattr(o, "b", 1)])
+@pytest.mark.parametrize(
+    "change", [lambda o: setattr(o, "a", 2), lambda o: delattr(o, "a"), lambda o: setattr(o, "b", 1)]
+)
 def test_attributes_move_versions(change: Callable[[Any], None]) -> None:
     """Assigning an attribute changes the version of the object's dictionary, wherever the object keeps its values."""
     owner = First()
