@@ -58,7 +58,7 @@ def is_library(function: FunctionType) -> bool:
 def is_user_callable(value: Any) -> bool:
     """Whether calling the value runs a frame of the user's program directly."""
     if type(value) is FunctionType:
-        return not is_library(value)
+        return not is_library(value) or is_user_callable(value.__dict__.get("__wrapped__"))
     if type(value) is MethodType:
         return is_user_callable(value.__func__) or isinstance(value.__self__, torch.nn.Module)
     if type(value) is functools.partial:

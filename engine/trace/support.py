@@ -174,6 +174,11 @@ def grad_context(cls: Any, mode: bool, before: bool | None) -> Any:
     return made
 
 
+def under_grad(mode: bool, function: Callable[..., Any]) -> Any:
+    """A function that runs in a grad mode."""
+    return (torch.enable_grad() if mode else torch.no_grad())(function)
+
+
 def leave_autocast(device: str, enabled: bool, dtype: torch.dtype, is_cached: bool) -> None:
     """Leave an autocast context that found these settings."""
     if torch.autocast_decrement_nesting() == 0:

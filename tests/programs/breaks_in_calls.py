@@ -413,3 +413,15 @@ def generator_left_in_the_callee(x):
     log = []
     y = first_two_steps(x + 1, log)
     return y, list(log)
+
+
+def broken_under_a_mode(x):
+    y = x + 1
+    graph_break()
+    return y + 2, torch.is_grad_enabled()
+
+
+@program(lambda: (torch.randn(3, requires_grad=True),), breaks=1)
+def decorated_twice_while_running(x):
+    """A function that two contexts decorate, one inside of the other, breaks the graph."""
+    return torch.no_grad()(torch.enable_grad()(torch.no_grad()(broken_under_a_mode)))(x)

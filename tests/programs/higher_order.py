@@ -301,3 +301,12 @@ def compiled_where_it_is_traced(x):
         return y + 1
 
     return shifted(x) * engine.compile(lambda y: y * 2, backend="eager")(x)
+
+
+@program(lambda: (torch.tensor(True), 1.5), breaks=1)
+def cond_on_a_number(pred, number):
+    """torch.cond refuses operands that are not tensors, in its own words."""
+    try:
+        torch.cond(pred, lambda n: n + 1, lambda n: n * 2, (number,))
+    except RuntimeError as error:
+        return str(error)

@@ -80,3 +80,42 @@ def device_of_none(x):
     with torch.cuda.device(-1):
         y = x + 1
     return y * 2
+
+
+@program(lambda: (torch.randn(3),))
+def device_as_a_context(x):
+    """A device says where factories make their tensors; the innermost counts, and what exists stays where it is."""
+    with torch.device("meta") as device:
+        far = torch.ones(3), torch.zeros_like(x), torch.get_default_device()
+        with torch.device("cpu"):
+            near = torch.ones(2)
+    return far, near, torch.arange(2), device
+
+
+@program(lambda: (torch.randn(3, requires_grad=True),))
+def set_grad_enabled_as_a_decorator(x):
+    """Deciding the mode of a function leaves the mode as it was."""
+    with torch.no_grad():
+
+        @torch.set_grad_enabled(True)
+        def inner(y):
+            return y.sin(), torch.is_grad_enabled()
+
+        mode = torch.is_grad_enabled()
+        return inner(x), mode
+
+
+@torch.fx.traceback.annotate({"part": 0})
+def annotated(x):
+    return x.sin()
+
+
+@torch.backends.cudnn.flags(enabled=False)
+def without_cudnn(x):
+    return x + 1, torch.backends.cudnn.enabled
+
+
+@program(lambda: (torch.randn(3),))
+def contexts_that_decorate(x):
+    """A function decorated outside with a context that a generator makes enters one anew at each call."""
+    return annotated(x) + annotated(x), without_cudnn(x), torch.backends.cudnn.enabled

@@ -376,3 +376,10 @@ def samples_of_distributions(rate):
     made = [kinds.Exponential(rate), kinds.Laplace(rate, rate), kinds.Cauchy(rate, rate), kinds.Geometric(rate / 2)]
     drawn = [d.sample((2,)) for d in made]
     return drawn, [d.log_prob(s) for d, s in zip(made, drawn, strict=True)]
+
+
+@program(lambda: (torch.randn(2) + 1j,))
+def complex_numbers_without_a_text(x):
+    """Complex numbers whose text Python reads as another number, or not at all."""
+    found = x + complex(1, float("nan")), x * complex(float("inf"), 2), torch.full((2,), complex(-0.0, -0.0))
+    return [torch.view_as_real(y) for y in found], 1 / found[2].real

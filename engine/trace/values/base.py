@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import cmath
 import enum
+import math
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
@@ -333,6 +335,10 @@ class Const(Value):
                 value = kind(value) if kind is not str else str.__str__(value)
         if type(type(value)).__name__ == "pybind11_type":  # fx writes calls as Python, where it has no name
             raise Unsupported("unsupported-argument", f"{value} as an argument of a torch operation")
+        if type(value) is complex and not _is_read_back(value):
+            node = tx.graph.add("call_function", complex, (value.real, value.imag), {}, tx.node_origin())
+            node.meta["example_value"] = value
+            return node, value
         return value, value
 
     def truth(self, tx: Tracer) -> bool:
@@ -359,6 +365,12 @@ class Const(Value):
 
     def reconstruct(self, cg: Codegen) -> None:
         cg.const(self.value)
+
+
+def _is_read_back(value: complex) -> bool:
+    """Whether the text of a complex number, as fx writes it, is that number: not with NaN, infinity or a negative zero."""
+    parts = (value.real, value.imag)
+    return cmath.isfinite(value) and not any(part == 0 and math.copysign(1, part) < 0 for part in parts)
 
 
 def is_none(value: Value) -> bool:

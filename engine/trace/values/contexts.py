@@ -11,7 +11,7 @@ from engine.ir.in_graph import InGraph
 from engine.ir.origin import STACK, Attr, Local, Origin
 from engine.ir.value_guard import Equals
 from engine.trace.signals import Unsupported
-from engine.trace.support import context, grad_context, leave_autocast
+from engine.trace.support import context, grad_context, leave_autocast, under_grad
 from engine.trace.values.base import NONE, Const, Value, force
 from engine.trace.values.methods import MethodOf
 from engine.trace.values.rules import special
@@ -97,6 +97,17 @@ class UnderContext(Value):
         finally:
             own.call_method(tx, "__exit__", [NONE, NONE, NONE], {})
 
+    def reconstruct(self, cg: Codegen) -> None:
+        if isinstance(self.context, GradContext):  # a context of another class switches grad mode when it decorates
+            cg.helper(under_grad, 0)
+            cg.const(self.context.mode)
+            cg.load(self.function)
+            cg.out.call(2)
+            return
+        cg.out.callable(lambda: cg.load(self.context))
+        cg.load(self.function)
+        cg.out.call(1)
+
 
 def set_grad(tx: Tracer, mode: bool) -> None:
     """Switch grad mode in the graph and here, where fakes are evaluated. Two switches with nothing between leave the graph."""
@@ -176,7 +187,7 @@ class SetGrad(Value):
         return torch.set_grad_enabled
 
     def get_attr(self, tx: Tracer, name: str) -> Value:
-        if name in ("__enter__", "__exit__"):
+        if name in ("__enter__", "__exit__", "__call__"):
             return ContextMethod(self, name)
         return self.context.get_attr(tx, name)
 
@@ -188,6 +199,11 @@ class SetGrad(Value):
             set_grad(tx, self.context.before[-1])
             return NONE
         return super().call_method(tx, name, args, kwargs)
+
+    def call(self, tx: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
+        """As a decorator: what its construction switched is switched back."""
+        set_grad(tx, self.context.before[-1])
+        return self.context.call(tx, args, kwargs)
 
     def children(self) -> list[Value]:
         return [self.context]

@@ -19,15 +19,17 @@ from engine.ir.in_graph import InGraph
 from engine.ir.marks import is_break_policy
 from engine.ir.origin import Attr, Fixed, Origin
 from engine.ir.value_guard import Equals
+from engine.trace.inline import inline_call
 from engine.trace.signals import Unsupported
 from engine.trace.support import context, enter_context, leave_context
 from engine.trace.values import backend_flags
 from engine.trace.values.base import NONE, Const, Value, force
 from engine.trace.values.contexts import ContextMethod, UnderContext
-from engine.trace.values.functions import MadeFunction, RealFunction
+from engine.trace.values.functions import FunctionValue, MadeFunction, RealFunction
 from engine.trace.values.iteration import CallOf
 from engine.trace.values.methods import BuiltinValue
-from engine.trace.values.rules import BY_NAME, Special, special
+from engine.trace.values.rules import BY_CODE, BY_NAME, Special, special
+from engine.trace.values.sequences import sequence_items
 from engine.trace.values.wrap import wraps, wraps_if
 
 if TYPE_CHECKING:
@@ -337,6 +339,34 @@ for _name in ("__enter__", "__exit__"):
 @special(torch.profiler.record_function, torch.fx.traceback.annotate, torch._C._DisableTorchDispatch)
 def _idle(tx: Tracer, args: Args, kwargs: Words) -> Value:
     return IdleContext()
+
+
+_MAKERS: dict[Any, Any] = {
+    inspect.unwrap(make): make
+    for make in (
+        torch.fx.traceback.annotate,
+        torch.nn.attention.sdpa_kernel,
+        torch.autograd.graph.disable_saved_tensors_hooks,
+        *_SWITCHED,
+    )
+}
+"""By its generator function, what makes a context of the kind that ``contextlib.contextmanager`` gives."""
+
+
+def _made_anew(tx: Tracer, function: FunctionValue, args: Args, kwargs: Words) -> Value:
+    """What a function decorated with a context enters at each call: one like it, of the same arguments."""
+    of = force(tx, args[0])
+    maker = force(tx, of.get_attr(tx, "func"))
+    if not isinstance(maker, RealFunction) or maker.held not in _MAKERS:
+        return inline_call(tx, function, args, kwargs)
+    if maker.origin is not None and not isinstance(maker.origin, Fixed):
+        tx.guard_object(maker.held, maker.origin, "it makes the context")
+    words = tx.entries(of.get_attr(tx, "kwds"))
+    return tx.fixed(_MAKERS[maker.held]).call(tx, list(sequence_items(tx, of.get_attr(tx, "args"))), words)
+
+
+_recreate = contextlib._GeneratorContextManager._recreate_cm.__code__
+BY_CODE[id(_recreate)] = (_recreate, _made_anew)
 
 
 @wraps(torch.profiler.record_function)

@@ -16,7 +16,7 @@ from torch._higher_order_ops.while_loop import while_loop_op
 from engine.trace.graph_builder import wrap_result
 from engine.trace.signals import Unsupported
 from engine.trace.unbacked import check_deferred
-from engine.trace.values.base import Const, Value, force
+from engine.trace.values.base import Const, Value, force, reached
 from engine.trace.values.nested import (
     Body,
     NestedBuilder,
@@ -130,6 +130,8 @@ def _cond(tx: Tracer, args: Args, kwargs: Words) -> Value:
         raise Unsupported("unsupported-argument", f"torch.cond on a {pred.describe()}")
     leaves: list[Value] = []
     tree = flatten(tx, TupleValue(items), leaves)
+    if any(isinstance(v, Const) and not _is_int(v) for v in reached(items)):
+        raise Unsupported("unsupported-argument", "torch.cond is given what is neither a tensor nor an int")
     pred_node, _ = pred.graph_arg(tx)
     nodes = _nodes(tx, leaves)
 

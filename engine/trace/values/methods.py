@@ -121,6 +121,9 @@ class ConstMethod(Value):
     def call(self, tx: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
         from engine.trace.operations import fold_call
 
+        rule = special_of(getattr(type(self.of.value), self.name, None))
+        if rule is not None:
+            return rule(tx, [self.of, *args], kwargs)
         if isinstance(self.of.value, str) and self.name == "join" and len(args) == 1:
             from engine.trace.values.sequences import sequence_items
 

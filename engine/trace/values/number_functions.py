@@ -224,6 +224,24 @@ for _function in _WITHIN:
     _by_symbol(_function)
 
 
+def _about_finiteness(function: Any) -> None:
+    """A float that stands for itself is finite: its guard says so."""
+
+    def rule(tx: Tracer, args: Args, kwargs: Words) -> Value:
+        of = force(tx, args[0]) if len(args) == 1 else NONE
+        if isinstance(of, SymValue) and (of.symbol is not None or of.type() is int) and not kwargs:
+            return Const(function is math.isfinite)
+        return operations.fold_call(
+            tx, function, args, kwargs, f"{function.__name__}() of what is not known while tracing"
+        )
+
+    special(function)(rule)
+
+
+for _function in (math.isnan, math.isinf, math.isfinite):
+    _about_finiteness(_function)
+
+
 @special(math.prod)
 def _product(tx: Tracer, args: Args, kwargs: Words) -> Value:
     of = force(tx, args[0]) if len(args) == 1 and kwargs.keys() <= {"start"} else NONE

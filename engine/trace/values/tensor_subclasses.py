@@ -509,6 +509,21 @@ def _pop(tx: Tracer, args: Args, kwargs: Words) -> Value:
     return tx.function_modes.pop()
 
 
+@special(torch.device.__enter__)
+def _enter_device(tx: Tracer, args: Args, kwargs: Words) -> Value:
+    """``with torch.device("meta")``: a mode that says where factories make their tensors."""
+    context = tx.fixed(torch.utils._device.DeviceContext).call(tx, [args[0]], {})
+    tx.changes += 1
+    tx.function_modes.append(force(tx, context))
+    return args[0]
+
+
+@special(torch.device.__exit__)
+def _leave_device(tx: Tracer, args: Args, kwargs: Words) -> Value:
+    _pop(tx, [], {})
+    return NONE
+
+
 _OFF: Any = torch._C.DisableTorchFunctionSubclass
 
 
