@@ -369,6 +369,8 @@ class GraphFunction(Value):
         return unflatten(tx, caller.tree, iter(sequence_items(tx, result)))
 
     def reconstruct(self, cg: Codegen) -> None:
+        if cg.tx.options.backend != "eager":  # any other may run the graph once only, while it compiles
+            raise Unsupported("side-effect", "rebuilding the function that vjp returned after the graph")
         cg.graph_output(self.node)
 
 

@@ -122,3 +122,15 @@ def test_functionalize_around() -> None:
     torch.testing.assert_close(found, writes(expected))
     torch.testing.assert_close(given, expected)
     assert [bool(c.graphs) for c in session.compilations] == [True]
+
+
+@pytest.mark.parametrize("backend", ["eager", "aot_eager"])
+def test_a_pullback_outlives_the_call_that_made_it(backend: str) -> None:
+    """It computes with real tensors, however the graph that made it was compiled."""
+
+    def made(x: torch.Tensor) -> Any:
+        return torch.func.vjp(torch.sin, x)
+
+    x = torch.randn(3)
+    _, back = engine.compile(made, backend=backend)(x)
+    assert torch.equal(back(torch.ones(3))[0], x.cos())
