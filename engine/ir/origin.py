@@ -271,6 +271,8 @@ class Item(Origin):
         return f"{base}[{self.key!r}]" if plain else f"{base}[{const(self.key, 'key')}]"
 
     def read(self, base: Any) -> Any:
+        if isinstance(base, dict) and not dict.__contains__(base, self.key):
+            raise KeyError(self.key)  # asking a defaultdict would put the key in
         return base[self.key]
 
 

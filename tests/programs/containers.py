@@ -179,3 +179,25 @@ def dict_order_and_views(x):
     for value in table.values():
         total = total + value
     return total, list(table), table2, dict.fromkeys(["p", "q"], 0), next(iter(table))
+
+
+@program(lambda: (torch.ones(2), 7), lambda: (torch.ones(2), 2), lambda: (torch.ones(2), 3), breaks=1)
+def counted_by_text(x, number):
+    """The key of a ``defaultdict`` differs at each call: asking why compiled code does not serve a call puts no key in."""
+    counts = collections.defaultdict(int)
+    counts[f"number {number}"] = number
+    print(end="")
+    return x + sum(counts.values()), counts
+
+
+@program(lambda: (torch.ones(2), 5), lambda: (torch.ones(2), 6), lambda: (torch.ones(2), 7))
+def place_of_what_is_not_there(x, number):
+    """What ``index`` does not find is in the exception's text as ``repr`` shows it, also where it changes from call to call."""
+    told = []
+    for items in ([1, 2], (1, 2), collections.deque([1])):
+        for wanted in (number, "a", [number], None):
+            try:
+                items.index(wanted)
+            except ValueError as error:
+                told.append(str(error))
+    return x + 1, told

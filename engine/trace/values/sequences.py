@@ -13,7 +13,8 @@ import torch
 from engine.ir import exact
 from engine.ir.origin import Attr, Origin, item_origin
 from engine.ir.value_guard import Equals, LengthIs
-from engine.trace.values.base import NONE, Const, NotConstant, Value, force, type_name
+from engine.trace.signals import UserException
+from engine.trace.values.base import NONE, Const, LazyText, NotConstant, Value, force, type_name
 from engine.trace.values.refusals import index_stand_in, is_iterable
 from engine.trace.values.wrap import makes, wraps, wraps_if
 
@@ -120,11 +121,7 @@ class SequenceValue(Value):
                         break
                     if same_or_equal(tx, force(tx, self.items[n]), args[0]):
                         return Const(n)
-                kind = self.type().__name__
-                where = (
-                    "tuple.index(x): x not in tuple" if kind == "tuple" else f"{args[0].describe()} is not in {kind}"
-                )
-                tx.raise_error(ValueError, where)
+                _raise_missing(tx, args[0], self.type())
             case "count":
                 return Const(sum(same_or_equal(tx, force(tx, i), args[0]) for i in self.items))
             case "__len__":
@@ -142,6 +139,23 @@ class SequenceValue(Value):
 
         return operator_method(tx, self, name, args, kwargs)
 
+
+def _raise_missing(tx: Tracer, wanted: Value, kind: type) -> None:
+    """Raise what ``index`` raises where nothing is equal to ``wanted``."""
+    from engine.trace.values.exceptions import ExceptionValue
+    from engine.trace.values.symbolic import SymValue
+
+    if issubclass(kind, tuple):
+        tx.raise_error(ValueError, "tuple.index(x): x not in tuple")
+    where = f" is not in {'deque' if issubclass(kind, collections.deque) else 'list'}"
+    if isinstance(wanted, SymValue):
+        raise UserException(ExceptionValue(ValueError, [LazyText([(wanted, _REPR, ""), where])]))
+    text = force(tx, tx.fixed(repr).call(tx, [wanted], {})).python(tx)
+    tx.raise_error(ValueError, f"{text}{where}")
+
+
+_REPR = 2
+"""The conversion ``!r`` of an f-string."""
 
 _TO_THE_END: dict[int, tuple[None, ...]] = {1: (None,), 2: (None,), 3: ()}
 """What a slice from the bounds of ``index`` lacks, by the number of its arguments."""
