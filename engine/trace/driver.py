@@ -149,6 +149,8 @@ def trace_frame(request: FrameRequest, options: Options, *, steps: bool = False)
             )
         except Exception as error:  # a defect of ours must never reach the user's program
             return _skipped(request, options, _internal(error), attempt.record_parts())
+        finally:
+            attempt.let_go()
     return _skipped(request, options, Skip("internal", "tracing did not settle"), ())
 
 
@@ -347,6 +349,17 @@ class _Attempt:
             frame.cells[name] = value
             tx.known[id(cell)] = (value, cell)
         return frame
+
+    def let_go(self) -> None:
+        """Forget the values of the frame: some hold one another, and would keep the call's arguments until garbage is collected next."""
+        for frame in self.tx.frames:
+            for cell in frame.cells.values():
+                if isinstance(cell, CellValue):
+                    cell.content = None
+            frame.forget()
+        self.tx.known.clear()
+        self.tx.mutated.clear()
+        del self.tx.cut
 
     def given_up(self, again: Restart) -> AttemptRecord:
         """What is thrown away with this attempt. It has a tracer of its own: nothing of it is left but torch's state, which is put back."""

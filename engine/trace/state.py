@@ -113,6 +113,11 @@ class Frame:
         """How many operations the graph held when the call began."""
         self.trusted = is_trusted(namespace.name)
 
+    def forget(self) -> None:
+        """Let go of all values."""
+        for held in (self.stack, self.operands, self.locals, self.cells, self.handled):
+            held.clear()
+
     def push(self, value: Value) -> None:
         """Push."""
         self.stack.append(value)

@@ -295,3 +295,25 @@ def open_where_an_operation_fails(x):
     except RuntimeError as error:
         log.append((type(error).__name__, getattr(error, "code", None)))
     return x + 1, log
+
+
+CLOSED: list[str] = []
+
+
+def tells_its_end():
+    try:
+        yield 1
+        yield 2
+    finally:
+        CLOSED.append("closed")
+
+
+@program(lambda: (torch.ones(2), False), lambda: (torch.ones(2), True), lambda: (torch.ones(2), True), breaks=1)
+def left_beside_another(x, leaves):
+    """A loop is left in code that is compiled then, which makes a generator of its own: nothing holds on to the one that was left."""
+    for _ in tells_its_end():
+        print(end="")
+        if leaves:
+            break
+    waiting = counted(x)
+    return next(waiting)
