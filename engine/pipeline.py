@@ -288,9 +288,10 @@ class Pipeline:
 
     def _graph(self, slot: GraphSlot, work: _Work) -> Run:
         backend = self.options.backend
-        if backend != "eager" and GLOBAL_STATES["functorch"].read() is not None:
+        # A transformation sees operators, not what another compiler makes of them; and where nothing is computed, nothing is to be compiled.
+        if backend != "eager" and (GLOBAL_STATES["functorch"].read() is not None or not slot.computes()):
             self._tell_fx(slot, work)
-            return eager_run(slot.graph)  # a transformation sees operators, not what another compiler makes of them
+            return eager_run(slot.graph)
         try:
             run = self._by_backend(backend, slot, work)
             return self._checked(run, slot, work) if config.verify_correctness and backend != "eager" else run

@@ -54,6 +54,11 @@ class GraphSlot:
     assumed: Callable[[], tuple[Guard, ...]] = tuple
     """Guards for what has been assumed of symbolic sizes since the frame was traced: a backend may assume more."""
 
+    def computes(self) -> bool:
+        """Whether it does more than switch grad mode, as before a break inside ``with torch.no_grad()``."""
+        *nodes, output = self.graph.graph.nodes
+        return bool(output.args[0]) or any(n.target is not torch._C._set_grad_enabled for n in nodes)
+
 
 @dataclass(frozen=True)
 class ResumeSlot:

@@ -333,3 +333,20 @@ def test_grad_mode_survives_an_error_after_a_break_inside_no_grad() -> None:
         with pytest.raises(IndexError):
             compiled(table, where)
         assert torch.is_grad_enabled()
+
+
+def test_a_graph_that_only_switches_grad_mode_is_not_compiled() -> None:
+    """Before a break inside of a context there may be nothing to compute: backends are not asked for it."""
+    seen: list[torch.fx.GraphModule] = []
+
+    def backend(graph: torch.fx.GraphModule, _: Any) -> Any:
+        seen.append(graph)
+        return graph
+
+    def f(x: torch.Tensor) -> tuple[torch.Tensor, bool]:
+        with torch.no_grad():
+            engine.graph_break()
+            return x * 2, torch.is_grad_enabled()
+
+    y, mode = engine.compile(f, backend=backend)(torch.ones(2, requires_grad=True))
+    assert (y.requires_grad, mode, torch.is_grad_enabled(), len(seen)) == (False, False, True, 1)
