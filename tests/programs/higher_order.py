@@ -310,3 +310,19 @@ def cond_on_a_number(pred, number):
         torch.cond(pred, lambda n: n + 1, lambda n: n * 2, (number,))
     except RuntimeError as error:
         return str(error)
+
+
+@program(
+    lambda: (torch.tensor(True), torch.randn(4, 2), torch.randn(3, 2)),
+    lambda: (torch.tensor(False), torch.randn(4, 2), torch.randn(3, 2)),
+)
+def cond_of_two_sizes(pred, x, y):
+    """The branches give tensors of different sizes: which, is known once one has run."""
+    z = torch.cond(pred, lambda a, b: torch.cat([a, b]), lambda a, b: a + 1, (x, y))
+    return z * 2, z.sum(0), z.shape[0]
+
+
+@program(lambda: (torch.tensor(True), torch.randn(5)), lambda: (torch.tensor(False), torch.randn(7)))
+def cond_of_two_sizes_that_vary(pred, x):
+    """So are sizes that differ from call to call."""
+    return torch.cond(pred, lambda a: a[:2] * 1, lambda a: a.sin(), (x,)).cumsum(0)

@@ -12,6 +12,7 @@ from torch._higher_order_ops.cond import cond_op
 from torch._higher_order_ops.map import map_impl
 from torch._higher_order_ops.scan import scan_op
 from torch._higher_order_ops.while_loop import while_loop_op
+from torch.fx.experimental.symbolic_shapes import statically_known_true
 
 from engine.trace.graph_builder import wrap_result
 from engine.trace.signals import Unsupported
@@ -140,19 +141,44 @@ def _cond(tx: Tracer, args: Args, kwargs: Words) -> Value:
 
     bodies = {"cond_true": trace_body(tx, true_fn, parameters), "cond_false": trace_body(tx, false_fn, parameters)}
     first, second = bodies.values()
-    if first.tree != second.tree or not all(map(_alike, first.fakes(), second.fakes())):
+    if first.tree != second.tree or not all(map(_may_join, first.fakes(), second.fakes())):
         raise Unsupported("unsupported-operation", "the branches of torch.cond return different kinds of results")
     for body in bodies.values():
         _check_fresh(body, body.builder.parameters, "torch.cond")
     grad = _requires_grad([*_fakes(leaves), *_lifted_fakes([first, second])])
     results = [
-        result_like(tx, a, requires_grad=grad and (a.requires_grad or b.requires_grad))
+        result_like(
+            tx, a if _alike(a, b) else _either(tx, a, b), requires_grad=grad and (a.requires_grad or b.requires_grad)
+        )
         if isinstance(a, torch.Tensor)
         else a
         for a, b in zip(first.fakes(), second.fakes(), strict=True)
     ]
     values = _joined(tx, "cond", cond_op, [pred_node], bodies, [nodes], results)
+    check_deferred(tx)
     return unflatten(tx, first.tree, iter(values))
+
+
+def _may_join(left: Any, right: Any) -> bool:
+    """Whether two branches may give these: alike, or contiguous tensors of which only sizes differ."""
+    if _alike(left, right):
+        return True
+    if not isinstance(left, torch.Tensor) or not isinstance(right, torch.Tensor):
+        return False
+    same = (left.dtype, left.device, left.dim()) == (right.dtype, right.device, right.dim())
+    return same and left.is_contiguous() and right.is_contiguous() and not (left.requires_grad or right.requires_grad)
+
+
+def _either(tx: Tracer, left: torch.Tensor, right: torch.Tensor) -> torch.Tensor:
+    """A tensor of which the sizes that differ are known once a branch has run."""
+    with tx.fake_mode, torch.no_grad():
+        sizes = [
+            a if statically_known_true(a == b) else tx.shape_env.create_unbacked_symint()
+            for a, b in zip(left.shape, right.shape, strict=True)
+        ]
+        for size in sizes:
+            torch._check(size >= 0)
+        return torch.empty(sizes, dtype=left.dtype, device=left.device)
 
 
 @special(while_loop_op)
