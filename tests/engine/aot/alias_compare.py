@@ -33,6 +33,8 @@ class Seen:
     values: dict[str, torch.Tensor] = field(default_factory=dict)
     is_overwritten: bool = False
     """The caller changed what needs a gradient without its version counter noticing."""
+    is_trained: bool = False
+    """The caller wrote to a parameter between the call and the backward."""
     unfilled: set[str] = field(default_factory=set)
     """Tensors whose memory the call made larger before it raised: nobody says what lies there."""
 
@@ -64,6 +66,7 @@ def observe(case: Case, space: dict[str, Any], run: Run, *, apart: bool = False,
     )
     _look(seen, "after the caller", named)
     seen.is_overwritten = any(_is_overwritten(seen, name) for name, t in named if t.requires_grad)
+    seen.is_trained = any(_is_moved_on(seen, name) for name, t in named if isinstance(t, torch.nn.Parameter))
     _phase(seen, "backward", _backward, (named, leaves, case.backward))
     _look(seen, "after the backward", named)
     for n, leaf in enumerate(leaves):
@@ -71,9 +74,13 @@ def observe(case: Case, space: dict[str, Any], run: Run, *, apart: bool = False,
     return seen
 
 
+def _is_moved_on(seen: Seen, name: str) -> bool:
+    return bool(seen.facts[f"version of {name} after the call"] != seen.facts[f"version of {name} after the caller"])
+
+
 def _is_overwritten(seen: Seen, name: str) -> bool:
     before, after = f"{name} after the call", f"{name} after the caller"
-    if seen.facts[f"version of {before}"] != seen.facts[f"version of {after}"]:
+    if _is_moved_on(seen, name):
         return False
     parts = [k.removeprefix(before) for k in seen.values if k == before or k.startswith(f"{before} part")]
     pairs = [(seen.values[before + p], seen.values[after + p]) for p in parts]
@@ -185,7 +192,8 @@ def differences(eager: Seen, ours: Seen) -> Iterator[str]:
     How often gradients are added up shows in their version counters, and is the compiler's affair, as is whether they are conjugated lazily. So is what a backward reads: where
     eager complains that a value of its own was overwritten, or would if the caller had not done it behind its back (``.data``), compiled
     code may still have what it needs, and go on to what eager would complain about next; where both complain, which gradients had been
-    added up before is a matter of order. Tangents are laid out as the compiled backward expects them, so that none is refused for its strides.
+    added up before is a matter of order. A parameter is in memory anyway, and is what compiled code reads (torch's does, too) where eager
+    saves what was made of it: written to before the backward, it is complained about. Tangents are laid out as the compiled backward expects them, so that none is refused for its strides.
     """
     raised = eager.errors.get("backward", "")
     # That a leaf was given other sizes shows only while something made before that is alive.
@@ -194,6 +202,7 @@ def differences(eager: Seen, ours: Seen) -> Iterator[str]:
     is_refused = _ONCE_MORE in ours.errors.get("backward", "")  # whatever eager may find fault with then
     goes_on, is_overwritten = goes_on or is_refused, is_overwritten or is_refused
     goes_on = goes_on or (_STRIDES in raised and not ours.errors.get("backward"))
+    goes_on = goes_on or (ours.is_trained and _OVERWRITTEN in ours.errors.get("backward", ""))
     is_overwritten = is_overwritten or goes_on or bool(raised and ours.errors.get("backward"))
     for phase in ("call", "after", "backward"):
         one, other = eager.errors.get(phase, ""), ours.errors.get(phase, "")

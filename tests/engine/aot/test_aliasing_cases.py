@@ -68,6 +68,7 @@ FOUND_WIDER: tuple[tuple[Kind, int], ...] = (
     ("plain", 84976),
     ("plain", 300079),
     ("plain", 300483),
+    ("plain", 301273),
     ("wrapped", 391),
     ("wrapped", 14078),
     ("wrapped", 80258),
