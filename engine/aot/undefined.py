@@ -13,6 +13,7 @@ import torch
 import torch.fx
 
 from engine.graph.passes.drop_dead import drop_dead
+from engine.ir.plan import is_same_layout, is_same_size
 
 
 class NotSeparable(Exception):
@@ -65,25 +66,40 @@ def _thin(graph: torch.fx.Graph, node: torch.fx.Node, copies: dict[Any, Any], la
     if node.target is torch.ops.aten.add.Tensor and not node.kwargs:
         left, right = node.args[:2]
         other = right if left in gone else left
-        if isinstance(other, torch.fx.Node) and _is_same(other.meta["val"], node.meta["val"]):
+        if isinstance(other, torch.fx.Node) and is_same_layout(other.meta["val"], node.meta["val"]):
             copies[node] = copies[other]
             return
-    filled = {n: copies[n] if n not in gone else _zeros(graph, n) for n in node.all_input_nodes}
+    filled = {n: copies[n] if n not in gone else _zeros(graph, n, copies) for n in node.all_input_nodes}
     copies[node] = graph.node_copy(node, filled.__getitem__)
     copies[node].meta = dict(node.meta)
 
 
-def _is_same(a: torch.Tensor, b: torch.Tensor) -> bool:
-    return a.dtype == b.dtype and tuple(a.shape) == tuple(b.shape) and a.stride() == b.stride()
-
-
-def _zeros(graph: torch.fx.Graph, node: torch.fx.Node) -> torch.fx.Node:
+def _zeros(graph: torch.fx.Graph, node: torch.fx.Node, copies: dict[torch.fx.Node, Any]) -> torch.fx.Node:
     value = node.meta["val"]
-    if not isinstance(value, torch.Tensor) or not all(isinstance(s, int) for s in value.shape):
+    if not isinstance(value, torch.Tensor):
         raise NotSeparable(node.name)
-    made = graph.call_function(
-        torch.ops.aten.full.default, (list(value.shape), 0), {"dtype": value.dtype, "device": value.device}
-    )
+    sizes = [size if isinstance(size, int) else _size(graph, size, copies) for size in value.shape]
+    made = graph.call_function(torch.ops.aten.full.default, (sizes, 0), {"dtype": value.dtype, "device": value.device})
     with value.fake_mode:  # type: ignore[attr-defined]
         made.meta = {"val": torch.zeros(value.shape, dtype=value.dtype, device=value.device)}
     return made
+
+
+def _size(graph: torch.fx.Graph, size: torch.SymInt, copies: dict[torch.fx.Node, Any]) -> torch.fx.Node:
+    """A node for a size that varies: a number that is there already, or the size of a tensor that is.
+
+    Raises:
+        NotSeparable: nothing tells it.
+    """
+    for copy in copies.values():
+        value = copy.meta.get("val")
+        if isinstance(value, torch.SymInt) and is_same_size(value, size):
+            return copy  # type: ignore[no-any-return]
+    for copy in reversed(list(copies.values())):  # rather not something saved, which may have been written to
+        value = copy.meta.get("val")
+        for dim, other in enumerate(value.shape if isinstance(value, torch.Tensor) else ()):
+            if is_same_size(other, size):
+                made = graph.call_function(torch.ops.aten.sym_size.int, (copy, dim))
+                made.meta = {"val": size}
+                return made
+    raise NotSeparable(str(size))

@@ -97,6 +97,12 @@ def normal(x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
     return Normal.apply(x * x), x * y
 
 
+def apart(x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+    """Each result of another part of one tensor: autograd stacks the gradients, with zeros for the one that is missing."""
+    first, second = torch.stack([x, y]).unbind(0)
+    return Normal.apply(first), Normal.apply(second)
+
+
 def _gradients(run: Callable[..., Any], used: tuple[int, ...]) -> list[Tensor | None]:
     x, y = (torch.tensor(v, requires_grad=True) for v in ([1.0, 2.0], [3.0, 4.0]))
     results = run(x, y)
@@ -105,12 +111,15 @@ def _gradients(run: Callable[..., Any], used: tuple[int, ...]) -> list[Tensor | 
 
 
 @pytest.mark.parametrize("used", [(0,), (1,), (0, 1)])
-@pytest.mark.parametrize("fn", [both, told, shifted, mixed, normal])
-def test_functions_are_given_what_autograd_gives_them(fn: Callable[..., Any], used: tuple[int, ...]) -> None:
+@pytest.mark.parametrize("fn", [both, told, shifted, mixed, normal, apart])
+@pytest.mark.parametrize("dynamic", [None, True])
+def test_functions_are_given_what_autograd_gives_them(
+    fn: Callable[..., Any], used: tuple[int, ...], dynamic: bool | None
+) -> None:
     """Zeros, None, or no call at all: gradients are eager's, whichever results they flow back from."""
     engine.reset()
     for found, wanted in zip(
-        _gradients(engine.compile(fn, backend="aot_eager"), used), _gradients(fn, used), strict=True
+        _gradients(engine.compile(fn, backend="aot_eager", dynamic=dynamic), used), _gradients(fn, used), strict=True
     ):
         assert (found is None) == (wanted is None)
         assert found is None or wanted is None or torch.equal(found, wanted)
