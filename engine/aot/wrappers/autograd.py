@@ -35,6 +35,9 @@ Compile = Callable[[torch.fx.GraphModule], Run]
 NAME = "autograd"
 _is_retained: Callable[[], bool] = torch._C._autograd._get_current_graph_task_keep_graph
 
+_UNPACKS_ONE = hasattr(torch._C._autograd.SavedTensor, "unpack")
+"""Whether this torch can unpack one saved tensor of several."""
+
 TWICE = (
     "engine.compile cannot differentiate the gradient of this compiled graph once more: {}. "
     "Compile with backend='eager', or leave this part uncompiled (engine.disable)."
@@ -346,7 +349,7 @@ class Backward:
         """
         # What a captured backward shows instead of the node has been given saved tensors of its own.
         is_node = issubclass(type(ctx), BackwardCFunction)
-        if is_node and all(t is None or type(t) is torch.Tensor for t in tangents):
+        if is_node and _UNPACKS_ONE and all(t is None or type(t) is torch.Tensor for t in tangents):
             read = self._variant(self._whole or self._compiled(), tangents, is_foreign=False).read
             if read is not None and not (read & self.crossing.returned):
                 return [s.unpack() if n in read else None for n, s in enumerate(ctx._raw_saved_tensors)]
