@@ -385,11 +385,13 @@ def attend() -> Callable[[], None]:
 
 @contextlib.contextmanager
 def uncaptured() -> Iterator[None]:
-    """Leave alone the backwards that the engine itself runs while it compiles."""
+    """Leave alone the backwards that the engine itself runs while it compiles; nor are fakes that it saves shown to the user's hooks."""
     token = current.set(None)
+    before = torch._C._autograd._saved_tensors_hooks_set_tracing(True)
     try:
         yield
     finally:
+        torch._C._autograd._saved_tensors_hooks_set_tracing(before)
         current.reset(token)
 
 

@@ -573,3 +573,24 @@ def test_gradients_of_gradients_without_their_input() -> None:
     assert torch.allclose(first, x.sigmoid() * (1 - x.sigmoid()))
     with pytest.raises(RuntimeError, match="not in memory any more"):
         first.sum().backward()
+
+
+def test_hooks_for_what_is_saved_are_shown_real_tensors_only() -> None:
+    """What the compiler saves while it compiles is no affair of the user's hooks, nor is what they do part of what it compiles."""
+    seen: list[type] = []
+
+    def pack(t: torch.Tensor) -> torch.Tensor:
+        seen.append(type(t))
+        return t * 2
+
+    def fn(x: torch.Tensor) -> torch.Tensor:
+        return x.sin() * x
+
+    run, x = compiled(fn), leaf(3)
+    with torch.autograd.graph.saved_tensors_hooks(pack, lambda t: t / 2):
+        gradients(run, [x], torch.sum)
+    assert set(seen) == {torch.Tensor}
+    with torch.autograd.graph.saved_tensors_hooks(pack, lambda t: t):
+        run = compiled(fn)
+        gradients(run, [x], torch.sum)
+    assert same(gradients(run, [x], torch.sum), gradients(fn, [x], torch.sum))
