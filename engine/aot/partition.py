@@ -359,7 +359,7 @@ def _extract(
         if node in wanted and node not in lazy:
             emit(node)
     for node in outputs:
-        if isinstance(node, Node):
+        if isinstance(node, Node) and node not in copies:  # what is given may be returned as it is
             emit(node)
     graph.output(tuple(copies[o] if isinstance(o, Node) else o for o in outputs))
     return torch.fx.GraphModule(module, graph)
