@@ -6,10 +6,11 @@ or something else altogether, cannot be told from a backward graph that was trac
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from typing import Any
 
 import torch
+import torch.fx
 from torch.autograd.function import BackwardCFunction
 
 _OURS = ("engine.aot.", "engine.graph.")
@@ -52,6 +53,20 @@ def _edges(todo: list[tuple[Any, int]]) -> Iterator[tuple[Any, int]]:
 
 
 def _has_several(node: Any) -> bool:
-    if not isinstance(node, BackwardCFunction) or len(node._input_metadata) < 2:  # type: ignore[attr-defined]
+    return is_users(node) and len(node._input_metadata) > 1
+
+
+def is_users(node: Any) -> bool:
+    """Whether a node of autograd's graph is a function of the user's own."""
+    if not isinstance(node, BackwardCFunction):
         return False
     return not type(node)._forward_cls.__module__.startswith(_OURS)  # type: ignore[attr-defined]
+
+
+def following(graph: torch.fx.Graph, tangents: Collection[torch.fx.Node]) -> set[torch.fx.Node]:
+    """The nodes that depend on any of ``tangents``, and these themselves."""
+    late = set(tangents)
+    for node in graph.nodes:
+        if any(n in late for n in node.all_input_nodes):
+            late.add(node)
+    return late

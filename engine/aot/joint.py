@@ -14,10 +14,15 @@ import torch
 import torch.fx
 from torch._prims_common import is_non_overlapping_and_dense_or_false
 from torch._subclasses.functional_tensor import FunctionalTensor, FunctionalTensorMode
-from torch.fx.experimental.proxy_tensor import disable_proxy_modes_tracing, get_proxy_mode, track_tensor_tree
+from torch.fx.experimental.proxy_tensor import (
+    disable_proxy_modes_tracing,
+    get_proxy_mode,
+    get_proxy_slot,
+    track_tensor_tree,
+)
 from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
-from engine.aot.absence import minds_absence
+from engine.aot.absence import following, is_users, minds_absence
 from engine.aot.analyse import is_mutating, is_reshaped
 from engine.aot.functionalize import Interpreter, Tracing, fake_mode_of, labelled, trace, unwrap
 from engine.aot.views import NotFunctional
@@ -203,7 +208,22 @@ class _Differentiating(Tracing):
             marks.mark(None)
             for hook in hooks:
                 hook.remove()
+        if len(tangents) > 1:
+            self._check_flowing(tangents, marks.by_users)
         return [self._gradient(n, g) for n, g in zip(self.needing, found, strict=True)]
+
+    def _check_flowing(self, tangents: Sequence[torch.Tensor], by_users: Sequence[tuple[str, Any]]) -> None:
+        """What a function of the user's gives whatever it is given must be missing where autograd does not call it, which the graph would not tell."""
+        if not by_users:
+            return
+        proxies = get_proxy_mode()
+        assert proxies is not None
+        late = following(proxies.tracer.graph, [n for t in tangents if (n := _node_of(t)) is not None])
+        for name, gradient in by_users:
+            if _node_of(unwrap(gradient)) not in late:
+                raise NotFunctional(
+                    f"the backward of {name} gives a gradient that does not depend on what it is given, and calls may not need it"
+                )
 
     def _gradient(self, position: int, gradient: Any) -> Any:
         if isinstance(gradient, FunctionalTensor):
@@ -239,6 +259,15 @@ def _is_as_it_was(value: Any, was: tuple[Any, list[str]] | None) -> bool:
     return was is None or now is None or (was[0] is now[0] and was[1] == now[1])
 
 
+def _node_of(value: torch.Tensor) -> torch.fx.Node | None:
+    """What computes a tensor in the graph that is being traced; None for a constant."""
+    proxies = get_proxy_mode()
+    assert proxies is not None
+    slot: Any = get_proxy_slot(value, proxies.tracer, None)
+    node: torch.fx.Node | None = None if slot is None else slot.proxy.node
+    return node
+
+
 class _Marks:
     """Marks nodes traced while autograd runs as the backward's, and gives them the origin of the forward node that they belong to."""
 
@@ -248,6 +277,8 @@ class _Marks:
         assert proxies is not None
         self._graph = proxies.tracer.graph
         self._last = self._graph._root._prev
+        self.by_users: list[tuple[str, Any]] = []
+        """What functions of the user's own gave, each with the function's name."""
 
     def hook(self, outputs: Sequence[torch.Tensor]) -> Iterator[Any]:
         """Hooks on every autograd node behind ``outputs``."""
@@ -265,6 +296,12 @@ class _Marks:
             sums = None if origin is None else replace(origin, note="gradients that meet here are summed")
             yield node.register_prehook(lambda grads, origin=sums: self.mark(origin))
             yield node.register_hook(lambda grads, given, origin=origin: self.mark(origin))
+            if is_users(node):
+                name = type(node).__name__.removesuffix("Backward")
+                yield node.register_hook(lambda grads, given, name=name: self._note(name, grads))
+
+    def _note(self, name: str, gradients: Sequence[Any]) -> None:
+        self.by_users += [(name, g) for g in gradients if isinstance(g, FunctionalTensor)]
 
     def mark(self, origin: NodeOrigin | None) -> None:
         """Mark what was traced since the last marking."""

@@ -194,3 +194,52 @@ def test_lists_with_subclasses_are_not_counted() -> None:
         run(x, TwoTensor(torch.ones(3), torch.ones(3)))
         counts.append((x._version, x.tolist()))
     assert counts[0] == counts[1]
+
+
+class Settled(torch.autograd.Function):
+    """Its gradient is known in the forward already."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        """A sum."""
+        ctx.save_for_backward(x.cos())
+        return x.sin().sum()
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> Tensor:
+        """What was saved, whatever it is given."""
+        (saved,) = ctx.saved_tensors
+        return saved  # type: ignore[no-any-return]
+
+
+def settled(x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+    """Where its result is not used, that gradient is missing."""
+    return Settled.apply(x), x * y
+
+
+def unused(x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+    """Zeros for a result that nobody uses come with the gradient of the other one, and are missing with it."""
+    first, _ = Both.apply(x, y)
+    return first, x * y
+
+
+@pytest.mark.parametrize("used", [(0,), (1,), (0, 1)])
+@pytest.mark.parametrize("fn", [settled, unused])
+def test_gradients_that_depend_on_nothing_are_there_when_eagers_are(
+    fn: Callable[..., Any], used: tuple[int, ...]
+) -> None:
+    """A backward graph gives them in each call: where calls may not need them, autograd decides."""
+    engine.reset()
+    for found, wanted in zip(
+        _gradients(engine.compile(fn, backend="aot_eager"), used), _gradients(fn, used), strict=True
+    ):
+        assert (found is None) == (wanted is None)
+        assert found is None or wanted is None or torch.equal(found, wanted)
+
+
+def test_a_gradient_that_is_saved_is_given_as_it_is() -> None:
+    """The backward graph returns what it is given, and takes nothing else."""
+    engine.reset()
+    x = torch.tensor([1.0, 2.0], requires_grad=True)
+    engine.compile(lambda t: Settled.apply(t), backend="aot_eager")(x).backward()
+    assert x.grad is not None and torch.equal(x.grad, x.detach().cos())
