@@ -8,6 +8,9 @@ from collections.abc import Iterator
 import torch
 from torch._C import _autograd
 
+_NEVER = (1 << 31) - 1
+"""More writes than a tensor sees."""
+
 
 def is_leaf(tensor: torch.Tensor) -> bool:
     """``tensor.is_leaf``, which for a view may write its history anew."""
@@ -44,8 +47,8 @@ def unasked(tensor: torch.Tensor) -> Iterator[None]:
         yield
     finally:
         version = tensor._version
-        # Made anew at a version that the tensor does not have, the history is out of date again.
-        _autograd._unsafe_set_version_counter((tensor,), (version + 1,))
+        # Made anew at a version that the tensor never has, the history is out of date again, and stays so when the tensor is written to.
+        _autograd._unsafe_set_version_counter((tensor,), (_NEVER,))
         with contextlib.suppress(RuntimeError):  # a history that may not be made anew stays as it is
             _ = tensor.is_leaf
         _autograd._unsafe_set_version_counter((tensor,), (version,))

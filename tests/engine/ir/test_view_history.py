@@ -54,3 +54,15 @@ def test_histories_that_may_not_be_made_anew_stay_forbidden() -> None:
     for _ in range(2):
         with pytest.raises(RuntimeError, match="no_grad mode"):
             _ = view.is_leaf
+
+
+def test_a_view_looked_at_sees_the_next_write() -> None:
+    """What is written after a view was looked at is part of its history."""
+    base = torch.ones(4, requires_grad=True) * 1.5
+    view = base[:]
+    base.swapaxes_(0, -1)
+    with unasked(view):
+        pass
+    base[:1].mul_(2)
+    assert view.grad_fn is not None
+    assert type(view.grad_fn.next_functions[0][0]).__name__ == "CopySlices"
