@@ -100,8 +100,10 @@ class Bases:
     plan: Plan
     counts: tuple[tuple[int, int], ...]
     """Version counters: (a member that has it, by how much it is moved on)."""
+    counted_as_one: tuple[tuple[int, ...], ...]
+    """Members taken to have one version counter that is moved on, where nothing else holds them to it."""
     as_traced: Run
-    """Runs a call whose members autograd does not see as it did."""
+    """Runs a call whose members autograd does not see as it did, or count apart where they were counted as one."""
 
 
 def pre_compile(call: Call) -> Change | None:
@@ -128,7 +130,14 @@ def pre_compile(call: Call) -> Change | None:
     guards = tuple(_guard(call.inputs, b) for b in bases)
     counted = {n: None for n in members if _has_version(call.inputs[n])}
     as_traced = errors.once(types.MethodType(type(call.graph).forward, call.graph))
-    made = Bases(bases, passed, plan, counts_of(call.inputs, counted), as_traced)
+    counts = counts_of(call.inputs, counted)
+    loose = [n for b in bases if b.layout is None for n in b.members if n in counted]
+    as_one = tuple(
+        tuple(n for n in loose if _is_one(call.inputs, n, first))
+        for first, writes in counts
+        if writes and first in loose
+    )
+    made = Bases(bases, passed, plan, counts, tuple(ns for ns in as_one if len(ns) > 1), as_traced)
     return Change(Call(graph, inputs), actions, made, guards)
 
 
@@ -367,16 +376,25 @@ def post_compile(change: Change, run: Any) -> Any:
     names: dict[str, Any] = {f"base_{k}": b.make for k, b in enumerate(plan.bases)}
     names["as_traced"] = plan.as_traced
     before: tuple[str, ...] = ()
+    everything = ", ".join(f"i{n}" for n in range(len(plan.plan.inputs)))
+    for ns in plan.counted_as_one:
+        names["is_counted_once"] = is_counted_once
+        before += (f"if not is_counted_once({', '.join(f'i{n}' for n in ns)}):", f"    return as_traced({everything})")
     for k, b in enumerate(plan.bases):
         if b.layout is not None:
             names[f"fits_{k}"] = b.layout.fits
-            everything = ", ".join(f"i{n}" for n in range(len(plan.plan.inputs)))
             members = "".join(f"i{n}, " for n in b.members)
             before += (f"if not fits_{k}(({members})):", f"    return as_traced({everything})")
     before += tuple(f"b{k} = base_{k}(i{b.members[0]})" for k, b in enumerate(plan.bases))
     arguments = (*(f"b{k}" for k in range(len(plan.bases))), *(f"i{n}" for n in plan.passed))
     layers = (aliases.post_compile(plan.plan), _counting(plan), mutations.post_compile(plan.plan))
     return weave(run, plan.plan, (*layers, Layer(before=before, names=names, arguments=arguments)))
+
+
+def is_counted_once(first: torch.Tensor, *others: torch.Tensor) -> bool:
+    """Whether tensors over one memory have one version counter: views of one tensor do, and what is detached from them."""
+    whole = whole_of(first)
+    return all(whole_of(t) is whole or counts_with(whole, t) for t in others)
 
 
 def _counting(plan: Bases) -> Layer:
