@@ -1,6 +1,7 @@
 """Operators whose results nobody reads: a functional graph leaves them out, and with them the errors that they would raise.
 
-Fake tensors know sizes and types, not which types a device's kernel was written for. So what is to be left out is tried out once.
+Fake tensors know sizes and types, not which types a device's kernel was written for. So what is to be left out is tried out once, and so is
+what writes to numbers without fractions: its functional form may compute in a wider type, for which there is a kernel.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from engine.ir.in_graph import InGraph
 _LARGE = 1 << 16
 """Elements up to which operands are made to try an operator out."""
 
-_OF_TYPES = ("dtype", "scalar type", "complex", "Bool")
+_OF_TYPES = ("dtype", "scalar type", "complex", "Bool", "output type")
 """What errors speak of that are raised for the types of operands."""
 
 
@@ -31,11 +32,30 @@ def unwritten_kernel(graph: torch.fx.GraphModule) -> str:
     is_written = any(map(is_mutating, graph.graph.nodes))
     unread = set(_unread(graph.graph))
     for node in graph.graph.nodes:
-        is_unread = node in unread
-        if (is_unread or (is_written and _is_complex(node))) and _is_torchs(node) and _has_no_kernel(node):
-            told = "nobody reads" if is_unread else "something is written to beside"
-            return f"{told} {node.name}, which has no kernel for its operands"
+        told = _why_tried(node, is_unread=node in unread, is_written=is_written)
+        if told and _is_torchs(node) and _has_no_kernel(node):
+            return f"{told}{node.name}, which has no kernel for its operands"
     return ""
+
+
+def _why_tried(node: torch.fx.Node, *, is_unread: bool, is_written: bool) -> str:
+    """Before the node's name: why its kernel matters here; empty where it does not. A node that writes names itself."""
+    if is_unread:
+        return "nobody reads "
+    if is_written and is_mutating(node) and _is_exact(node):
+        return "something is written to by "
+    return "something is written to beside " if is_written and _is_complex(node) else ""
+
+
+def _is_exact(node: torch.fx.Node) -> bool:
+    """Whether a node may write to truths or whole numbers."""
+    targets = node.kwargs.get("out", node.args[0] if node.args else None)
+    values = [
+        n.meta.get("example_value")
+        for n in (targets if isinstance(targets, (tuple, list)) else (targets,))
+        if isinstance(n, torch.fx.Node)
+    ]
+    return any(isinstance(v, torch.Tensor) and not (v.is_floating_point() or v.is_complex()) for v in values)
 
 
 def unwritten_inside(graph: torch.fx.GraphModule, module: torch.fx.GraphModule) -> str:
