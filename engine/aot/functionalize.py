@@ -22,7 +22,7 @@ from torch._subclasses.functional_tensor import FunctionalTensor, FunctionalTens
 from torch.amp.autocast_mode import _enter_autocast, _exit_autocast
 from torch.fx.experimental.proxy_tensor import make_fx
 
-from engine.aot.analyse import GRAD_MODE, as_it_came, is_drawing, is_mutating, is_reshaped, output_args
+from engine.aot.analyse import GRAD_MODE, as_it_came, is_as_strided, is_drawing, is_mutating, is_reshaped, output_args
 from engine.aot.outputs import OutputPlanner
 from engine.aot.unbacked import has_unbacked, take_place
 from engine.aot.unread import unwritten_inside
@@ -206,12 +206,20 @@ class Interpreter(torch.fx.Interpreter):
 
     differentiates = False
     """Whether autograd looks on, so that switches of grad mode matter."""
+    extra_traceback = False
+    """Of fx: reasons are told to users as they are, without the node at which they were found."""
 
     def __init__(self, graph: torch.fx.GraphModule) -> None:
         super().__init__(graph, garbage_collect_values=False)
         self.by_fake: dict[int, Any] = {}
         """Functional values by the identity of the traced fake value that they stand for."""
         self._autocasts: list[Any] = []
+        self._by_place: set[int] = {
+            storage_of(seen)
+            for n in graph.graph.nodes
+            if is_as_strided(n) and isinstance(seen := n.meta.get("example_value"), torch.Tensor)
+        }
+        """Storages of traced fake values in which something is seen by place."""
 
     def run(self, *args: Any, **kwargs: Any) -> Any:
         """Run all nodes; where one raises, autocast is left as it was before."""
@@ -234,11 +242,13 @@ class Interpreter(torch.fx.Interpreter):
         if given_back is not None:
             return self.env[given_back]
         with torch.fx.traceback.set_current_meta(n):
-            result = super().run_node(n)
+            result = self._laid_out_anew(n) if self.differentiates and _is_layout_in_place(n) else super().run_node(n)
         # Where a view is resized, only what was traced tells.
         if given is not None and (given != _shapes(result) or given != _shapes(traced)):
             raise NotFunctional(f"{n.name} resizes the tensor that it is to write to")
         self.by_fake[id(traced)] = result
+        if self._by_place and (is_mutating(n) or is_as_strided(n)):
+            self._check_places(n)
         if is_unbacked(traced):
             take_place(traced, result)
         if n.target is _enter_autocast:
@@ -246,6 +256,25 @@ class Interpreter(torch.fx.Interpreter):
         elif n.target is _exit_autocast:
             self._autocasts.pop()
         return result
+
+    def _laid_out_anew(self, n: torch.fx.Node) -> Any:
+        """A view in place of a change of layout: autograd follows views by how they were made, and would not know of the change."""
+        args, kwargs = self.fetch_args_kwargs_from_env(n)
+        was, made = args[0], getattr(args[0], _name_of(n).removesuffix("_"))(*args[1:], **kwargs)
+        for node, value in self.env.items():
+            if value is was:
+                self.env[node] = made
+                self.by_fake[id(node.meta.get("example_value"))] = made
+        return made
+
+    def _check_places(self, n: torch.fx.Node) -> None:
+        """What is seen by place lies where eager has it only while all that is seen of its memory is laid out as in eager."""
+        for node in (*self.env, n):
+            traced, value = node.meta.get("example_value"), self.by_fake.get(id(node.meta.get("example_value")))
+            if not isinstance(traced, torch.Tensor) or not isinstance(value, FunctionalTensor):
+                continue
+            if storage_of(traced) in self._by_place and not is_same_layout(value, unwrap(value)):
+                raise NotFunctional(f"{n.name} leaves memory that is seen by place laid out otherwise than in eager")
 
     def _check_order(self, n: torch.fx.Node) -> None:
         """Random numbers are drawn in the order of memory: what they are drawn for must lie as it does in eager."""
@@ -267,6 +296,18 @@ class Interpreter(torch.fx.Interpreter):
         ):  # the same memory, apart from autograd's account of it, which is kept in the plan
             return args[0].detach()
         return super().call_function(whole(target, trains=self.differentiates), args, kwargs)
+
+
+_LAYOUTS_IN_PLACE = frozenset(("t_", "transpose_", "swapaxes_", "swapdims_", "squeeze_", "unsqueeze_"))
+
+
+def _is_layout_in_place(n: torch.fx.Node) -> bool:
+    return _name_of(n) in _LAYOUTS_IN_PLACE and isinstance(n.args[0], torch.fx.Node)
+
+
+def _name_of(n: torch.fx.Node) -> str:
+    """The method, or the operator without its overload."""
+    return str(n.target) if n.op == "call_method" else getattr(n.target, "__name__", "").partition(".")[0]
 
 
 def _is_drawn_alike(n: torch.fx.Node, into: torch.Tensor) -> bool:

@@ -1,0 +1,60 @@
+"""Layouts that are changed in place (``t_``, ``squeeze_``, ``as_strided_``), with views and writes around them."""
+
+import torch
+
+from tests.programs import program
+
+
+def square():
+    """A leaf, so that its gradient tells what was computed."""
+    return (torch.arange(1.0, 10.0).view(3, 3).requires_grad_(),)
+
+
+@program(square)
+def view_made_before(x):
+    """A row is written to after what it is a row of was transposed: it stays the row."""
+    y = x * 2
+    row = y[1:]
+    y.t_()
+    row.mul_(3)
+    return y * 2
+
+
+@program(square)
+def view_made_after(x):
+    """What is a row now was a column: the gradient stops where numbers were written over."""
+    y = x.clone()
+    seen = y.view(3, 3)
+    seen.transpose_(0, -1)
+    seen[0].fill_(7)
+    return y * 2, seen
+
+
+@program(square)
+def dimension_taken_away(x):
+    """A view without its first dimension, which is written to."""
+    y = x * 2
+    seen = y.unsqueeze(0)
+    seen.squeeze_(0)
+    seen[0].mul_(3)
+    return y, seen
+
+
+@program(lambda: (torch.arange(1.0, 5.0).requires_grad_(),), breaks=1)
+def view_across_a_break(x):
+    """A view whose base was changed before the break, and is written to after it, follows."""
+    base = x * 1.5
+    y = base[:]
+    base.swapaxes_(0, -1)
+    print("between")
+    base[:1].mul_(2)
+    return y * 1
+
+
+@program(lambda: (torch.arange(-5.0, 7.0).view(3, 4),))
+def seen_by_place(x):
+    """The first two numbers in memory, after a write through another layout."""
+    x.t_()
+    x.masked_fill_(x > 0, 0.5)
+    y = x.as_strided((2,), (1,))
+    return y.amax(0), y
