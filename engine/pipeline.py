@@ -25,6 +25,7 @@ from engine.aot.analyse import as_it_came, is_mutating, is_reshaped
 from engine.aot.driver import Settings, compile_graph
 from engine.autograd.front import uncaptured
 from engine.bytecode.route import route_calls
+from engine.graph.passes.lift_switches import lift_switches, switches_of
 from engine.graph.tell import graph_record
 from engine.guards.compile import compile_check
 from engine.guards.cost import costs_of
@@ -329,6 +330,15 @@ class Pipeline:
         if backend == "eager":
             self._tell_fx(slot, work)
             return eager_run(slot.graph)
+        lifted = lift_switches(slot.graph)
+        if lifted is not None:
+            with lifted.as_inside(slot.inputs):
+                return lifted.around(self._by_compiler(backend, replace(slot, graph=lifted.graph), work))
+        if backend == "inductor" and switches_of(slot.graph.graph):
+            raise NotImplementedError("an input is told to require gradients between two of its uses")
+        return self._by_compiler(backend, slot, work)
+
+    def _by_compiler(self, backend: str | Run, slot: GraphSlot, work: _Work) -> Run:
         if backend in ("aot_eager", "triton"):
             return self._aot(slot, work)
         run = inductor_run if backend == "inductor" else backend_callable(backend)

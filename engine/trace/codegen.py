@@ -49,7 +49,7 @@ from engine.ir.origin import (
     stored_item,
     tensor_of_array,
 )
-from engine.trace.side_effects import changed_inputs
+from engine.trace.side_effects import changed_inputs, switched_inputs
 from engine.trace.signals import Unsupported
 from engine.trace.support import (
     call_leaving,
@@ -57,6 +57,7 @@ from engine.trace.support import (
     call_without_modes,
     check_truth,
     regaining,
+    requiring,
     restoring,
     rewinding,
 )
@@ -444,6 +445,7 @@ class Codegen:
         """
         owners: list[tuple[Origin, Any]] = [(o.base, rewinding) for o in inputs if isinstance(o, Drawn)]
         owners.extend((o, restoring) for o in changed_inputs(self.tx) or ())
+        owners.extend((o, requiring) for o in switched_inputs(self.tx))
         for owner, keep in dict.fromkeys(owners):
             self._head_load(owner)
             self._head_call(keep)

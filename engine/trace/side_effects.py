@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from bytecode.instr import FreeVar
 
+from engine.graph.passes.lift_switches import switches_of
 from engine.ir.origin import CellOf, Closure, Fixed, Local, Namespace, Origin
 from engine.ir.relation_guard import Distinct, NoOverlap, SameObject
 from engine.ir.view_history import is_leaf
@@ -165,7 +166,8 @@ def guard_distinct(tx: Tracer) -> None:
 
 def _guard_tensors_distinct(tx: Tracer, why: str) -> None:
     """One guard for all tensors, where attributes are set on some: there may be as many as a model has parameters."""
-    if any(isinstance(v, TensorValue) and v.origin is not None for v in tx.mutated.values()):
+    is_set = any(isinstance(v, TensorValue) and v.origin is not None for v in tx.mutated.values())
+    if is_set or switched_inputs(tx):
         origins = dict.fromkeys(v.origin for v, _ in tx.known.values() if isinstance(v, TensorValue) and v.origin)
         first, *others = origins
         if others:
@@ -278,7 +280,7 @@ def changed_inputs(tx: Tracer) -> list[Origin] | None:
             or value.origin is None
             or held is None
             or not is_plain(held)
-            or fake.requires_grad != held.requires_grad
+            or (fake.requires_grad != held.requires_grad and not fake.is_leaf)
         ):
             return None
         if held.requires_grad and not (is_leaf(held) and fake.is_leaf):
@@ -303,6 +305,13 @@ def shares_new_history(tx: Tracer) -> bool:
     return any(
         value.held is not None
         and value.fake.requires_grad != value.held.requires_grad
+        and not value.fake.is_leaf  # a leaf was told so itself, which changes no other tensor
         and any(_may_share(value, o) for o in used if o is not value)
         for value in used
     )
+
+
+def switched_inputs(tx: Tracer) -> list[Origin]:
+    """Inputs that the graph tells to require gradients, or not to."""
+    names = {node.name for node in switches_of(tx.graph.graph).values()}
+    return [i.origin for i in tx.graph.inputs if i.name in names]

@@ -128,6 +128,15 @@ def restoring(tensor: torch.Tensor) -> Callable[[], None]:
     return restore
 
 
+def requiring(tensor: torch.Tensor) -> Callable[[], None]:
+    """What tells a leaf to require gradients, or not to, as it does now."""
+    return functools.partial(_require, tensor, tensor.requires_grad)
+
+
+def _require(tensor: torch.Tensor, wanted: bool) -> None:
+    tensor.requires_grad_(wanted)
+
+
 def regaining() -> Callable[[], None]:
     """What switches grad mode and autocast back to what they are now."""
     grad, autocast = torch.is_grad_enabled(), _autocast()

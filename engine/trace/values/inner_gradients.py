@@ -133,8 +133,12 @@ class _Registers:
 
 
 def change_in_place(tx: Tracer, tensor: TensorValue, name: str, args: Args, kwargs: Words) -> Value:
-    """``requires_grad_`` or ``retain_grad`` of a tensor that the graph made: a node that is kept, although no data changes."""
-    if tensor.origin is not None:
+    """``requires_grad_`` or ``retain_grad`` of a tensor: a node that is kept, although no data changes.
+
+    Raises:
+        Unsupported: it is an argument's, and none that is known to be a leaf with memory of its own.
+    """
+    if tensor.origin is not None and not (name == "requires_grad_" and _may_switch(tx, tensor)):
         raise Unsupported("unknown-call", f"Tensor.{name} of an argument is called")
     given = [force(tx, a) for a in args]
     words = {k: force(tx, v) for k, v in kwargs.items()}
@@ -148,7 +152,22 @@ def change_in_place(tx: Tracer, tensor: TensorValue, name: str, args: Args, kwar
         tx.graph.forget(node)
         raise Unsupported("unknown-call", f"Tensor.{name} raises") from None
     node.meta["example_value"] = tensor.fake
+    if tensor.origin is not None:
+        tx.outside_changes += 1
     return tensor if name == "requires_grad_" else NONE
+
+
+def _may_switch(tx: Tracer, tensor: TensorValue) -> bool:
+    """Whether the graph may tell an argument to require gradients, or not to: its fake is then as the argument will be."""
+    held = tensor.held
+    if held is None or type(held) not in (torch.Tensor, torch.nn.Parameter) or isinstance(tx.graph, NestedBuilder):
+        return False
+    if held.is_inference() or held._base is not None or not held.is_leaf or not tensor.fake.is_leaf:
+        return False
+    if torch._C._functorch.is_functorch_wrapped_tensor(held):
+        return False
+    tensor.guard_leaf(tx)
+    return True
 
 
 def grad_fn(tx: Tracer, tensor: TensorValue) -> Value:

@@ -1,0 +1,125 @@
+"""Arguments and parameters that the code tells to require gradients, or not to."""
+
+import torch
+import torch.nn as nn
+
+from tests.programs import program
+
+
+@program(lambda: (torch.arange(3.0),), steady=False)
+def argument_comes_to_require(x):
+    """requires_grad_ of an argument, whose gradient is then computed inside."""
+    x.requires_grad_()
+    y = (x**3).sum()
+    (g,) = torch.autograd.grad(y, x, create_graph=True)
+    return g.sum() + y, x.requires_grad
+
+
+@program(lambda: (torch.arange(3.0),), steady=False)
+def argument_by_attribute(x):
+    """requires_grad as an attribute, and a result from before that does not know of it."""
+    before = x * 2
+    x.requires_grad = True
+    return before, before.requires_grad, x * 3
+
+
+@program(
+    lambda: (torch.ones(3), torch.ones(3)),
+    lambda: (t := torch.ones(3), t),
+    lambda: (torch.ones(3, requires_grad=True), torch.ones(3)),
+    steady=False,
+)
+def one_of_two(x, y):
+    """Two arguments that may be one: telling one tells the other."""
+    x.requires_grad_()
+    return y * 2, y.requires_grad
+
+
+@program(
+    lambda: (torch.ones(3), torch.tensor(1)),
+    lambda: (torch.ones(3), torch.tensor(2)),
+    lambda: (torch.ones(3), torch.tensor(7)),
+    lambda: (torch.ones(3), torch.tensor(0)),
+)
+def caught_afterwards(x, i):
+    """What the code learnt before it told the argument is true where Python handles the exception."""
+    before = x.requires_grad
+    try:
+        x.requires_grad_()
+        y = (x * 2)[i]
+    except IndexError:
+        return x + 1, before
+    return y, before
+
+
+@program(lambda: (torch.ones(3), torch.tensor(1)), lambda: (torch.ones(3), torch.tensor(7)))
+def raised_afterwards(x, i):
+    """The argument stays told when what follows raises."""
+    x.requires_grad_()
+    return (x * 2)[i]
+
+
+@program(lambda: (torch.ones(3, dtype=torch.long),), breaks=1)
+def integers_cannot(x):
+    """Integers cannot require gradients: torch's own words."""
+    y = x + 1
+    x.requires_grad_()
+    return y
+
+
+@program(lambda: (torch.ones(3),), steady=False)
+def written_while_frozen(x):
+    """Written in place while it requires no gradient, of which it then requires one."""
+    x.requires_grad_(False)
+    x.mul_(3)
+    x.requires_grad_(True)
+    return x.sum()
+
+
+@program(lambda: (torch.randn(2, 4),))
+class Adversary(nn.Module):
+    """A critic that is frozen while the generator learns from it."""
+
+    def __init__(self):
+        super().__init__()
+        self.generator = nn.Linear(4, 4)
+        self.critic = nn.Linear(4, 1)
+
+    def forward(self, x):
+        for p in self.critic.parameters():
+            p.requires_grad = False
+        loss = self.critic(self.generator(x)).mean()
+        for p in self.critic.parameters():
+            p.requires_grad = True
+        return loss
+
+
+@program(lambda: (torch.randn(2, 4),))
+class FrozenBetween(nn.Module):
+    """Parameters used with gradients, without, and with them again."""
+
+    def __init__(self):
+        super().__init__()
+        self.inner = nn.Linear(4, 4)
+
+    def forward(self, x):
+        first = self.inner(x)
+        self.inner.requires_grad_(False)
+        second = self.inner(first)
+        self.inner.requires_grad_(True)
+        return first.sum() + second.sum()
+
+
+@program(lambda: (torch.randn(2, 4),), steady=False)
+class FrozenAfterwards(nn.Module):
+    """Parameters that are frozen once they have been used, which their gradient does not know of."""
+
+    def __init__(self):
+        super().__init__()
+        self.inner = nn.Linear(4, 4)
+
+    def forward(self, x):
+        loss = self.inner(x).sum()
+        for p in self.inner.parameters():
+            p.requires_grad_(False)
+        return loss
