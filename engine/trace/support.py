@@ -95,6 +95,15 @@ def numpy_of(tensor: torch.Tensor, is_scalar: bool) -> Any:
     return array[()] if is_scalar else array
 
 
+def array_over(
+    memory: Any, shape: tuple[int, ...], strides: tuple[int, ...], begin: int, is_writeable: bool, dtype: Any
+) -> Any:
+    """A numpy array over the memory of another one."""
+    array = type(memory)(shape, dtype, memory, begin, strides)
+    array.flags.writeable = is_writeable
+    return array
+
+
 class OtherwiseError(Exception):
     """A tensor is not as the graph took for granted."""
 

@@ -103,6 +103,22 @@ class ArrayValue(Value):
         call_numpy(tx, "ndarray.__setitem__", assign, assign, [self, key, value], {})
 
     def get_attr(self, tx: Tracer, name: str) -> Value:
+        found = self._layout(tx, name)
+        if found is not None:
+            return found
+        if name == "__class__":
+            return tx.fixed(self.type())
+        if name in _ATTRIBUTES:
+            return call_numpy(tx, f"ndarray.{name}", _attribute(name), _attribute(name), [self], {})
+        method = getattr(np.ndarray, name, None)
+        if method is None:
+            tx.raise_error(AttributeError, f"'{self.type().__name__}' object has no attribute '{name}'")
+        if not callable(method):
+            raise self.refuse(f"reading the attribute {name!r}")
+        return MethodOf(self, name)
+
+    def _layout(self, tx: Tracer, name: str) -> Value | None:
+        """An attribute that says how the array lies; None where that is another one."""
         fake = self.tensor.fake
         match name:
             case "shape":
@@ -119,16 +135,7 @@ class ArrayValue(Value):
                 return TupleValue([tx.fold(int, s * self.dtype.itemsize) for s in fake.stride()])
             case "nbytes":
                 return tx.fold(int, fake.numel() * self.dtype.itemsize)
-            case "__class__":
-                return tx.fixed(self.type())
-        if name in _ATTRIBUTES:
-            return call_numpy(tx, f"ndarray.{name}", _attribute(name), _attribute(name), [self], {})
-        found = getattr(np.ndarray, name, None)
-        if found is None:
-            tx.raise_error(AttributeError, f"'{self.type().__name__}' object has no attribute '{name}'")
-        if not callable(found):
-            raise self.refuse(f"reading the attribute {name!r}")
-        return MethodOf(self, name)
+        return None
 
     def call_method(self, tx: Tracer, name: str, args: Args, kwargs: Words) -> Value:
         from engine.trace.operations import operator_method
@@ -148,6 +155,10 @@ class ArrayValue(Value):
             return operator_method(tx, self, name, args, kwargs)
         method = _method(name)
         return call_numpy(tx, f"ndarray.{name}", method, method, [self, *args], kwargs)
+
+    def copied(self, tx: Tracer) -> Value | None:
+        """A tensor of the graph with the same elements, where that needs no tensor over its memory; else None."""
+        return None
 
     def graph_arg(self, tx: Tracer) -> tuple[Any, Any]:
         raise Unsupported("unsupported-argument", "a numpy array as an argument of a torch operation")
@@ -246,13 +257,15 @@ def call_numpy(
     leaves: list[_Leaves] = []
     packed = [_collected(tx, force(tx, a), leaves) for a in args]
     words = {k: _collected(tx, force(tx, v), leaves) for k, v in kwargs.items()}
+    if (known := _known_result(tx, name, numpys, packed, words, leaves)) is not None:
+        return known
     models = [_model(a) for a in leaves]
     try:
         wanted = numpys(*_placed(packed, models, theirs=True), **_placed(words, models, theirs=True))
     except Exception as error:
         raise Unsupported("unknown-call", f"numpy.{name} raises {type(error).__name__}") from error
     if not leaves and not _holds_arrays(wanted):
-        return _plain(tx, wanted)
+        return plain_result(tx, wanted)
     _check_known(name)
     for runner in (_Run(torchs, packed, words), _Run(torchs, packed, words, as_doubles=True)):
         result = emit(tx, "call_function", InGraph(f"numpy.{name}", runner), list(map(_argument, leaves)), run=runner)
@@ -265,6 +278,18 @@ def call_numpy(
 
 
 _Leaves = ArrayValue | _Given | SymValue
+
+
+def _known_result(
+    tx: Tracer, name: str, function: Callable[..., Any], packed: Any, words: Any, leaves: list[_Leaves]
+) -> Value | None:
+    """What numpy itself makes of constants, and of arrays made of them."""
+    from engine.trace.values.known_arrays import computed
+
+    def place(contents: Sequence[Any]) -> tuple[Any, Any]:
+        return _placed(packed, contents, theirs=True), _placed(words, contents, theirs=True)
+
+    return computed(tx, name, function, place, leaves)
 
 
 class _Differs(Exception):
@@ -330,9 +355,10 @@ def _holds_arrays(result: Any) -> bool:
     return isinstance(result, np.ndarray)
 
 
-def _plain(tx: Tracer, result: Any) -> Value:
+def plain_result(tx: Tracer, result: Any) -> Value:
+    """What numpy returns, where that holds no array."""
     if isinstance(result, (tuple, list)):
-        items = [_plain(tx, r) for r in result]
+        items = [plain_result(tx, r) for r in result]
         return ListValue(items) if isinstance(result, list) else TupleValue(items, type(result))
     if not isinstance(result, (np.generic, np.dtype, bool, int, float, complex, str, type(None), type)):
         raise Unsupported("unsupported-operation", f"numpy returns a {type(result).__name__}")
@@ -504,6 +530,8 @@ def tensor_of(tx: Tracer, array: ArrayValue, kwargs: Words, *, copy: bool) -> Va
     if set(kwargs) != set(words):
         raise Unsupported("unsupported-argument", "a tensor is made of an array with more than a dtype and a device")
     words = {k: v for k, v in words.items() if not (isinstance(force(tx, v), Const) and force(tx, v).real() is None)}
+    if copy and (made := array.copied(tx)) is not None:
+        return emit(tx, "call_method", "to", [made], words) if words else made
     if not copy and not words:
         return emit(tx, "call_method", "detach", [array.tensor])
     return (
