@@ -176,12 +176,16 @@ class Equals(Guard):
         return (Fix(f"Keep {self.name} constant, or move what depends on it out of the compiled function."),)
 
     def changed(self, value: Any) -> frozenset[int]:
-        numbers = (int, float)
+        is_number = type(self.value) in (int, float) or is_numpy_number(self.value)
         return (
-            frozenset((-1,))
-            if type(self.value) in numbers and type(value) is type(self.value) and not self.test(value)
-            else frozenset()
+            frozenset((-1,)) if is_number and type(value) is type(self.value) and not self.test(value) else frozenset()
         )
+
+
+def is_numpy_number(value: Any) -> bool:
+    """Whether a value is a whole number or a float of numpy's."""
+    kind = type(value)
+    return kind.__module__ == "numpy" and kind.__name__.startswith(("int", "uint", "float"))
 
 
 @dataclass(frozen=True)

@@ -24,6 +24,7 @@ from engine.ir.frame import CALLEE, GraphSlot, Slot
 from engine.ir.handed import Handed, Runs, runs_of
 from engine.ir.origin import (
     ArrayTensor,
+    Asked,
     Attr,
     CellOf,
     Closure,
@@ -584,7 +585,7 @@ class Codegen:
                 self._head_call(tensor_of_array)
             case Referent():
                 self._head_call(operator.call)
-            case Plain() | Drawn() | IteratorState() | Upcoming() | ContextContent() | Proxied():
+            case Plain() | Drawn() | IteratorState() | Upcoming() | ContextContent() | Proxied() | Asked():
                 self._head_call(origin.read)
             case Stored(_, key):
                 self._head_call(stored_item, key)

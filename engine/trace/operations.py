@@ -105,11 +105,24 @@ def _beside_symbols(tx: Tracer, left: Value, right: Value, *, compared: bool) ->
     return pair[0], pair[1]
 
 
+def _beside_tensors(tx: Tracer, left: Value, right: Value) -> tuple[Value, Value]:
+    """Operands, with symbols for changing numbers of numpy's beside a tensor."""
+    from engine.trace.values.constants import ChangingNumber
+    from engine.trace.values.tensor import TensorValue
+
+    if isinstance(left, TensorValue) and isinstance(right, ChangingNumber):
+        return left, right.beside_tensor(tx)
+    if isinstance(right, TensorValue) and isinstance(left, ChangingNumber):
+        return left.beside_tensor(tx), right
+    return left, right
+
+
 def binary(tx: Tracer, symbol: str, left: Value, right: Value) -> Value:
     """``left symbol right``; ``symbol`` may be in-place (``+=``)."""
     from engine.trace.values.container_objects import as_builtin
 
-    left, right = _beside_symbols(tx, force(tx, left), force(tx, right), compared=False)
+    left, right = _beside_tensors(tx, force(tx, left), force(tx, right))
+    left, right = _beside_symbols(tx, left, right, compared=False)
     in_place = symbol in INPLACE
     function, name = INPLACE[symbol] if in_place else BINARY[symbol]
     if symbol in ("%", "%=") and isinstance(left, Const) and isinstance(left.value, str):
@@ -373,7 +386,8 @@ def compare(tx: Tracer, symbol: str, left: Value, right: Value) -> Value:
     from engine.trace.values.sequences import SequenceValue
     from engine.trace.values.storages import equal_addresses
 
-    left, right = _beside_symbols(tx, force(tx, left), force(tx, right), compared=True)
+    left, right = _beside_tensors(tx, force(tx, left), force(tx, right))
+    left, right = _beside_symbols(tx, left, right, compared=True)
     function, name, reflected = COMPARE[symbol]
     if isinstance(left, Const) and isinstance(right, Const):
         return tx.fold(function, left.value, right.value)

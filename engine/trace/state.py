@@ -409,7 +409,7 @@ class Tracer:
             value = build(self, real, origin)
             if value.is_mutable:
                 self.known[id(real)] = (value, real)
-            elif value.real() is NotImplemented:
+            elif not isinstance(value, Const) and value.real() is NotImplemented:
                 self._read[id(value)] = (value, real)
             return value
         value = known[0]

@@ -213,3 +213,28 @@ def tensors_of_lists_of_arrays(a, x):
     made = torch.tensor([a, a + 1])
     a[0] = 7
     return made, torch.tensor([[a], [a * 2]], dtype=torch.float32) + x, torch.as_tensor([a / 2], dtype=None)
+
+
+@program(
+    *[lambda n=n: (torch.arange(3.0), np.float64(n), np.int64(2 * n)) for n in (1.5, 2.5, -3.5, 4.5, 0.0)],
+    lambda: (torch.arange(3.0), np.float32(0.1), np.int32(7)),
+    lambda: (torch.arange(3.0), np.float32(0.2), np.int32(8)),
+    lambda: (torch.arange(3), np.float64(0.1), np.int64(9)),
+)
+def changing_numbers(x, s, n):
+    """numpy's numbers that differ from call to call, beside tensors on both sides and as arguments."""
+    return x * s, s - x, x / n, n * x, x > s, torch.add(x, n, alpha=2), torch.full((2,), s), x.clamp(max=s)
+
+
+@program(
+    lambda: (torch.ones(3), np.float64(1.5)),
+    lambda: (torch.ones(3), np.float64(2.5)),
+    lambda: (torch.ones(3), np.float64(3.5)),
+    steady=False,
+)
+def changing_number_in_python(x, s):
+    """A number of numpy's that changes, decides a jump, and is computed with in Python."""
+    half = s / 2
+    if s > 2:
+        x = x + 1
+    return x * s, half, type(half), s.dtype, f"{s}"

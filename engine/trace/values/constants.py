@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from engine.ir.exact import is_placement
-from engine.ir.origin import Origin
-from engine.ir.value_guard import Equals
+from engine.ir.origin import Asked, Origin
+from engine.ir.value_guard import Equals, is_numpy_number
 from engine.trace.values.base import Const, Value
-from engine.trace.values.symbolic import symbolic_number
+from engine.trace.values.symbolic import is_changing, symbolic_number
 from engine.trace.values.wrap import wraps, wraps_if
 
 if TYPE_CHECKING:
@@ -112,7 +112,52 @@ def _singleton(tx: Tracer, real: Any, origin: Origin) -> Value:
 
 @wraps_if(9, lambda real: isinstance(real, _NUMPY))
 def _numpy_literal(tx: Tracer, real: Any, origin: Origin) -> Value:
+    if is_numpy_number(real) and is_changing(tx, origin):
+        return ChangingNumber(tx, real, origin)
     return _literal(tx, real, origin)
+
+
+class ChangingNumber(Const):
+    """A number of numpy's that was seen to change: a symbol beside tensors, to which it is Python's number; a constant wherever else it is looked at."""
+
+    __slots__ = ("_is_settled", "_number", "_real", "_tx")
+
+    def __init__(self, tx: Tracer, real: Any, origin: Origin) -> None:
+        self._tx = tx
+        self._real = real
+        self._is_settled = False
+        self._number: Value | None = None
+        self.origin = origin
+        tx.guard_type(real, origin, f"it is a number of type {type(real).__name__} whose value was seen to change")
+
+    @property
+    def value(self) -> Any:
+        """The number, which is taken for granted from here on."""
+        if not self._is_settled:
+            self._is_settled = True
+            assert self.origin is not None
+            why = f"its value ({_short(self._real)}) decided what was traced"
+            self._tx.guard(Equals(self.origin, self._real, cause=self._tx.cause(why)))
+        return self._real
+
+    def type(self) -> type:
+        return type(self._real)
+
+    def describe(self) -> str:
+        return repr(self._real)
+
+    def beside_tensor(self, tx: Tracer) -> Value:
+        """The same number as a symbol; as a constant where it is known already, or no symbol can stand for it."""
+        if self._number is None and not self._is_settled:
+            assert self.origin is not None
+            origin = Asked(self.origin, "item")
+            tx.changing.add(origin)
+            self._number = symbolic_number(tx, self._real.item(), origin)
+        return self if self._number is None else self._number
+
+    def graph_arg(self, tx: Tracer) -> tuple[Any, Any]:
+        number = self.beside_tensor(tx)
+        return super().graph_arg(tx) if number is self else number.graph_arg(tx)
 
 
 @wraps_if(39, is_placement)

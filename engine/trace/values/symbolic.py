@@ -179,6 +179,11 @@ def _why_number(tx: Tracer, real: float, origin: Origin) -> str:
     return "dynamic=True" if tx.options.dynamic is True and origin.is_passed() else ""
 
 
+def is_changing(tx: Tracer, origin: Origin) -> bool:
+    """Whether a value was seen to change between calls, where that may make a symbol of it."""
+    return tx.options.dynamic is not False and -1 in _seen_to_change(tx, origin)
+
+
 def _seen_to_change(tx: Tracer, origin: Origin) -> frozenset[int]:
     """Dimensions of an origin seen to change; of what a moving iterator gives next, those of any item of what it goes through."""
     seen = tx.request.dynamic.get(origin.expr, frozenset())
