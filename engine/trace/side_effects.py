@@ -283,7 +283,7 @@ def changed_inputs(tx: Tracer) -> list[Origin] | None:
             or (fake.requires_grad != held.requires_grad and not fake.is_leaf)
         ):
             return None
-        if held.requires_grad and not (is_leaf(held) and fake.is_leaf):
+        if held.requires_grad and not (is_leaf(held) and is_leaf(fake)):
             return None  # its history changed with it
         if torch._debug_has_internal_overlap(held):
             return None  # numbers cannot be put back where elements share a place

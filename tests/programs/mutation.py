@@ -231,3 +231,11 @@ class ZeroedModel(torch.nn.Module):
 
 
 program(lambda: (torch.randn(2, 2),), lambda: (torch.randn(2, 2),))(ZeroedModel)
+
+
+@program(lambda: (leaf(2, 3), torch.ones(3)), lambda: (torch.ones(2, 3), torch.ones(3)), breaks=2)
+def row_of_a_parameter_by_a_number(w, g):
+    """A row made without gradients is written to in code that was cut at the number it is changed by: its history may not be asked for."""
+    with torch.no_grad():
+        w[1] += g.sum().item() / 4 % 2
+    return w + 1
