@@ -156,7 +156,7 @@ def _tensor(seen: Seen, where: str, t: torch.Tensor | None) -> None:
     for fact in ("dtype", "shape", "requires_grad", "is_leaf"):
         try:
             seen.facts[f"{fact} of {where}"] = getattr(t, fact)
-        except RuntimeError as error:  # a view whose history was spoilt says so when it is asked
+        except (RuntimeError, IndexError) as error:  # a view whose history was spoilt says so when it is asked
             seen.facts[f"{fact} of {where}"] = _without_maker(str(error))
     seen.facts[f"type of {where}"] = type(t).__name__
     # A dimension of size 1 is never stepped along, and fake tensors do not always agree with real ones about it.

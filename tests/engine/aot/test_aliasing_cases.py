@@ -76,6 +76,7 @@ FOUND_WIDER: tuple[tuple[Kind, int], ...] = (
     ("wrapped", 391),
     ("wrapped", 14078),
     ("wrapped", 80258),
+    ("wrapped", 300862),
     ("sizes", 14818),
     ("sizes", 9010),
     ("sizes", 9043),
