@@ -19,7 +19,7 @@ from engine.trace.signals import Restart, Unsupported, UserException
 from engine.trace.values.base import NONE, Const, Value, force, reached
 from engine.trace.values.classes import MADE_BY, WRITTEN, class_attribute
 from engine.trace.values.contexts import set_grad
-from engine.trace.values.function_bodies import trace_bodies
+from engine.trace.values.function_bodies import check_no_marks, trace_bodies
 from engine.trace.values.methods import MethodOf
 from engine.trace.values.nested import NestedBuilder, nested, twin
 from engine.trace.values.objects import ObjectValue
@@ -282,6 +282,7 @@ def _look_into(tx: Tracer, cls: type, given: list[Value]) -> None:
         inputs = [_inside(tx, builder, a) for a in given]
         with _unchanged(tx, cls, inputs) as containers:
             outputs = _forward(tx, cls, ctx, inputs)
+            check_no_marks(cls, [*inputs, *outputs])
             if any(id(o) in containers for o in outputs):
                 raise _ChangesArgument("side-effect", f"{cls.__name__} gives back a container that it is given")
             if grad and any(needed):

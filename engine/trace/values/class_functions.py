@@ -59,10 +59,15 @@ def is_instance(tx: Tracer, of: Value, classes: Value) -> bool:
         return isinstance(real, cls)
     if cls is torch.nn.Parameter or cls is torch.nn.Buffer:
         return issubclass(of.type(), cls)
-    decides = isinstance(cls, type) and type(cls).__instancecheck__ is not type.__instancecheck__
-    if decides and type(cls).__module__ not in ("abc", "torch._C", "torch", "typing", "enum", "torch.nn.parameter"):
+    decides = find_in_class(type(cls), "__instancecheck__") if isinstance(cls, type) else None
+    decider = type if decides is None else decides[0]
+    if decider is not type and decider.__module__ not in _AS_SUBCLASSES:
         raise Unsupported("unsupported-operation", f"isinstance() with the class {cls.__name__}, which decides itself")
     return issubclass(of.type(), cls)
+
+
+_AS_SUBCLASSES = ("abc", "torch._C", "torch", "typing", "enum", "torch.nn.parameter")
+"""Modules whose metaclasses hold the instances of a class's subclasses to be its instances."""
 
 
 def _is_of_tensor_type(of: Value, cls: Any) -> bool:

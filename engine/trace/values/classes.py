@@ -497,7 +497,8 @@ def construct(
         return made
     if issubclass(cls, enum.Enum) or is_placement_class(cls):
         return fold_call(tx, cls, args, kwargs, f"{cls.__name__}()")
-    if typing.is_typeddict(cls):
+    called = find_in_class(type(cls), "__call__")
+    if called is not None and called[1] is dict:  # as for each TypedDict, of typing or typing_extensions
         return tx.fixed(dict).call(tx, args, kwargs)
     if issubclass(cls, tuple) and hasattr(cls, "_make") and _is_named(cls):
         return named_tuple(tx, cls, args, kwargs)

@@ -88,6 +88,17 @@ class FunctionBodies:
         ]
 
 
+def check_no_marks(cls: type, values: list[Value]) -> None:
+    """What a forward writes on its arguments and results stays on them in Python; those of a graph are other tensors.
+
+    Raises:
+        Unsupported: it writes an attribute of one.
+    """
+    written = next((name for v in values if isinstance(v, TensorValue) for name in v.written), None)
+    if written is not None:
+        raise Unsupported("side-effect", f"the forward of {cls.__name__} sets the attribute {written!r} of a tensor")
+
+
 def trace_bodies(tx: Tracer, cls: type, given: list[Value], ctx: Any, result_of: Method, once: bool) -> Value:
     """The node that runs forward and backward as graphs under autograd, and its results as Python would pack them.
 
@@ -98,8 +109,10 @@ def trace_bodies(tx: Tracer, cls: type, given: list[Value], ctx: Any, result_of:
     grad = torch.is_grad_enabled()
     with nested(tx, may_note=True) as forward:
         torch._C._set_grad_enabled(False)
-        result = force(tx, result_of("forward", bodies.inside(forward)))
+        inputs = bodies.inside(forward)
+        result = force(tx, result_of("forward", inputs))
         outputs = bodies.outputs(result)
+        check_no_marks(cls, [*inputs, *outputs])
         nodes = [o.graph_arg(tx)[0] for o in outputs if isinstance(o, TensorValue)]
         torch._C._set_grad_enabled(grad)
     before = _versions(forward)

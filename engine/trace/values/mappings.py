@@ -624,14 +624,22 @@ def _finds(real: Any, key: Any) -> bool:
         return False
 
 
-_VIEWS: dict[type, str] = {type(getattr({}, kind)()): kind for kind in ("keys", "values", "items")}
+_VIEWS: dict[type, tuple[type, str]] = {
+    type(getattr(cls(), kind)()): (cls, kind)
+    for cls in (dict, collections.OrderedDict)
+    for kind in ("keys", "values", "items")
+}
 
 
 @wraps(*_VIEWS)
 def _view(tx: Tracer, real: Any, origin: Origin) -> Value:
     tx.guard_type(real, origin, "what it shows of a dict was used")
     tx.viewed.update(map(id, gc.get_referents(real)))
-    return DictView(dict_value(tx, real.mapping, Attr(origin, "mapping")), _VIEWS[type(real)], origin)
+    cls, kind = _VIEWS[type(real)]
+    of = dict_value(tx, real.mapping, Attr(origin, "mapping"))
+    if cls is collections.OrderedDict:
+        of.cls = cls
+    return DictView(of, kind, origin)
 
 
 @makes(dict, collections.OrderedDict, collections.defaultdict)

@@ -227,6 +227,12 @@ if hasattr(torch.compiler, "nested_compile_region"):
         return args[0]
 
 
+@special(torch._C._infer_size)
+def _common_size(tx: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    """The size that two broadcast to; where one is no plain number, Python asks."""
+    return tx.fold(torch._C._infer_size, *map(torch.Size, tx.constants(args)))
+
+
 @special(torch._C._get_tracing_state)
 def _tracing_state(tx: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
     return NONE
