@@ -106,3 +106,34 @@ def sizes_that_broadcast(x, y):
     """The size that two sizes broadcast to, as torch's distributions ask for it."""
     size = torch._C._infer_size(x.shape, y.shape)
     return x.expand(size) + y.expand(size), size
+
+
+@program(lambda: (torch.rand(2, 3),), lambda: (torch.rand(2, 3, requires_grad=True),))
+def no_tangent_outside_of_levels(x):
+    """Where no forward-mode level is open, no tensor has a tangent."""
+    primal, tangent = torch.autograd.forward_ad.unpack_dual(x * 2)
+    return primal.sin(), tangent, torch.autograd.forward_ad.unpack_dual(x).primal is x
+
+
+def _tangent_of(x):
+    unpacked = torch.autograd.forward_ad.unpack_dual(x)
+    return unpacked.primal * 1 if unpacked.tangent is None else unpacked.tangent * 3
+
+
+@program(lambda: (torch.ones(2), torch.full((2,), 5.0)), breaks=3)
+def tangent_of_an_open_level(x, tangent):
+    """A function that was compiled where no level was open is not run so inside of one, and tangents from outside are seen."""
+    first = _tangent_of(x)
+    torch._dynamo.graph_break()
+    with torch.autograd.forward_ad.dual_level():
+        dual = torch.autograd.forward_ad.make_dual(x, tangent)
+        torch._dynamo.graph_break()
+        return first, _tangent_of(dual)
+
+
+@program(lambda: (torch.rand(2), "window"), lambda: (torch.rand(2), True))
+def isinstance_of_scripted_code(x, normalized):
+    """Code that can be scripted asks for types with a function of ``torch.jit``."""
+    if torch.jit.isinstance(normalized, str):
+        return x + len(normalized)
+    return x if torch.jit.isinstance(normalized, bool) else -x

@@ -66,6 +66,15 @@ def is_instance(tx: Tracer, of: Value, classes: Value) -> bool:
     return issubclass(of.type(), cls)
 
 
+@special(torch.jit.isinstance)
+def _isinstance_of_jit(tx: Tracer, args: Args, kwargs: Words) -> Value:
+    """As ``isinstance`` for a class whose instances hold nothing that scripted code would name the type of."""
+    cls = force(tx, args[1]).python(tx) if len(args) == 2 else None
+    if not isinstance(cls, type) or cls in (list, tuple, dict):
+        raise Unsupported("unknown-call", "torch.jit.isinstance is called with what is no plain class")
+    return _isinstance(tx, args, kwargs)
+
+
 _AS_SUBCLASSES = ("abc", "torch._C", "torch", "typing", "enum", "torch.nn.parameter")
 """Modules whose metaclasses hold the instances of a class's subclasses to be its instances."""
 
