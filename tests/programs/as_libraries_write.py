@@ -137,3 +137,13 @@ def isinstance_of_scripted_code(x, normalized):
     if torch.jit.isinstance(normalized, str):
         return x + len(normalized)
     return x if torch.jit.isinstance(normalized, bool) else -x
+
+
+@program(lambda: (torch.randn(3),))
+def gradients_of_what_gives_tensors(x):
+    """Tensors to differentiate by come from a view of a dict, a generator, a map."""
+    weights = {"a": torch.ones(3, requires_grad=True), "b": torch.full((3,), 2.0, requires_grad=True)}
+    loss = (weights["a"] * x * weights["b"]).sum()
+    first = torch.autograd.grad(loss, weights.values(), create_graph=True)
+    second = torch.autograd.grad((g.sum() for g in first), inputs=(w for w in weights.values()), retain_graph=True)
+    return first, second

@@ -15,7 +15,9 @@ from engine.trace.values.base import NONE, Value, force
 from engine.trace.values.graph_contexts import as_it_is
 from engine.trace.values.methods import MethodOf
 from engine.trace.values.nested import NestedBuilder, lift_all, looks_like, trace_body
+from engine.trace.values.refusals import is_iterable
 from engine.trace.values.rules import special
+from engine.trace.values.sequences import SequenceValue, TupleValue, sequence_items
 from engine.trace.values.tensor import TensorValue
 from engine.trace.values.trees import Tree, pack
 
@@ -35,7 +37,17 @@ def _grad(tx: Tracer, args: Args, kwargs: Words) -> Value:
         raise Unsupported("unknown-call", "torch.autograd.grad where a tensor has a history from outside")
     if isinstance(tx.graph, NestedBuilder) and not tx.graph.is_function_body:
         raise Unsupported("unknown-call", "torch.autograd.grad in the body of a higher-order operation")
+    args = [_as_tuple(tx, a) if i < 2 else a for i, a in enumerate(args)]
+    kwargs = {n: _as_tuple(tx, a) if n in ("outputs", "inputs") else a for n, a in kwargs.items()}
     return emit(tx, "call_function", torch.autograd.grad, args, kwargs)
+
+
+def _as_tuple(tx: Tracer, given: Value) -> Value:
+    """Tensors from whatever gives them one by one, as ``torch.autograd.grad`` takes its first arguments."""
+    given = force(tx, given)
+    if isinstance(given, (TensorValue, SequenceValue, GraphObject)) or not is_iterable(given):
+        return given
+    return TupleValue(sequence_items(tx, given))
 
 
 class GraphObject(Value):

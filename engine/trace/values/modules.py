@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import types
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -35,6 +36,8 @@ REGISTRATION_HOOKS = (
     "_global_parameter_registration_hooks",
 )
 """Tables of hooks that run when any module gets a member."""
+_CALL_OF_GRAPHS = next(c for c in torch.fx.GraphModule.recompile.__code__.co_consts if isinstance(c, types.CodeType))
+"""The code of the ``__call__`` that torch gives to the class of each graph."""
 _GLOBAL_HOOKS = (
     "_global_forward_pre_hooks",
     "_global_forward_hooks",
@@ -182,8 +185,28 @@ class ModuleValue(ObjectValue):
 
     def call(self, tx: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
         found = find_in_class(self.cls, "__call__")
+        if found is not None and getattr(found[1], "__code__", None) is _CALL_OF_GRAPHS:
+            return self._call_as_graph(tx, args, kwargs)
         if found is None or found[0] is not _MODULE:
             return super().call(tx, args, kwargs)
+        return self._call_noted(tx, args, kwargs)
+
+    def _call_as_graph(self, tx: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
+        """``__call__`` of a ``GraphModule``: that of any module, but for a text that torch prints when it raises.
+
+        Raises:
+            Unsupported: it raises, or its class had another ``__call__`` before.
+        """
+        around = self.cls._wrapped_call  # type: ignore[attr-defined]
+        if around.cls_call is not None or "_wrapped_call" in self.held.__dict__ or "_wrapped_call" in self.written:
+            raise Unsupported("unknown-call", f"{self.describe()}, whose class has a call of its own, is called")
+        try:
+            return self._call_noted(tx, args, kwargs)
+        except UserException as error:
+            raise Unsupported("unknown-call", f"the graph of {self.describe()} raises") from error
+
+    def _call_noted(self, tx: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
+        """Call it with its path noted for the records."""
         frame = tx.frames[-1]
         outer, frame.module = frame.module, self.path or frame.module
         try:
