@@ -43,6 +43,7 @@ def _two() -> tuple[Holder, Holder]:
 
 
 def test_graphs_are_part_of_the_graph() -> None:
+    """Their operators are captured with those around them; hooks run, and gradients are those of eager."""
     plain, other = _two()
     compiled = engine.compile(other, backend="eager", fullgraph=True)
     for rows in (2, 4):
@@ -56,6 +57,7 @@ def test_graphs_are_part_of_the_graph() -> None:
 
 
 def test_a_graph_that_raises_prints_what_it_prints_in_python(capfd: pytest.CaptureFixture[str]) -> None:
+    """The text that torch prints for an exception out of a graph is printed, though the exception is caught."""
     plain, other = _two()
     compiled = engine.compile(other, backend="eager")
     x = torch.randn(2, 3)
