@@ -20,8 +20,8 @@ from engine.ir.in_graph import InGraph
 _LARGE = 1 << 16
 """Elements up to which operands are made to try an operator out."""
 
-_OF_TYPES = ("dtype", "scalar type", "complex", "Bool", "output type")
-"""What errors speak of that are raised for the types of operands."""
+_OF_TYPES = ("dtype", "scalar type", "complex", "Bool", "output type", "view size")
+"""What errors speak of that are raised for the types of operands, or for how they are laid out."""
 
 
 def unwritten_kernel(graph: torch.fx.GraphModule) -> str:
@@ -42,9 +42,20 @@ def _why_tried(node: torch.fx.Node, *, is_unread: bool, is_written: bool) -> str
     """Before the node's name: why its kernel matters here; empty where it does not. A node that writes names itself."""
     if is_unread:
         return "nobody reads "
+    if _is_view_of_parts(node):  # over fake tensors it may be made where torch refuses it
+        return "memory that does not lie in a row is seen through "
     if is_written and is_mutating(node) and _is_exact(node):
         return "something is written to by "
     return "something is written to beside " if is_written and _is_complex(node) else ""
+
+
+def _is_view_of_parts(node: torch.fx.Node) -> bool:
+    seen = (
+        node.args[0].meta.get("example_value")
+        if node.target == "view" and isinstance(node.args[0], torch.fx.Node)
+        else None
+    )
+    return isinstance(seen, torch.Tensor) and not at_hand(seen).is_contiguous()
 
 
 def _is_exact(node: torch.fx.Node) -> bool:
@@ -117,7 +128,10 @@ def _made(node: torch.fx.Node) -> Any:
         here = at_hand(value)
         if here._has_symbolic_sizes_strides or here.numel() > _LARGE or value.device.type not in _devices():
             raise _Unknown
-        return torch.ones(here.shape, dtype=value.dtype, device=value.device)
+        reach = 1 + sum((n - 1) * s for n, s in zip(here.shape, here.stride(), strict=True)) if here.numel() else 0
+        if reach > _LARGE:
+            raise _Unknown
+        return torch.ones(reach, dtype=value.dtype, device=value.device).as_strided(here.shape, here.stride())
 
 
 def _devices() -> tuple[str, ...]:

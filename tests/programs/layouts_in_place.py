@@ -58,3 +58,16 @@ def seen_by_place(x):
     x.masked_fill_(x > 0, 0.5)
     y = x.as_strided((2,), (1,))
     return y.amax(0), y
+
+
+@program(lambda: (torch.arange(12.0).view(2, 2, 3)[:, :1],))
+def view_of_what_has_gaps(x):
+    """It is refused, whether or not somebody reads it."""
+    return x.view(-1)
+
+
+@program(lambda: (torch.arange(12.0).view(2, 2, 3)[:, :1],))
+def unread_view_of_what_has_gaps(x):
+    """It is refused, although nobody reads it."""
+    x.view(-1)
+    return x + 1
