@@ -386,6 +386,48 @@ class LazyFirstCall(nn.Module):
         return self.net(x)
 
 
+@program(lambda: (torch.randn(2, 4), []), lambda: (torch.randn(2, 4), [1]))
+class LazyAfterSideEffects(nn.Module):
+    """A lazy layer of torch's own takes its sizes after other things were changed: it reads none of them."""
+
+    def __init__(self):
+        super().__init__()
+        self.last, self.sizes = nn.LazyLinear(2), []
+
+    def forward(self, x, seen):
+        """What is noted is noted once."""
+        self.sizes.append(x.size(0))
+        seen.append(x.size(1))
+        return self.last(x), seen
+
+
+class LazyOnes(nn.LazyLinear):
+    """A lazy layer whose weights depend on what was noted."""
+
+    def reset_parameters(self):
+        """Ones, one time for each note."""
+        super().reset_parameters()
+        if not self.has_uninitialized_params():
+            self.weight.data.fill_(float(len(NOTES)))
+
+
+NOTES = []
+
+
+@program(lambda: (torch.randn(2, 4),), lambda: (torch.randn(2, 4),), breaks=1)
+class LazyThatLooks(nn.Module):
+    """A lazy layer of the user's own looks at what was changed before."""
+
+    def __init__(self):
+        super().__init__()
+        self.last = LazyOnes(2)
+
+    def forward(self, x):
+        """The note is there when the weights are made."""
+        NOTES.append(1)
+        return self.last(x)
+
+
 @program(lambda: (torch.randn(2, 4),), lambda: (torch.randn(2, 4),), breaks=1)
 class LazyAfterRandomNumbers(nn.Module):
     """A lazy layer whose weights are drawn after a dropout: the order of the random numbers is kept."""

@@ -441,7 +441,8 @@ def materialise(tx: Tracer, module: ModuleValue, args: list[Value], kwargs: dict
     """Let a lazy module take its sizes from the fake arguments, as its own hook would, and trace again with what it has become.
 
     Raises:
-        Unsupported: random numbers drawn earlier in the graph would be drawn later than the parameters.
+        Unsupported: random numbers drawn earlier in the graph would be drawn later than the parameters, or code that
+            makes them and is not torch's own could look at what was changed.
         Restart: it was done.
     """
     held: Any = module.held
@@ -452,7 +453,7 @@ def materialise(tx: Tracer, module: ModuleValue, args: list[Value], kwargs: dict
     random = next(
         (n for n in tx.graph.graph.nodes if _RANDOM.search(str(getattr(n.target, "__name__", n.target)))), None
     )
-    if random is not None or tx.mutated:
+    if random is not None or (tx.mutated and (module.written or not _is_made_by_torch(type(held)))):
         raise Unsupported("unknown-call", f"the lazy {module.describe()} is used after random numbers or side effects")
     fakes = [force(tx, a).graph_arg(tx)[1] for a in args]
     words = {k: force(tx, v).graph_arg(tx)[1] for k, v in kwargs.items()}
@@ -462,6 +463,12 @@ def materialise(tx: Tracer, module: ModuleValue, args: list[Value], kwargs: dict
         raise Unsupported("unknown-call", f"the parameters of the lazy {module.describe()} are made") from error
     again = Unsupported("unknown-call", f"the lazy {module.describe()} took its sizes")
     raise Restart(0, again)
+
+
+def _is_made_by_torch(cls: Any) -> bool:
+    """Whether only torch's own code, which reads nothing but sizes, makes the parameters of a lazy class."""
+    makers = (cls.initialize_parameters, cls.reset_parameters, cls._infer_parameters)
+    return all(m.__module__.startswith("torch.nn.modules.") for m in makers)
 
 
 _RANDOM = re.compile(
