@@ -339,7 +339,7 @@ def _strange(real: torch.Tensor, *, trains: bool) -> str:
 
 def as_it_came(i: GraphInput) -> torch.Tensor:
     """A tensor that looks as an input did before the traced code gave it another layout; made in the fake mode that is in force."""
-    shape, stride = (i.real.shape, i.real.stride()) if i.came is None else i.came
+    shape, stride = (i.real.shape, i.real.stride()) if i.came is None else i.came[:2]
     return torch.empty_strided(tuple(shape), tuple(stride), dtype=i.real.dtype, device=i.real.device)
 
 

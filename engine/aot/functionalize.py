@@ -418,7 +418,7 @@ class Tracing:
     def _input(self, n: int, i: GraphInput) -> InputPlan:
         if not isinstance(i.fake, torch.Tensor):
             return InputPlan(i.name, is_tensor=False)
-        layout = view_in_place(i.real, i.fake) if is_reshaped(i.fake, i.real) else None
+        layout = view_in_place(i) if is_reshaped(i.fake, i.real) else None
         counts = not i.fake.is_inference() and not (isinstance(i.real, torch.Tensor) and i.real.is_inference())
         writes = writes_to(i.fake) - i.version
         return InputPlan(

@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 
+from engine.ir.frame import GraphInput
 from engine.ir.plan import Detachment, MadeWhere, Size, View, is_same_size
 
 
@@ -247,9 +248,10 @@ def counts_with(base: torch.Tensor, fake: torch.Tensor) -> bool:
     return together
 
 
-def view_in_place(real: torch.Tensor, fake: torch.Tensor) -> View:
-    """The layout that an input is given in place."""
-    return View(tuple(fake.shape), tuple(fake.stride()), fake.storage_offset() - real.storage_offset())
+def view_in_place(i: GraphInput) -> View:
+    """The layout that an input is given in place. Where it starts may be a symbol too: it is compared with where it started, symbol or not."""
+    started = i.real.storage_offset() if i.came is None else i.came[2]
+    return View(tuple(i.fake.shape), tuple(i.fake.stride()), i.fake.storage_offset() - started)
 
 
 def overlaps(t: torch.Tensor) -> bool:

@@ -38,8 +38,8 @@ class GraphInput:
     fake: Any
     real: Any
     version: int = 0
-    came: tuple[Sequence[Any], Sequence[Any]] | None = None
-    """Sizes and strides that a tensor came with, symbols among them, whatever the traced code did to it."""
+    came: tuple[Sequence[Any], Sequence[Any], Any] | None = None
+    """Sizes, strides and place in its memory that a tensor came with, symbols among them, whatever the traced code did to it."""
 
 
 @dataclass(frozen=True)

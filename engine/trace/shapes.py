@@ -8,18 +8,18 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import sympy
-import torch
 from torch.fx.experimental.symbolic_shapes import is_nested_int
 from torch.utils._sympy.functions import FloorDiv, Mod
 
 from engine.ir.guard import NO_CAUSE, Cause, Guard, spoken
-from engine.ir.origin import Asked, Origin, Stride
+from engine.ir.origin import Asked, Attr, Origin, Stride
 from engine.ir.relation import relation_words
 from engine.ir.relation_guard import ShapeRelation
 from engine.ir.value_guard import Equals
 from engine.records.trace import Assumption, SymbolRecord
 from engine.trace.shape_env import NotingShapeEnv
 from engine.trace.signals import Skip
+from engine.trace.values.tensor import layout_of
 
 if TYPE_CHECKING:
     from engine.trace.state import Tracer
@@ -186,7 +186,7 @@ def _places(tx: Tracer) -> dict[sympy.Symbol, list[Place]]:
         for dim, stride in enumerate(_layout(tx, value)[1]):
             if _is_symbolic(stride) and isinstance(stride.node.expr, sympy.Symbol):
                 apart.setdefault(stride.node.expr, []).append((Stride(value.origin, dim), -1))
-        offset: Any = value.fake.storage_offset() if value.fake.layout is torch.strided else 0
+        offset = _layout(tx, value)[2]
         if _is_symbolic(offset) and isinstance(offset.node.expr, sympy.Symbol):
             apart.setdefault(offset.node.expr, []).append((Asked(value.origin, "storage_offset"), -1))
     for number in tx.input_ints:
@@ -201,7 +201,29 @@ def _places(tx: Tracer) -> dict[sympy.Symbol, list[Place]]:
                     cause=_settled(tx, number.symbol, "its value decided what was traced"),
                 )
             )
-    return {**apart, **found}
+    return {**_places_of_bases(tx), **apart, **found}
+
+
+def _places_of_bases(tx: Tracer) -> dict[sympy.Symbol, list[Place]]:
+    """Where sizes and layouts are read of the tensors that inputs are views of: torch makes symbols of those too."""
+    found: dict[sympy.Symbol, list[Place]] = {}
+    for symbol, sources in tx.shape_env.var_to_sources.items():
+        for source in sources:
+            viewed = getattr(source, "base", None)
+            of = getattr(viewed, "base", None)
+            if getattr(viewed, "member", "") == "_base" and isinstance(of, Origin):
+                found.setdefault(symbol, []).append(_property(Attr(of, "_base"), source))
+    return found
+
+
+def _property(of: Origin, source: Any) -> Place:
+    """Where the size, stride or start that one of torch's sources names is read."""
+    match source.prop.name:
+        case "SIZE":
+            return of, source.idx
+        case "STRIDE":
+            return Stride(of, source.idx), -1
+    return Asked(of, "storage_offset"), -1
 
 
 def _strides(tx: Tracer, first: dict[sympy.Symbol, _Reading]) -> None:
@@ -219,9 +241,9 @@ def _strides(tx: Tracer, first: dict[sympy.Symbol, _Reading]) -> None:
             tx.guard(ShapeRelation(value.origin, sympy.Eq(own, expression), (place, *symbols), cause=tx.cause(why)))
 
 
-def _layout(tx: Tracer, value: Any) -> tuple[Sequence[Any], Sequence[Any]]:
-    """Sizes and strides that an input came with: those are what a call's arguments are compared with."""
-    return tx.input_layouts.get(id(value.fake)) or (value.fake.shape, value.fake.stride())
+def _layout(tx: Tracer, value: Any) -> tuple[Sequence[Any], Sequence[Any], Any]:
+    """Sizes, strides and start that an input came with: those are what a call's arguments are compared with."""
+    return tx.input_layouts.get(id(value.fake)) or layout_of(value.fake)
 
 
 def _settled(tx: Tracer, symbol: Any, why: str) -> Cause:

@@ -278,8 +278,8 @@ class Tracer:
         self.input_tensors: list[tuple[Any, int]] = []
         self.changing: set[Origin] = set()
         """Numbers that are known to differ from call to call before any call has shown it."""
-        self.input_layouts: dict[int, tuple[Sequence[Any], Sequence[Any]]] = {}
-        """Sizes and strides that inputs came with, whatever was changed of them since, by the identity of their fakes."""
+        self.input_layouts: dict[int, tuple[Sequence[Any], Sequence[Any], Any]] = {}
+        """Sizes, strides and places in memory that inputs came with, whatever was changed of them since, by the identity of their fakes."""
         """Tensors read from origins, with the version of their fakes at that time."""
         self.watch: Any = None
         """With steps recorded: called around each instruction."""

@@ -226,3 +226,23 @@ def columns_of_a_wider_table(x):
 def gradients_of_columns(x, y):
     """So it is where gradients go back through them, and where two slices lie in one table."""
     return (x.sin() * y).sum(0), x @ y.t()
+
+
+def lower_left(rows, columns):
+    """A view of a part of a matrix."""
+    return (torch.arange(float(rows * columns)).reshape(rows, columns)[1:, :2],)
+
+
+@program(lambda: lower_left(4, 6), lambda: lower_left(5, 7), lambda: lower_left(6, 8), lambda: lower_left(6, 9))
+def part_of_a_matrix_is_turned(x):
+    """The layout of a view is changed in place, whatever the size of what it is a view of."""
+    x.t_()
+    return x.shape
+
+
+@program(lambda: lower_left(4, 6), lambda: lower_left(5, 7), lambda: lower_left(6, 8))
+def part_of_a_matrix_is_moved(x):
+    """An input is made to start elsewhere in its memory, and asked where it starts."""
+    before = x.storage_offset()
+    x.as_strided_((2, 3), (1, 1), 1)
+    return x * 2, before, x.storage_offset()

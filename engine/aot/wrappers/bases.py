@@ -278,7 +278,7 @@ def _written(i: GraphInput) -> int:
 def _input(i: GraphInput, is_member: bool) -> InputPlan:
     if not is_member:
         return InputPlan(i.name, isinstance(i.fake, torch.Tensor))
-    layout = view_in_place(i.real, i.fake) if is_reshaped(i.fake, i.real) else None
+    layout = view_in_place(i) if is_reshaped(i.fake, i.real) else None
     # Versions of members are counted here, not by the wrapper that gives them their layouts.
     return InputPlan(i.name, is_counted=False, layout=layout)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import builtins
 import math
 import operator
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from types import GetSetDescriptorType, MethodDescriptorType
 from typing import TYPE_CHECKING, Any
@@ -584,8 +584,13 @@ def _tensor_at(tx: Tracer, real: torch.Tensor, origin: Origin) -> Value:
     else:
         value = TensorValue(None, fake, origin, real)
     tx.input_tensors.append((value, fake._version if not fake.is_inference() else 0))
-    tx.input_layouts[id(value.fake)] = tuple(fake.shape), tuple(fake.stride())
+    tx.input_layouts[id(value.fake)] = layout_of(fake)
     return value
+
+
+def layout_of(fake: torch.Tensor) -> tuple[Sequence[Any], Sequence[Any], Any]:
+    """Sizes, strides, and where in its memory a tensor starts, all with symbols."""
+    return tuple(fake.shape), tuple(fake.stride()), fake.storage_offset() if fake.layout is torch.strided else 0
 
 
 def _is_number(fake: torch.Tensor) -> bool:

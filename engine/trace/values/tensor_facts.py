@@ -10,6 +10,8 @@ from engine.trace.signals import Unsupported
 from engine.trace.values.base import Const, Value
 
 if TYPE_CHECKING:
+    import torch
+
     from engine.trace.state import Tracer
     from engine.trace.values.tensor import TensorValue
 
@@ -67,8 +69,14 @@ def asked(tx: Tracer, of: TensorValue, name: str) -> Value | None:
             raise of.refuse(f"the method {name!r}")
         tx.guard(Equals(Asked(value.origin, name), getattr(value.held, name)(), cause=tx.cause(_WHY)))
     if of.held is not None and not is_moved:
-        return Const(getattr(of.held, name)())
+        return Const(getattr(of.held, name)() if name != "storage_offset" else _start(tx, of, of.held))
     return Const(int(of.fake.storage_offset())) if name == "storage_offset" else None
+
+
+def _start(tx: Tracer, of: TensorValue, held: torch.Tensor) -> int:
+    """Where an input starts in its memory now: where it did when it came, unless it was laid out anew since."""
+    came = tx.input_layouts.get(id(of.fake))
+    return int(held.storage_offset()) + (0 if came is None else int(of.fake.storage_offset() - came[2]))
 
 
 def is_marked(tx: Tracer, of: TensorValue, name: str) -> bool:
