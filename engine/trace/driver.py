@@ -52,6 +52,7 @@ from engine.trace.signals import Finished, Restart, Skip, TraceSignal, Unsupport
 from engine.trace.state import Frame, Tracer
 from engine.trace.steps import StepLog
 from engine.trace.support import switch_modes
+from engine.trace.values.autograd_functions import check_backwards
 from engine.trace.values.base import Value, force
 from engine.trace.values.cells import CellValue
 from engine.trace.values.classes import WRITTEN
@@ -422,6 +423,7 @@ class _Attempt:
         for kept in self.tx.kept.values():
             if kept.is_written_to():
                 raise Restart(kept.born, kept.refused("is changed in place"))
+        check_backwards(self.tx)
         if self.tx.protocol_off:
             raise Skip("side-effect", "__torch_function__ is switched off where the graph ends")
         if self.tx.checks and changes_inputs(self.tx) and changed_inputs(self.tx) is None:

@@ -251,6 +251,8 @@ class Tracer:
         """What functions from outside that cache their results gave for which arguments, by their ids."""
         self.kept: dict[int, Kept] = {}
         """What is in such caches that the traced code may change, by the ids of the values."""
+        self.backwards: list[Any] = []
+        """Backwards of the user's that were traced, which Python would run later."""
         self.showing: set[tuple[int, int]] = set()
         """Objects whose text is being made by functions that look out for recursion: what looks out, and the ids of their values."""
         self.stand_ins: dict[int, Any] | None = None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 import torch
@@ -199,3 +200,37 @@ class Growing(torch.autograd.Function):
 def backward_that_reads_later(x, sizes):
     """The backward sees what both forwards have noted."""
     return Growing.apply(Growing.apply(x, sizes), sizes), sizes
+
+
+FACTORS = [1.0]
+
+
+def times_factor(backward: Any) -> Any:
+    """A decorator that says what it is around, and does more."""
+
+    @functools.wraps(backward)
+    def scaled(ctx: Any, *grads: Any) -> Any:
+        return tuple(None if g is None else g * FACTORS[0] for g in backward(ctx, *grads))
+
+    return scaled
+
+
+class Decorated(Function):
+    """Its backward is decorated, and takes an object."""
+
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor, note: Any) -> torch.Tensor:
+        return x * 2
+
+    @staticmethod
+    @times_factor
+    def backward(ctx: Any, grad: torch.Tensor) -> Any:
+        return grad * 3, None
+
+
+@program(lambda: (leaf(3),), lambda: (leaf(3),), breaks=1, steady=False)
+def decorated_backward_reads_what_is_changed_later(x: torch.Tensor) -> torch.Tensor:
+    """A decorator around a backward reads what is changed once the function was applied."""
+    y = Decorated.apply(x, object())
+    FACTORS[0] += 1.0
+    return y

@@ -8,7 +8,7 @@ import inspect
 import types
 import warnings
 import weakref
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from torch.autograd.function import FunctionCtx
@@ -214,22 +214,73 @@ def _with_objects(tx: Tracer, cls: type, given: list[Value]) -> Value:
 
 
 def _check_backward(tx: Tracer, cls: type, ctx: FunctionContext) -> None:
-    """Python runs the backward later, when what is changed here may have been changed again: it must not get at that.
+    """Python would run the backward later, when what is changed before or after this point has changed: it must not get at that.
 
     Raises:
         Unsupported: it may.
     """
-    function: Any = inspect.unwrap(cls.backward)  # type: ignore[attr-defined]
-    if type(function) is not types.FunctionType:
+    backward = _Backward(cls.__name__, list(_layers(cls.backward)), ctx, tx.root_executed)  # type: ignore[attr-defined]
+    if any(type(layer) is not types.FunctionType for layer in backward.layers):
         raise Unsupported("unknown-call", f"the backward of {cls.__name__} is no plain function")
-    code = function.__code__
-    named = [function.__globals__.get(name) for name in code.co_names]
-    named += [cell.cell_contents for cell in function.__closure__ or () if cell != _EMPTY]
-    known = [tx.known[id(v)][0] for v in named if id(v) in tx.known]
-    known += [value for name, value in ctx.written.items() if name in code.co_names and value is not None]
-    is_changed = any(id(v) in tx.mutated for v in reached(known))
-    if is_changed or any(of is v for of, _ in WRITTEN for v in named):
-        raise Unsupported("side-effect", f"the backward of {cls.__name__} reaches what is changed before it runs")
+    if backward.reads_changed(tx):
+        raise backward.refused()
+    tx.backwards.append(backward)
+
+
+def _layers(function: Any) -> Iterator[Any]:
+    """A function and those that it is wrapped around, by decorators that say so."""
+    while function is not None:
+        yield function
+        function = getattr(function, "__wrapped__", None)
+
+
+class _Backward(NamedTuple):
+    """A backward that was traced with what it reads from outside as it was then."""
+
+    name: str
+    layers: list[Any]
+    ctx: FunctionContext
+    born: int
+    """Which of the root's instructions applied the function."""
+
+    def reads_changed(self, tx: Tracer) -> bool:
+        """Whether it may get at what the traced code has changed so far."""
+        for layer in self.layers:
+            names = _names_in(layer.__code__)
+            cells = [cell for cell in layer.__closure__ or () if cell != _EMPTY]
+            named = [layer.__globals__.get(name) for name in names]
+            named += [*cells, *(cell.cell_contents for cell in cells)]
+            known = [tx.known[id(v)][0] for v in named if id(v) in tx.known]
+            known += [value for name, value in self.ctx.written.items() if name in names and value is not None]
+            written = (n for space, n in tx.globals_written if space.values is layer.__globals__)
+            if not names.isdisjoint(written) or any(id(v) in tx.mutated for v in reached(known)):
+                return True
+            if any(of is v for of, _ in WRITTEN for v in named):
+                return True
+        return False
+
+    def refused(self) -> Unsupported:
+        """Python must apply the function, whose backward runs later."""
+        reason = Unsupported("side-effect", f"the backward of {self.name} reaches what is changed before it runs")
+        reason.born = self.born
+        return reason
+
+
+def check_backwards(tx: Tracer) -> None:
+    """Look once more where the graph ends: what a backward reads may have been changed after the function was applied.
+
+    Raises:
+        Restart: it was.
+    """
+    for backward in tx.backwards:
+        if backward.reads_changed(tx):
+            raise Restart(backward.born, backward.refused())
+
+
+def _names_in(code: types.CodeType) -> set[str]:
+    """Names of globals and attributes that code reads, and code inside of it."""
+    inner = (c for c in code.co_consts if isinstance(c, types.CodeType))
+    return set(code.co_names).union(*map(_names_in, inner))
 
 
 _EMPTY = types.CellType()
@@ -275,6 +326,7 @@ def _look_into(tx: Tracer, cls: type, given: list[Value]) -> None:
     """Trace forward and backward for their guards, and for what cannot be part of a graph; the nodes are thrown away."""
     needed = [isinstance(a, TensorValue) and a.fake.requires_grad for a in given]
     ctx = FunctionContext(needed)
+    numbers = len(tx.input_ints)
     with nested(tx) as builder:
         builder.is_function_body = True
         grad = torch.is_grad_enabled()
@@ -294,6 +346,8 @@ def _look_into(tx: Tracer, cls: type, given: list[Value]) -> None:
         if builder.reads_outside():
             raise _ReadsOutside
         builder.discard()
+    for number in tx.input_ints[numbers:]:  # the node runs the function's own code, which reads it anew
+        number.python(tx)
 
 
 class _ChangesArgument(Unsupported):

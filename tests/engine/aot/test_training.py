@@ -594,3 +594,29 @@ def test_hooks_for_what_is_saved_are_shown_real_tensors_only() -> None:
         run = compiled(fn)
         gradients(run, [x], torch.sum)
     assert same(gradients(run, [x], torch.sum), gradients(fn, [x], torch.sum))
+
+
+RATES = [1.0]
+
+
+class Rated(torch.autograd.Function):
+    """Its backward reads a number that it is not given."""
+
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor) -> torch.Tensor:
+        return x * 2
+
+    @staticmethod
+    def backward(ctx: Any, grad: torch.Tensor) -> torch.Tensor:
+        return grad * RATES[0]
+
+
+def test_a_backward_reads_a_number_that_varies_from_call_to_call() -> None:
+    """The number that a backward reads from outside is that of the call, though numbers that vary become symbols."""
+    run = compiled(lambda x: Rated.apply(x))  # type: ignore[no-untyped-call]
+    for rate in (1.0, 6.0, 11.0):
+        RATES[0] = rate
+        x = leaf(2)
+        run(x).sum().backward()
+        assert x.grad is not None
+        assert x.grad.tolist() == [rate, rate]
