@@ -50,7 +50,7 @@ from engine.ir.origin import (
     stored_item,
     tensor_of_array,
 )
-from engine.trace.side_effects import changed_inputs, switched_inputs
+from engine.trace.side_effects import changed_inputs, changes_inputs, switched_inputs
 from engine.trace.signals import Unsupported
 from engine.trace.support import (
     call_leaving,
@@ -92,6 +92,17 @@ def _switches_state(graph: torch.fx.Graph) -> bool:
     )
 
 
+def _has_effects(tx: Tracer) -> bool:
+    """Whether Python objects are changed after the graph, of which some are changed before an operation that may raise."""
+    return bool(tx.mutated or tx.globals_written or tx.effects)
+
+
+def _leaves_nothing(tx: Tracer) -> bool:
+    """Whether a graph that raises half-way has done nothing that the same code run by Python would do again."""
+    is_python = any(getattr(node.target, "is_python", False) for node in tx.graph.graph.nodes)
+    return not is_python and not changes_inputs(tx)
+
+
 class Codegen:
     """Builds the code that runs instead of a frame's. ``out`` is what runs after the graph; inputs are loaded before it."""
 
@@ -118,6 +129,8 @@ class Codegen:
         self._cyclic: set[int] = set()
         self._shared: set[int] = set()
         self._rewinds: list[str] = []
+        self._is_run_again = False
+        """Whether Python runs the function's own code where the graph raises."""
         self._count = 0
         self._cells = frozenset(code.co_cellvars)
         self._free = frozenset(code.co_freevars)
@@ -355,6 +368,7 @@ class Codegen:
             if node not in self._outputs:
                 self._outputs[node] = self.temp("out")
         graph = self.tx.graph.finish(list(self._outputs))
+        self._is_run_again = self.tx.is_caught or (_has_effects(self.tx) and _leaves_nothing(self.tx))
         if graph is not None and (self.tx.mutated or self.tx.globals_written):
             graph = replace(graph, changes_objects=True)
         if graph is not None:
@@ -363,7 +377,7 @@ class Codegen:
         inputs = () if graph is None else graph.inputs
         self._load_inputs([i.origin for i in inputs])
         if graph is not None:
-            begin = self.head.try_begin(self._again, 0) if self.tx.is_caught else None
+            begin = self.head.try_begin(self._again, 0) if self._is_run_again else None
             self._call_graph(graph)
             self._unpack_outputs()
             for node, truth, _ in self.tx.checks:
@@ -468,7 +482,10 @@ class Codegen:
             self.head.store(rewind)
 
     def _run_again(self) -> None:
-        """An exception in the graph that the user's code may handle: nothing has happened yet, so Python runs the function's own code."""
+        """An exception in the graph that the user's code may handle, or before which it changed objects.
+
+        Nothing has happened yet, so Python runs the function's own code.
+        """
         out = self.tail
         interrupted = Label()
         out.label(self._again)
@@ -507,7 +524,7 @@ class Codegen:
         self._uses = uses
         # A module's attribute is slow to read, because its class answers for what is missing: a table is read once for all its members.
         self._table_uses = Counter((o.base, o.table) for o in uses if isinstance(o, Member))
-        if self.tx.is_caught:
+        if self._is_run_again:
             self._keep_states(graph_inputs)
         for origin, name in self._origins.items():
             self._head_load(origin)

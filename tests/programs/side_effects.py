@@ -246,3 +246,21 @@ def view_gains_history(a, b, w):
     """A change of one argument makes the other one require gradients."""
     a.add_(w)
     return b.requires_grad, b * 2
+
+
+@program(lambda: (torch.tensor([True, False]), torch.tensor([True, True]), []))
+def list_grows_before_an_operation_raises(a, b, log):
+    """What was done to a list before an operation that raises only when it runs stays done."""
+    log.append(1)
+    c = 1 - a
+    log.append(2)
+    return c - b
+
+
+@program(lambda: (torch.ones(3), torch.tensor([1]), []), lambda: (torch.ones(3), torch.tensor([7]), []))
+def list_grows_before_an_index_out_of_bounds(x, index, log):
+    """The numbers of a tensor decide whether an operation raises, once a list has grown."""
+    log.append(1)
+    y = x[index]
+    log.append(2)
+    return y
