@@ -234,3 +234,53 @@ def decorated_backward_reads_what_is_changed_later(x: torch.Tensor) -> torch.Ten
     y = Decorated.apply(x, object())
     FACTORS[0] += 1.0
     return y
+
+
+class Noted(Function):
+    """Gives back an object and a dict beside its tensor."""
+
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor, count: int) -> Any:
+        ctx.count = count
+        return x * 2, {"count": count, "names": ["a"]}, Note(count)
+
+    @staticmethod
+    def backward(ctx: Any, grad: torch.Tensor, *others: Any) -> Any:
+        return grad * ctx.count + len([o for o in others if o is None]), None
+
+
+class Note:
+    """What a forward makes."""
+
+    def __init__(self, count: int) -> None:
+        self.count = count
+
+
+@program(lambda: (leaf(3),), lambda: (leaf(3),))
+def forward_gives_back_objects(x: torch.Tensor) -> Any:
+    """What else a forward gives back is made in each call, and may be changed."""
+    y, found, note = Noted.apply(x, 4)
+    found["names"].append("b")
+    note.count += 1
+    return y * note.count, found
+
+
+class Remembered(Function):
+    """Keeps the list that it gives back."""
+
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor) -> Any:
+        ctx.sizes = [2]
+        return x * 2, ctx.sizes
+
+    @staticmethod
+    def backward(ctx: Any, grad: torch.Tensor, _: Any) -> Any:
+        return grad * sum(ctx.sizes)
+
+
+@program(lambda: (leaf(3),), lambda: (leaf(3),), breaks=1)
+def forward_gives_back_what_its_backward_reads(x: torch.Tensor) -> Any:
+    """A list that is changed before the backward runs."""
+    y, sizes = Remembered.apply(x)
+    sizes.append(5)
+    return y * 3

@@ -92,7 +92,7 @@ def _apply(tx: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
         known, outside = len(tx.input_tensors), tx.outside_changes
         try:
             _look_into(tx, cls, given)
-        except _ReadsOutside:
+        except _NeedsGraphs:
             return _with_objects(tx, cls, given)
         except Unsupported as error:
             if tx.outside_changes == outside and not isinstance(error, _ChangesArgument):
@@ -173,8 +173,8 @@ def _in_order(tx: Tracer, cls: Any, args: list[Value], kwargs: dict[str, Value])
     return [given[n] if n in given else tx.from_python(values[n]) for n in wanted]
 
 
-class _ReadsOutside(Exception):
-    """A body reads a tensor that is no argument."""
+class _NeedsGraphs(Exception):
+    """A node that calls the function does not do: a body reads a tensor that is no argument, or the forward gives back objects that it made."""
 
 
 def _is_graphs(tx: Tracer, given: list[Value]) -> bool:
@@ -343,8 +343,8 @@ def _look_into(tx: Tracer, cls: type, given: list[Value]) -> None:
                 ]
                 _method(tx, cls, "backward").call(tx, [ctx, *grads], {})
         torch._C._set_grad_enabled(grad)
-        if builder.reads_outside():
-            raise _ReadsOutside
+        if builder.reads_outside() or not all(isinstance(o, (TensorValue, SymValue, Const)) for o in outputs):
+            raise _NeedsGraphs
         builder.discard()
     for number in tx.input_ints[numbers:]:  # the node runs the function's own code, which reads it anew
         number.python(tx)

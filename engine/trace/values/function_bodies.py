@@ -11,7 +11,7 @@ import torch.fx
 from engine.ir.in_graph import InGraph
 from engine.trace.graph_builder import emit
 from engine.trace.signals import Unsupported
-from engine.trace.values.base import NONE, Const, Value, force
+from engine.trace.values.base import NONE, Const, Value, force, reached
 from engine.trace.values.nested import NestedBuilder, nested, outer_value, twin
 from engine.trace.values.sequences import TupleValue, sequence_items
 from engine.trace.values.symbolic import SymValue
@@ -55,17 +55,24 @@ class FunctionBodies:
             return twin(self.tx, builder, value.fake)
         return SymValue(builder.parameter(value.sym), value.sym) if isinstance(value, SymValue) else value
 
-    def outputs(self, result: Value) -> list[Value]:
-        """What the forward returned, one by one.
+    def outputs(self, result: Value, known: set[int]) -> list[Value]:
+        """What the forward returned, one by one; ``known`` are ids of the values that the backward can get at.
 
         Raises:
-            Unsupported: something in it is neither a tensor nor constant, nor an argument.
+            Unsupported: something in it is neither a tensor nor constant, nor an argument, nor an object without tensors that is nobody else's.
         """
         found = [force(self.tx, i) for i in result.items] if isinstance(result, TupleValue) else [result]
         own = {id(force(self.tx, g)) for g in self.given}
-        if not all(isinstance(o, (TensorValue, Const)) or id(o) in own for o in found):
+        if not all(isinstance(o, (TensorValue, Const)) or id(o) in own or self._is_apart(o, known) for o in found):
             raise Unsupported("unknown-call", f"{self.cls.__name__} returns more than tensors and constants")
         return found
+
+    def _is_apart(self, output: Value, known: set[int]) -> bool:
+        """Whether an object was made by the forward, holds nothing of its graph, and is out of the backward's reach."""
+        inside = [v for v in reached([output]) if not isinstance(v, Const)]
+        return output.origin is None and not any(
+            isinstance(v, (TensorValue, SymValue)) or id(v) in known for v in inside
+        )
 
     def gradients(self, result: Value) -> list[torch.fx.Node | None]:
         """The backward's results, as nodes: one for each tensor or symbol given.
@@ -111,7 +118,7 @@ def trace_bodies(tx: Tracer, cls: type, given: list[Value], ctx: Any, result_of:
         torch._C._set_grad_enabled(False)
         inputs = bodies.inside(forward)
         result = force(tx, result_of("forward", inputs))
-        outputs = bodies.outputs(result)
+        outputs = bodies.outputs(result, {id(v) for v in reached(v for v in ctx.written.values() if v is not None)})
         check_no_marks(cls, [*inputs, *outputs])
         nodes = [o.graph_arg(tx)[0] for o in outputs if isinstance(o, TensorValue)]
         torch._C._set_grad_enabled(grad)

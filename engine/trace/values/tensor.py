@@ -569,7 +569,8 @@ def _tensor_at(tx: Tracer, real: torch.Tensor, origin: Origin) -> Value:
         or real.is_nested
         or (torch._is_functional_tensor(real) and tx.entry_state["functorch"] is None)
     ):
-        raise Unsupported("unsupported-operation", f"a tensor of layout {real.layout}")
+        kind = "nested tensor" if real.is_nested else "quantised tensor" if real.is_quantized else "tensor"
+        raise Unsupported("unsupported-operation", f"a {kind} of layout {real.layout}")
     if torch._C._functorch.is_functorch_wrapped_tensor(real) and tx.entry_state["functorch"] is None:
         raise Unsupported("unsupported-operation", "a tensor of a transformation that is over")
     if is_wrapper:
