@@ -88,10 +88,14 @@ class Apart(Guard):
         )
 
 
-def storages_differ(tensor: Any, *others: Any) -> bool:
-    """Whether the first tensor shares its storage with none of the others."""
-    storage = _storage(tensor)
-    return all(_storage(t) != storage for t in others)
+def memories_differ(tensor: Any, *others: Any) -> bool:
+    """Whether the first tensor's storage has no byte in common with those of the others; several storages may lie over one array's memory."""
+    start, end, storage = _memory(tensor)
+    for other in others:
+        first, last, its = _memory(other)
+        if its == storage or (first < end and start < last):
+            return False
+    return True
 
 
 def all_distinct(*values: Any) -> bool:
@@ -101,23 +105,22 @@ def all_distinct(*values: Any) -> bool:
 
 @dataclass(frozen=True)
 class NoOverlap(Apart):
-    """This tensor shares its storage with none of the others (needed only where a mutation of it could be seen through one of them)."""
+    """This tensor shares its memory with none of the others (needed only where a mutation of it could be seen through one of them)."""
 
     kind: ClassVar[str] = "no overlap"
     copied_so_that: ClassVar[str] = "a write to one is not seen in the other"
-    apart = staticmethod(storages_differ)
+    apart = staticmethod(memories_differ)
 
     def expected_text(self) -> str:
-        return "no storage shared with " + ", ".join(spoken(o) for o in self.others)
+        return "no memory shared with " + ", ".join(spoken(o) for o in self.others)
 
     def actual_text(self, value: Any, others: tuple[Any, ...] = ()) -> str:
         names = [spoken(o) for o in self.origins]
-        storages = [_storage(t) for t in (value, *others)]
-        shared = [f"{names[0]} and {names[n]}" for n in range(1, len(names)) if storages[n] == storages[0]]
-        return f"shared by {shared[0]}" if shared else "no storage shared"
+        shared = [n for n, t in zip(names[1:], others, strict=True) if not memories_differ(value, t)]
+        return f"shared by {names[0]} and {shared[0]}" if shared else "no memory shared"
 
     def sentence(self, actual: str) -> str:
-        return f"Storage is {actual}; the compiled code writes to one of them and was made for tensors of their own."
+        return f"Memory is {actual}; the compiled code writes to one of them and was made for tensors of their own."
 
 
 @dataclass(frozen=True)
@@ -147,6 +150,19 @@ def _storage(tensor: Any) -> int:
         return id(tensor)
     with torch._C.DisableTorchFunction():
         return int(torch.Tensor.untyped_storage(tensor)._cdata)
+
+
+def _memory(tensor: Any) -> tuple[int, int, int]:
+    """Where a tensor's storage starts and ends, and which storage it is; without an address for what has no memory."""
+    if type(tensor) is TensorSpec:
+        return 0, 0, id(tensor)
+    with torch._C.DisableTorchFunction():
+        storage = torch.Tensor.untyped_storage(tensor)
+    try:
+        start = storage.data_ptr()
+    except RuntimeError:  # stand-ins have none
+        start = 0
+    return start, start + (storage.nbytes() if start else 0), storage._cdata
 
 
 @dataclass(frozen=True)

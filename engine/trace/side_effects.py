@@ -10,7 +10,7 @@ from bytecode.instr import FreeVar
 
 from engine.graph.passes.lift_switches import switches_of
 from engine.ir.origin import CellOf, Closure, Fixed, Local, Namespace, Origin
-from engine.ir.relation_guard import Distinct, NoOverlap, SameObject
+from engine.ir.relation_guard import Distinct, NoOverlap, SameObject, memories_differ
 from engine.ir.view_history import is_leaf
 from engine.trace.signals import Skip, Unsupported
 from engine.trace.values.base import Value
@@ -206,6 +206,7 @@ def _guard_overlap(tx: Tracer) -> None:
             continue
         others: list[Any] = [v for v in used if v is not value and v.origin is not None]
         apart = tuple(o.origin for o in others if not _may_share(value, o))
+        _refuse_storages_over_one_memory(value, [o for o in others if o.origin in apart])
         if apart:
             why = "it is changed in place, which would show through a tensor that shares its memory"
             tx.guard(NoOverlap(value.origin, apart, cause=tx.cause(why)))
@@ -220,6 +221,14 @@ def _written_as_data(tx: Tracer) -> set[int]:
             if isinstance(fake, torch.Tensor) and not fake.is_inference() and fake._version != node.meta["version"]:
                 found.add(fake.untyped_storage()._cdata)
     return found
+
+
+def _refuse_storages_over_one_memory(written: TensorValue, others: list[TensorValue]) -> None:
+    for other in others:
+        if written.held is None or other.held is None or memories_differ(written.held, other.held):
+            continue
+        names = f"{written.describe()} and {other.describe()}"
+        raise Skip("side-effect", f"one of {names} is changed, which lie over the same memory by different storages")
 
 
 def _may_share(a: TensorValue, b: TensorValue) -> bool:

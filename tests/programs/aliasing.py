@@ -1,5 +1,6 @@
 """Tensors that share memory: arguments among each other, results with arguments, and results among each other."""
 
+import numpy as np
 import torch
 
 from tests.programs import program
@@ -369,3 +370,35 @@ def how_often_it_was_changed(x, y):
     made = y * 2
     made.add_(1)
     return x._version, made._version, x.is_set_to(x), x + 1
+
+
+def _over_one_array(first, second):
+    """Two tensors over parts of one array: each has a storage of its own."""
+    whole = np.arange(6, dtype=np.float32)
+    return torch.from_numpy(whole[first]), torch.from_numpy(whole[second])
+
+
+@program(
+    lambda: (torch.ones(4), torch.ones(4)),
+    lambda: _over_one_array(slice(0, 4), slice(0, 4)),
+    lambda: _over_one_array(slice(0, 4), slice(2, 6)),
+    lambda: _over_one_array(slice(1, 3), slice(3, 5)),
+    steady=False,
+    breaks=1,
+)
+def storages_over_one_array(x, y):
+    """A write to one of them shows in the other where their memory meets."""
+    x.add_(1)
+    return y * 2
+
+
+@program(
+    lambda: (lambda a: (torch.ones(3), a, torch.from_numpy(a)))(np.zeros(3, dtype=np.float32)),
+    steady=False,
+    breaks=1,
+)
+def array_beside_its_tensor(x, array, t):
+    """An array, and a tensor over its memory."""
+    t.add_(1)
+    array[0] = 5
+    return t + x, array
