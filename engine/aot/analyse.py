@@ -124,7 +124,7 @@ def refusal(graph: torch.fx.GraphModule, inputs: Sequence[GraphInput], *, trains
     for node in graph.graph.nodes:
         if reason := _unfit(node) or _overlapping(node) or _miscast(node):
             return f"{node.name} {reason}"
-    whole = (_behind_autograd, _straying, _numbers_in_truths, _uncounted)
+    whole = (_behind_autograd, _viewed_without_grad_mode, _straying, _numbers_in_truths, _uncounted)
     return next((reason for rule in whole if (reason := rule(graph, inputs))), "")
 
 
@@ -171,6 +171,25 @@ def _behind_autograd(graph: torch.fx.GraphModule, inputs: Sequence[GraphInput]) 
             return f"the memory of {node.name} is written to, and gradients are needed through what it is detached from"
         if is_mutating(node) and not seen.requires_grad:
             return f"{node.name} writes past autograd to what needs gradients"
+    return ""
+
+
+def _viewed_without_grad_mode(graph: torch.fx.GraphModule, inputs: Sequence[GraphInput]) -> str:
+    """Autograd refuses a backward through a view made under ``no_grad`` of memory that is written to in grad mode later."""
+    is_on, unseen = torch.is_grad_enabled(), set[int]()
+    for node in graph.graph.nodes:
+        if node.target in GRAD_MODE:
+            is_on = node.args[:1] != (False,)
+            continue
+        seen = _fake_of(node.args[0]) if node.args else None
+        if seen is None:
+            continue
+        if is_on and is_mutating(node) and storage_of(seen) in unseen and seen.requires_grad:
+            return f"{node.name} writes in grad mode to memory that was viewed under no_grad"
+        if not is_on and not is_mutating(node):
+            made = node.meta.get("example_value")
+            views = [v for v in (made if isinstance(made, (tuple, list)) else (made,)) if isinstance(v, torch.Tensor)]
+            unseen.update(storage_of(v) for v in views if v._is_view() and storage_of(v) == storage_of(seen))
     return ""
 
 

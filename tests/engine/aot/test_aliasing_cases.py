@@ -73,6 +73,7 @@ FOUND_WIDER: tuple[tuple[Kind, int], ...] = (
     ("plain", 300079),
     ("plain", 300483),
     ("plain", 301273),
+    ("plain", 403583),
     ("wrapped", 391),
     ("wrapped", 14078),
     ("wrapped", 80258),
