@@ -46,6 +46,7 @@ from engine.trace.side_effects import (
     guard_distinct,
     pending_values,
     replay,
+    reshapes_a_leaf,
     shares_new_history,
 )
 from engine.trace.signals import Finished, Restart, Skip, TraceSignal, Unsupported, UserException
@@ -433,6 +434,8 @@ class _Attempt:
             )
         if self.tx.is_caught and changes_inputs(self.tx) and changed_inputs(self.tx) is None:
             raise Skip("side-effect", "an argument is changed in place where the code handles exceptions")
+        if reshapes_a_leaf(self.tx):
+            raise Skip("side-effect", "an argument that requires grad is given other sizes in place")
         if shares_new_history(self.tx):
             raise Skip("side-effect", "an argument that shares memory with another one comes to require gradients")
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -318,6 +319,25 @@ def shares_new_history(tx: Tracer) -> bool:
         and any(_may_share(value, o) for o in used if o is not value)
         for value in used
     )
+
+
+def reshapes_a_leaf(tx: Tracer) -> bool:
+    """Whether an input that gathers gradients is given other sizes in place.
+
+    Its gradient has the sizes that it had when autograd first asked for it, if what asked is still alive: how long that
+    lives, a graph does not keep.
+    """
+    used: list[TensorValue] = [v for v, _ in tx.input_tensors]
+    return any(
+        is_leaf(value.fake) and value.fake.requires_grad and _sizes(came[0]) != _sizes(value.fake.shape)
+        for value in used
+        if (came := tx.input_layouts.get(id(value.fake))) is not None
+    )
+
+
+def _sizes(shape: Sequence[Any]) -> list[Any]:
+    """Sizes that can be compared without asking for a guard."""
+    return [s.node.expr if isinstance(s, torch.SymInt) else s for s in shape]
 
 
 def switched_inputs(tx: Tracer) -> list[Origin]:

@@ -71,3 +71,12 @@ def unread_view_of_what_has_gaps(x):
     """It is refused, although nobody reads it."""
     x.view(-1)
     return x + 1
+
+
+@program(lambda: (torch.tensor(2.0, requires_grad=True),), breaks=1)
+def leaf_with_a_longer_shape(x):
+    """Its gradient has the shape that it had when autograd first asked for it: what asked is alive still."""
+    y = x * 2
+    with torch.no_grad():
+        x.unsqueeze_(0)
+    return x.expand_as(x), y.detach()
