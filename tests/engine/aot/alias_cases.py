@@ -250,8 +250,10 @@ def _written(r: random.Random, s: _Scene, x: str) -> str:
         f"{x}.diagonal().fill_(7)", f"{x}.swapaxes_(0, -1)", f"{x}.exp_()", f"{x}.scatter_(0, torch.zeros_like({x}, dtype=torch.int64), 2)",
         f"{x}.addcmul_({y}, {y})", f"{x}.lerp_({y}, 0.5)", f"{x}.index_fill_(0, torch.tensor([0]), 4)", f"{x}.cumsum_(0)", f"{x}.div_(2)", f"{x}.normal_()",
     ]  # fmt: skip
+    # A wrapper has no memory to be given: torch itself reads past it, and ends the process.
+    given = x if type(s.values[y]) is TwoTensor else y
     rare = [
-        f"{x}.resize_(2)", f"{x}.set_({y})", f"{x}.requires_grad_()", f"{x}.detach_()", f"{x}.as_strided_((2,), (1,))",
+        f"{x}.resize_(2)", f"{x}.set_({given})", f"{x}.requires_grad_()", f"{x}.detach_()", f"{x}.as_strided_((2,), (1,))",
         f"{x}.data = {y}", f"{x}.resize_({x}.shape)", f"{x}.requires_grad_(False)", f"{x}.retain_grad()",
     ]  # fmt: skip
     return r.choice(rare) if r.random() < 0.04 else r.choice(forms)
