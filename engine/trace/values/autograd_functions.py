@@ -20,6 +20,7 @@ from engine.trace.values.base import NONE, Const, Value, force, reached
 from engine.trace.values.classes import MADE_BY, WRITTEN, class_attribute
 from engine.trace.values.contexts import set_grad
 from engine.trace.values.function_bodies import check_no_marks, trace_bodies
+from engine.trace.values.late_reads import late_read, may_change, names_in
 from engine.trace.values.methods import MethodOf
 from engine.trace.values.nested import NestedBuilder, nested, twin
 from engine.trace.values.objects import ObjectValue
@@ -103,7 +104,9 @@ def _apply(tx: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
             return _with_objects(tx, cls, given)
     except UserException as error:
         raise Unsupported("unknown-call", f"{cls.__name__} raises while it is looked into") from error
-    target = InGraph(cls.__name__, cls.apply, is_python=True)  # type: ignore[attr-defined]
+    late = late_read(_layers(cls.backward)) if any(_needed(given)) and torch.is_grad_enabled() else ""  # type: ignore[attr-defined]
+    effect = f"has a backward that reads {late} when it runs"
+    target = InGraph(cls.__name__, cls.apply, is_python=True, changes_state=bool(late), effect=effect)  # type: ignore[attr-defined]
     return emit(tx, "call_function", target, given)
 
 
@@ -174,7 +177,10 @@ def _in_order(tx: Tracer, cls: Any, args: list[Value], kwargs: dict[str, Value])
 
 
 class _NeedsGraphs(Exception):
-    """A node that calls the function does not do: a body reads a tensor that is no argument, or the forward gives back objects that it made."""
+    """A node that calls the function does not do.
+
+    A body reads a tensor that is no argument, the forward gives back objects that it made, or the backward keeps a container that it is given.
+    """
 
 
 def _is_graphs(tx: Tracer, given: list[Value]) -> bool:
@@ -192,7 +198,7 @@ def _with_objects(tx: Tracer, cls: type, given: list[Value]) -> Value:
     Raises:
         Unsupported: it marks what it changes, or wants to be told of missing gradients.
     """
-    ctx = FunctionContext([isinstance(a, TensorValue) and a.fake.requires_grad for a in given])
+    ctx = FunctionContext(_needed(given))
     if not any(ctx.needed) and not isinstance(tx.graph, NestedBuilder):
         grad = torch.is_grad_enabled()
         set_grad(tx, mode=False)
@@ -222,7 +228,7 @@ def _check_backward(tx: Tracer, cls: type, ctx: FunctionContext) -> None:
     backward = _Backward(cls.__name__, list(_layers(cls.backward)), ctx, tx.root_executed)  # type: ignore[attr-defined]
     if any(type(layer) is not types.FunctionType for layer in backward.layers):
         raise Unsupported("unknown-call", f"the backward of {cls.__name__} is no plain function")
-    if backward.reads_changed(tx):
+    if backward.reads_changed(tx) or backward.reads_late():
         raise backward.refused()
     tx.backwards.append(backward)
 
@@ -246,7 +252,7 @@ class _Backward(NamedTuple):
     def reads_changed(self, tx: Tracer) -> bool:
         """Whether it may get at what the traced code has changed so far."""
         for layer in self.layers:
-            names = _names_in(layer.__code__)
+            names = names_in(layer.__code__)
             cells = [cell for cell in layer.__closure__ or () if cell != _EMPTY]
             named = [layer.__globals__.get(name) for name in names]
             named += [*cells, *(cell.cell_contents for cell in cells)]
@@ -259,9 +265,15 @@ class _Backward(NamedTuple):
                 return True
         return False
 
+    def reads_late(self) -> bool:
+        """Whether it may get at what other code may have changed by the time it runs."""
+        names = set().union(*(names_in(layer.__code__) for layer in self.layers))
+        kept = [value for name, value in self.ctx.written.items() if name in names and value is not None]
+        return bool(late_read(self.layers)) or any(map(_is_from_outside, reached(kept)))
+
     def refused(self) -> Unsupported:
         """Python must apply the function, whose backward runs later."""
-        reason = Unsupported("side-effect", f"the backward of {self.name} reaches what is changed before it runs")
+        reason = Unsupported("side-effect", f"the backward of {self.name} reads what may be changed before it runs")
         reason.born = self.born
         return reason
 
@@ -277,10 +289,15 @@ def check_backwards(tx: Tracer) -> None:
             raise Restart(backward.born, backward.refused())
 
 
-def _names_in(code: types.CodeType) -> set[str]:
-    """Names of globals and attributes that code reads, and code inside of it."""
-    inner = (c for c in code.co_consts if isinstance(c, types.CodeType))
-    return set(code.co_names).union(*map(_names_in, inner))
+def _is_from_outside(value: Value) -> bool:
+    if value.origin is None or isinstance(value, (TensorValue, SymValue, Const)):
+        return False
+    return may_change(value.real())
+
+
+def _needed(given: list[Value]) -> list[bool]:
+    """Which arguments want a gradient."""
+    return [isinstance(a, TensorValue) and a.fake.requires_grad for a in given]
 
 
 _EMPTY = types.CellType()
@@ -290,7 +307,7 @@ _ONCE = torch.autograd.function.once_differentiable(lambda *_: None).__code__
 
 def _forward_alone(tx: Tracer, cls: type, given: list[Value]) -> Value:
     """Nothing records gradients: the forward is an ordinary call, whatever its arguments are, but for what it marks or gives back."""
-    ctx = FunctionContext([isinstance(a, TensorValue) and a.fake.requires_grad for a in given])
+    ctx = FunctionContext(_needed(given))
     result = _result(tx, cls, ctx, given)
     dirty = [force(tx, d) for d in ctx.dirty]
     for marked in dirty:  # autograd counts it as one write more
@@ -324,7 +341,7 @@ _MADE_BY_HAND = InGraph("made_by_hand", _mark)
 
 def _look_into(tx: Tracer, cls: type, given: list[Value]) -> None:
     """Trace forward and backward for their guards, and for what cannot be part of a graph; the nodes are thrown away."""
-    needed = [isinstance(a, TensorValue) and a.fake.requires_grad for a in given]
+    needed = _needed(given)
     ctx = FunctionContext(needed)
     numbers = len(tx.input_ints)
     with nested(tx) as builder:
@@ -342,6 +359,9 @@ def _look_into(tx: Tracer, cls: type, given: list[Value]) -> None:
                     twin(tx, builder, o.fake.detach()) if isinstance(o, TensorValue) else NONE for o in outputs
                 ]
                 _method(tx, cls, "backward").call(tx, [ctx, *grads], {})
+                kept = reached(v for v in ctx.written.values() if v is not None)
+                if any(id(v) in containers and not isinstance(v, TupleValue) for v in kept):
+                    raise _NeedsGraphs
         torch._C._set_grad_enabled(grad)
         if builder.reads_outside() or not all(isinstance(o, (TensorValue, SymValue, Const)) for o in outputs):
             raise _NeedsGraphs
