@@ -26,6 +26,7 @@ from engine.ir.graph import CHECKPOINT, POLICY, NodeOrigin, set_origin
 from engine.ir.in_graph import InGraph
 from engine.ir.origin import Origin
 from engine.ir.unbacked import is_unbacked
+from engine.trace.refused_types import refuse_types
 from engine.trace.signals import Skip, Unsupported
 from engine.trace.unbacked import check_deferred, follows_unknown_float, needs_number
 from engine.trace.unwritten import layouts_of
@@ -222,6 +223,7 @@ def emit(
     listed = _written_in_a_row(target, fakes)
     layouts = layouts_of(target, fakes, keyword_fakes)
     try:
+        refuse_types(target, fakes, keyword_fakes)
         result = evaluate(tx, op, target, fakes, keyword_fakes, run)
     except BaseException as error:
         tx.graph.forget(node)

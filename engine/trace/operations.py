@@ -130,7 +130,7 @@ def binary(tx: Tracer, symbol: str, left: Value, right: Value) -> Value:
         return tx.fold(lambda: text % shown(tx, right))
     left, right = _beside_truths(tx, symbol, *_settled(tx, symbol, left, right))
     if _for_graph(left, right):
-        if in_place and not _mutates(left):
+        if in_place and not _mutates(left, name):
             function = BINARY[symbol[:-1]][0]
         return emit(tx, "call_function", function, [left, right])
     if isinstance(left, Const) and isinstance(right, Const):
@@ -155,7 +155,7 @@ def binary(tx: Tracer, symbol: str, left: Value, right: Value) -> Value:
         return emit(
             tx,
             "call_function",
-            BINARY[symbol.rstrip("=")][0] if in_place and not _mutates(left) else function,
+            BINARY[symbol.rstrip("=")][0] if in_place and not _mutates(left, name) else function,
             [left, right],
         )
     refuse_operands(tx, function, left, right)
@@ -252,10 +252,11 @@ def on_arrays(tx: Tracer, function: Callable[..., Any], operands: list[Value]) -
     return array_operator(tx, function, operands)
 
 
-def _mutates(left: Value) -> bool:
+def _mutates(left: Value, name: str) -> bool:
+    """Whether the in-place operator writes to its left operand: a tensor has no ``__imatmul__``, and gives its name to another one."""
     from engine.trace.values.tensor import TensorValue
 
-    return isinstance(left, TensorValue)
+    return isinstance(left, TensorValue) and hasattr(torch.Tensor, f"__{name}__")
 
 
 def _containers(tx: Tracer, symbol: str, left: Value, right: Value) -> Value | None:

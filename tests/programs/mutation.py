@@ -239,3 +239,11 @@ def row_of_a_parameter_by_a_number(w, g):
     with torch.no_grad():
         w[1] += g.sum().item() / 4 % 2
     return w + 1
+
+
+@program(lambda: (torch.arange(6.0).reshape(3, 2).t(),), lambda: (torch.ones(2, 3),))
+def product_under_the_same_name(x):
+    """No tensor is written to by ``@=``: the name is given the product, and the operand stays as it is."""
+    product = x
+    product @= torch.eye(3) * 2
+    return product, x.detach(), x + 1

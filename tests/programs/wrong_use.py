@@ -311,3 +311,25 @@ def builtins_that_tensors_refuse(x):
     """``round`` and ``divmod`` of tensors raise, in Python's words."""
     found = tried(lambda: round(x), lambda: round(x, 1), lambda: round(x[0, 0]), lambda: divmod(x, 2))
     return x + 1, found, tried(lambda: divmod(2, x), lambda: divmod(x, x))
+
+
+@program(lambda: (torch.tensor([True]), [1]), lambda: (torch.tensor([2]), [1]), breaks=2)
+def types_that_operators_refuse(x, noted):
+    """What was noted before an operator refused the types of its operands stays noted."""
+    noted.append(2)
+    truths = x > 0
+    try:
+        truths -= truths
+    except RuntimeError as error:
+        noted.append(str(error))
+    noted.append(3)
+    truths %= truths
+    return truths
+
+
+@program(lambda: (torch.tensor([True]), [1]), breaks=1)
+def types_refused_in_place(x, noted):
+    """An argument is not written to by an operator that refuses it, and what was noted stays."""
+    noted.append(2)
+    x -= x
+    return x
