@@ -86,6 +86,7 @@ for _family in (
     "values.higher_order",
     "values.inner_gradients",
     "values.library",
+    "values.hook_handles",
     "values.locks",
     "values.modules",
     "values.parameters",

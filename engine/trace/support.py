@@ -19,6 +19,7 @@ from itertools import islice, tee
 from typing import Any
 
 import torch
+from torch.utils.hooks import RemovableHandle
 
 from engine.ir.global_state import without_modes
 
@@ -48,6 +49,11 @@ def finish(result: Any) -> Any:
 def set_variable(variable: contextvars.ContextVar[Any], value: Any) -> contextvars.Token[Any]:
     """Set a context variable in the context of the caller."""
     return variable.set(value)
+
+
+def registered(before: RemovableHandle | None, table: Any, *others: Any) -> RemovableHandle:
+    """A handle for a hook that is about to be put into these tables; the one ``before`` has its number already."""
+    return RemovableHandle(table, extra_dict=list(others))
 
 
 def call_without_modes(run: Callable[..., Any], *inputs: Any) -> Any:

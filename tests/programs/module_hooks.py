@@ -132,7 +132,7 @@ class HookOnActivation(nn.Module):
         return (y * y).sum()
 
 
-@program(lambda: (torch.randn(2, 4),), breaks=2, steady=False)
+@program(lambda: (torch.randn(2, 4),))
 class HookRegisteredInside(nn.Module):
     """A hook registered, used and removed within forward."""
 
@@ -145,6 +145,55 @@ class HookRegisteredInside(nn.Module):
         y = self.inner(x)
         handle.remove()
         return y - self.inner(x)
+
+
+@program(lambda: (torch.randn(2, 4),))
+class HooksAroundOneCall(nn.Module):
+    """Hooks of all kinds for the time of one call: those that come first, those with keywords, one that ends with a block."""
+
+    def __init__(self):
+        super().__init__()
+        self.one, self.two = nn.Linear(4, 4), nn.Linear(4, 4)
+
+    def forward(self, x):
+        seen = []
+        first = self.one.register_forward_hook(lambda module, args, output: seen.append(output * 2))
+        before = self.two.register_forward_pre_hook(lambda module, args, kw: ((args[0] + 1,), kw), with_kwargs=True)
+        with self.one.register_forward_hook(
+            lambda module, args, output: seen.append(output * 3), prepend=True
+        ) as inner:
+            y = self.two(self.one(x))
+        y = y + self.two(self.one(x))
+        before.remove()
+        first.remove()
+        inner.remove()
+        filed = [inner.id in self.one._forward_hooks, len(self.one._forward_hooks)]
+        return self.two(self.one(y)), seen, filed
+
+
+@program(lambda: (torch.randn(2, 4),), breaks=1, steady=False)
+class HooksThatStay(nn.Module):
+    """Hooks that the first call puts on each layer; their handles have numbers in the order in which they were made."""
+
+    def __init__(self):
+        super().__init__()
+        self.layers = nn.Sequential(nn.Linear(4, 4), nn.ReLU(), nn.Linear(4, 4))
+        self.numbers = []
+        self.seen = []
+
+    def forward(self, x):
+        handles = []
+        if not self.numbers:
+            for layer in self.layers:
+                handles.append(layer.register_forward_hook(self.keep))
+            handles.append(self.layers[0].register_forward_hook(self.keep, prepend=True))
+        y = self.layers(x)
+        if handles:
+            self.numbers = [handle.id - handles[0].id for handle in handles]
+        return y, list(self.seen)
+
+    def keep(self, module, args, output):
+        self.seen.append(output.detach().sum())
 
 
 @program(lambda: (torch.randn(2, 4),), breaks=2, steady=False)

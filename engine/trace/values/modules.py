@@ -46,6 +46,9 @@ _GLOBAL_HOOKS = (
 )
 
 
+_NO_HOOKS: dict[Any, Any] = {}
+
+
 class ModuleValue(ObjectValue):
     """A module. Parameters, buffers and submodules come from their tables, everything else as for any instance."""
 
@@ -230,7 +233,7 @@ class ModuleValue(ObjectValue):
 
     def _hook_table(self, tx: Tracer, table: str) -> dict[Any, Any]:
         """A table of hooks as it is now: the real one's, or entries of values where traced code looked at it."""
-        real = self.held.__dict__.get(table) or {}
+        real: dict[Any, Any] = self.held.__dict__.get(table, _NO_HOOKS)
         if table not in self.written and id(real) not in tx.known:
             return real
         found = force(tx, self.get_attr(tx, table))
