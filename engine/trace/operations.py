@@ -120,6 +120,7 @@ def _beside_tensors(tx: Tracer, left: Value, right: Value) -> tuple[Value, Value
 def binary(tx: Tracer, symbol: str, left: Value, right: Value) -> Value:
     """``left symbol right``; ``symbol`` may be in-place (``+=``)."""
     from engine.trace.values.container_objects import as_builtin
+    from engine.trace.values.float_division import by_power_of_two
 
     left, right = _beside_tensors(tx, force(tx, left), force(tx, right))
     left, right = _beside_symbols(tx, left, right, compared=False)
@@ -128,6 +129,9 @@ def binary(tx: Tracer, symbol: str, left: Value, right: Value) -> Value:
     if symbol in ("%", "%=") and isinstance(left, Const) and isinstance(left.value, str):
         text = left.value
         return tx.fold(lambda: text % shown(tx, right))
+    exact = by_power_of_two(tx, symbol, left, right)
+    if exact is not None:
+        return exact
     left, right = _beside_truths(tx, symbol, *_settled(tx, symbol, left, right))
     if _for_graph(left, right):
         if in_place and not _mutates(left, name):

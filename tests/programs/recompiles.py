@@ -120,6 +120,12 @@ def float_varies(x, rate):
     return x * rate - rate / 2, x + rate**2
 
 
+@program(*[(lambda r: lambda: (torch.randn(3), r))(r) for r in (1.5, 7.25, -3.75, 6.0, -6.0, -1e-300, 2.0**60, 0.0)])
+def float_divided(x, t):
+    """Whole part and remainder of a float that changes."""
+    return x * (t // 1), x + t % 2, t // 4, t % 0.25, divmod(t, 2.0), -t // 2
+
+
 @program(*[(lambda r: lambda: (torch.randn(3), r))(r) for r in (1.0, 2.5, 0.5, 3.0)])
 def float_decides(x, p):
     """A float that changes and decides between branches."""

@@ -1,4 +1,4 @@
-"""Numbers of numpy's that change between calls become symbols, as Python's own do."""
+"""Numbers that change between calls become symbols: one more compilation serves all others."""
 
 from __future__ import annotations
 
@@ -18,4 +18,19 @@ def test_one_more_compile(kind: type) -> None:
     with engine.record() as session:
         for n in (2, 3, 5, 7, 11):
             assert torch.equal(compiled(x, kind(n)), x * kind(n) + 1)
+    assert len(session.compilations) == 2
+
+
+@pytest.mark.parametrize("by", [1, 2.0, 8, 0.25])
+def test_whole_part_and_remainder(by: float) -> None:
+    """A float divided by a power of two stays a symbol."""
+    engine.reset()
+    compiled = engine.compile(lambda x, t: (x * (t // by), x + t % by, t // by, t % by), backend="eager")
+    x = torch.arange(3.0)
+    with engine.record() as session:
+        for t in (1.5, 2.75, 1e-200, 7.0, 1e9 + 0.125):
+            whole, rest, *numbers = compiled(x, t)
+            assert torch.equal(whole, x * (t // by))
+            assert torch.equal(rest, x + t % by)
+            assert numbers == [t // by, t % by]
     assert len(session.compilations) == 2
