@@ -179,3 +179,14 @@ def foreach_operators(left, right):
     torch._foreach_mul_(sums, 0.5)
     torch._foreach_lerp_(left, right, 0.1)
     return sums, torch._foreach_norm(left), torch._foreach_sqrt(torch._foreach_abs(right))
+
+
+KEPT_MODEL = fitted()
+KEPT = torch.optim.SGD(KEPT_MODEL.parameters(), lr=0.1)
+
+
+@program(batch, batch)
+def cleared_first(x, y):
+    """Gradients cleared before the forward: ``zero_grad``, which torch keeps from its compiler at its first call, ends no graph."""
+    KEPT.zero_grad()
+    return (KEPT_MODEL(x) - y).pow(2).mean()

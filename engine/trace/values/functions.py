@@ -15,7 +15,7 @@ from engine.trace.values.cells import CellValue, real_cell
 from engine.trace.values.mappings import DictValue
 from engine.trace.values.methods import MethodOf
 from engine.trace.values.optimizers import traced_anyway
-from engine.trace.values.rules import BY_CODE, special_of
+from engine.trace.values.rules import BY_CODE, KEPT_FROM_DYNAMO, special_of
 from engine.trace.values.wrap import wraps
 
 if TYPE_CHECKING:
@@ -137,10 +137,12 @@ class RealFunction(FunctionValue):
         by_code = BY_CODE.get(id(self.code))
         if by_code is not None:
             return by_code[1](tx, self, args, kwargs)
-        if is_disabled(self.held):
+        is_off = is_disabled(self.held)
+        if is_off or self.code is KEPT_FROM_DYNAMO:
             inner = traced_anyway(self.held)
             if inner is not None:
                 return force(tx, tx.fixed(inner)).call(tx, args, kwargs)
+        if is_off:
             raise Unsupported("disabled", f"{self.describe()} is called")
         if self.held.__dict__.get("_dynamo_marked_constant", False):
             return self._constant_result(tx, args, kwargs)

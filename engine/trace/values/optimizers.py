@@ -7,6 +7,8 @@ from typing import Any
 
 import torch
 
+from engine.trace.values.rules import KEPT_FROM_DYNAMO
+
 MODULES = "torch.optim"
 _INNER = "_torchdynamo_orig_callable"
 
@@ -18,7 +20,8 @@ def is_optimizers(module: str | None) -> bool:
 
 def traced_anyway(fn: FunctionType) -> FunctionType | None:
     """The function of an optimizer that torch keeps from its own compiler, as it was written; None for any other."""
-    inner = fn.__dict__.get(_INNER)
+    # What torch._disable_dynamo gives makes the disabled function at its first call.
+    inner = fn.__dict__.get("__wrapped__" if fn.__code__ is KEPT_FROM_DYNAMO else _INNER)
     while isinstance(inner, FunctionType) and _INNER in inner.__dict__:
         inner = inner.__dict__[_INNER]
     return inner if isinstance(inner, FunctionType) and is_optimizers(inner.__module__) else None

@@ -57,7 +57,7 @@ def special_of(fn: Any) -> Special | None:
         and fn.__module__.startswith(("torch._dynamo", "torch.distributed", "engine.api"))
     ):
         return BY_NAME.get((fn.__module__, fn.__name__))
-    if type(fn) is types.FunctionType and fn.__code__ is _KEPT_FROM_DYNAMO and hasattr(fn, "__wrapped__"):
+    if type(fn) is types.FunctionType and fn.__code__ is KEPT_FROM_DYNAMO and hasattr(fn, "__wrapped__"):
         return special_of(fn.__wrapped__)  # torch wraps torch.manual_seed so, once torch._dynamo is loaded
     again = imported_first(fn)
     return None if again is None else special_of(again)
@@ -73,7 +73,7 @@ def imported_first(fn: Any) -> Any:
     return found if type(found) is types.BuiltinFunctionType and found is not fn else None
 
 
-_KEPT_FROM_DYNAMO = next(
+KEPT_FROM_DYNAMO = next(
     (
         c
         for c in torch._compile._disable_dynamo.__code__.co_consts
