@@ -89,7 +89,7 @@ class GraphBuilder:
         self, op: str, target: Any, args: tuple[Any, ...], kwargs: dict[str, Any], origin: NodeOrigin
     ) -> torch.fx.Node:
         """Append a node that computes something."""
-        node = self.graph.create_node(op, target, args, kwargs)
+        node = self.graph.create_node(op, _written(target, args), args, kwargs)
         if self._first is None:
             self._first = node
         set_origin(node, origin)
@@ -175,6 +175,12 @@ def _is_batched(real: Any) -> bool:
             return True
         real = torch._C._functorch.get_unwrapped(real)
     return False
+
+
+def _written(target: Any, args: tuple[Any, ...]) -> Any:
+    """What computes ``target`` in the text that fx writes: a power is written without brackets, and ``-1 ** n`` negates it."""
+    is_negated = target is operator.pow and isinstance(args[0], (int, float)) and repr(args[0]).startswith("-")
+    return pow if is_negated else target
 
 
 def emit(

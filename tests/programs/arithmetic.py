@@ -190,3 +190,12 @@ def integer_arithmetic(x, n):
     m = n * 2 + 1
     k = m // 2 - n % 2
     return x * k + (m**2 if k > 2 else -m), divmod(m, k), round(m / 4), abs(-n), min(n, m), max(n, k), n << 2
+
+
+@program(lambda: (torch.tensor([0.0, 1.0, 2.0, 3.0]), -1), lambda: (torch.tensor([4.0, 5.0, 2.0]), -1))
+def powers_of_negative_numbers(x, sign):
+    """A negative number is raised whole: it is not the power that is negated, as ``-1 ** x`` would read."""
+    size = x.new_zeros(x.shape[0]) + sign ** x.shape[0]
+    base = -2
+    base **= x
+    return sign**x, (-2.0) ** x, pow(-3, x), float("-inf") ** x, (-0.0) ** x, size, base
