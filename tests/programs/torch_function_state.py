@@ -4,6 +4,7 @@ import inspect
 
 import torch
 import torch._dynamo
+from torch._dynamo._trace_wrapped_higher_order_op import TransformGetItemToIndex
 from torch.overrides import BaseTorchFunctionMode, TorchFunctionMode
 
 from tests.programs import program
@@ -213,3 +214,48 @@ if "mutates_args" in inspect.signature(torch._dynamo.decorators.leaf_function).p
         _says(x)
         (told,) = _adds(x, total)
         return told.left + told.right, total * 2
+
+
+class Indexed(TorchFunctionMode):
+    """What is read at an index is a seven; what is written there fills everything."""
+
+    def __torch_function__(self, func, types, args=(), kwargs=None):
+        if func is torch.Tensor.__getitem__:
+            return torch.full((), 7.0)
+        if func is torch.Tensor.__setitem__:
+            args[0].fill_(args[2])
+            return None
+        return func(*args, **(kwargs or {}))
+
+
+class Fives(torch.Tensor):
+    """What is read from it at an index is a five."""
+
+    @classmethod
+    def __torch_function__(cls, func, types, args=(), kwargs=None):
+        if func is torch.Tensor.__getitem__:
+            return torch.full((), 5.0)
+        return super().__torch_function__(func, types, args, kwargs or {})
+
+
+@program(lambda: (torch.ones(2, 3), torch.tensor(1)), lambda: (torch.ones(2, 3).as_subclass(Fives), torch.tensor(0)))
+def modes_and_classes_see_positions(x, i):
+    """Indices that are tensors of one integer are shown to modes and classes as any other index."""
+    y = x * 2
+    with Indexed():
+        y[i] = 3.0
+        y[0, i] = 4.0
+        inside = x[i], x[0, i], x[1:]
+    return inside, x[i], x[1, i], y
+
+
+@program(lambda: (torch.rand(2, 4) > 0.3, torch.tensor(2)))
+def positions_in_rows(mask, n):
+    """Under the mode that libraries index by, masks made of functions are run for each pair of positions."""
+
+    def allowed(row, at):
+        return mask[row, at] & (at < n)
+
+    with TransformGetItemToIndex():
+        rows = torch.vmap(torch.vmap(allowed, in_dims=(None, 0)), in_dims=(0, None))
+        return rows(torch.arange(2), torch.arange(4)), mask[n - 1], mask[0, n]

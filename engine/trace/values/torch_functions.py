@@ -125,6 +125,7 @@ _INLINE_ANYWAY = (
     "torch._dynamo.comptime",
     "torch._dynamo.external_utils",
     "torch._dynamo.mutation_guard",
+    "torch._dynamo._trace_wrapped_higher_order_op",
     "torch.optim",
     "torch.distributed._functional_collectives",
     "torch.distributed.tensor._api",
