@@ -88,10 +88,15 @@ def _is_pure(node: torch.fx.Node) -> bool:
     module = "torch" if isinstance(node.target, str) else str(getattr(node.target, "__module__", None))
     fake = node.meta.get("example_value")
     is_as_made = not isinstance(fake, torch.Tensor) or (
-        fake.numel() == 1 and not fake.is_inference() and fake._version == 0 and fake.device.type == "cpu"
+        _has_one_element(fake) and not fake.is_inference() and fake._version == 0 and fake.device.type == "cpu"
     )
     is_known = not name.endswith("_") or name.endswith("__") or name in ("and_", "or_", "not_")
     return name.strip("_") in _PURE and is_known and is_as_made and module.partition(".")[0] in _HOMES
+
+
+def _has_one_element(fake: torch.Tensor) -> bool:
+    """Whether it holds one number, whatever its sizes that vary turn out to be: none is asked."""
+    return all(isinstance(size, int) and size == 1 for size in fake.shape)
 
 
 _HOMES = frozenset(("torch", "None", "_operator", "builtins", "math"))

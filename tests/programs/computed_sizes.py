@@ -167,3 +167,13 @@ def layouts_changed_in_place(x):
     x += x
     x.unsqueeze_(1)
     return y, x.flatten(1), x[0]
+
+
+@program(lambda: (torch.randn(4, 3), torch.tensor([1, 0, 1, 1])), breaks=1)
+def a_jump_over_what_values_sized(x, mask):
+    """A condition that follows from a tensor of unknown size is a jump like any other."""
+    chosen = x[torch.where(mask)[0]]
+    low = chosen.sum(1) <= 0.9
+    if low.sum() == 0:
+        return x
+    return (chosen.sum(1) * low).sum() / low.sum()

@@ -238,3 +238,21 @@ def changing_number_in_python(x, s):
     if s > 2:
         x = x + 1
     return x * s, half, type(half), s.dtype, f"{s}"
+
+
+@program(lambda: (torch.randn(4, 2), np.array([0, 2])), lambda: (torch.randn(4, 2), np.array([-1, 3], dtype=np.int32)))
+def tensors_at_positions_of_arrays(x, at):
+    """numpy's arrays of positions index tensors, to read and to write; a number of numpy's is a position too."""
+    y = x.clone()
+    y[at, 1] = 3.0
+    y[at] += 1
+    return x[at], x[at, 0], x[:, at[:1] % 2], x[at[1]], x[at[:, None], np.array([0, 1])], y
+
+
+@program(lambda: (torch.randn(4), torch.tensor([0, 1, 1, 2])), breaks=2)
+def numpy_over_sizes_that_values_decide(x, labels):
+    """numpy asked about an array whose size values decide is asked with the real one."""
+    chosen = torch.where(labels > 0)[0]
+    order = np.argsort(labels[chosen].numpy())[:2]
+    _, first = np.unique(order, return_index=True)
+    return x[chosen], x[first]

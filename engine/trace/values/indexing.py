@@ -22,6 +22,9 @@ if TYPE_CHECKING:
     from engine.trace.state import Tracer
 
 _INTEGERS = frozenset((torch.int8, torch.int16, torch.int32, torch.int64))
+_POSITIONS = frozenset((torch.int32, torch.int64, torch.bool))
+_ROWS = 2
+"""From how many dimensions on an array is a sequence of sequences, which torch may take for a tuple."""
 
 
 def _select(of: torch.Tensor, dim: int, index: int | torch.SymInt) -> torch.Tensor:
@@ -58,6 +61,24 @@ def selected(tx: Tracer, of: TensorValue, key: Value) -> Value | None:
         else:
             found = emit(tx, "call_function", _SELECT, [found, Const(dim), _number(tx, part)])
     return found
+
+
+def of_tensors(tx: Tracer, key: Value) -> Value:
+    """The key with tensors for numpy's arrays of positions, as torch makes of them; an array of rows alone may be a tuple, and is left."""
+    from engine.trace.values.numpy_arrays import ArrayValue
+
+    def position(part: Value, *, rows: bool) -> Value:
+        part = force(tx, part)
+        if not isinstance(part, ArrayValue) or not (rows or part.tensor.fake.dim() < _ROWS):
+            return part
+        fake = part.tensor.fake
+        return part.tensor if fake.dtype in _POSITIONS and not (part.is_scalar and fake.dtype is torch.bool) else part
+
+    key = force(tx, key)
+    if not isinstance(key, TupleValue):
+        return position(key, rows=False)
+    parts = [position(part, rows=True) for part in key.items]
+    return TupleValue(parts) if any(isinstance(force(tx, k), ArrayValue) for k in key.items) else key
 
 
 def in_rows(tx: Tracer, key: Value) -> bool:

@@ -16,10 +16,12 @@ import torch
 
 from engine.ir.in_graph import InGraph
 from engine.ir.origin import ArrayTensor, Fixed, Origin, tensor_of_array
+from engine.ir.unbacked import is_unbacked
 from engine.options import config
 from engine.trace.graph_builder import emit
 from engine.trace.signals import Unsupported
 from engine.trace.support import numpy_of
+from engine.trace.unbacked import needs_number
 from engine.trace.values.base import NONE, Const, HeldValue, NotConstant, Value, force, is_none, reached
 from engine.trace.values.iterators import SequenceIterator
 from engine.trace.values.mappings import DictValue
@@ -259,7 +261,7 @@ def call_numpy(
     words = {k: _collected(tx, force(tx, v), leaves) for k, v in kwargs.items()}
     if (known := _known_result(tx, name, numpys, packed, words, leaves)) is not None:
         return known
-    models = [_model(a) for a in leaves]
+    models = [_model(tx, a) for a in leaves]
     try:
         wanted = numpys(*_placed(packed, models, theirs=True), **_placed(words, models, theirs=True))
     except Exception as error:
@@ -334,11 +336,18 @@ def _placed(packed: Any, arrays: Sequence[Any], *, theirs: bool) -> Any:
     return packed.item() if not theirs and isinstance(packed, np.generic) else packed
 
 
-def _model(of: _Leaves) -> Any:
-    """An array, tensor or number like this one, to ask numpy with."""
+def _model(tx: Tracer, of: _Leaves) -> Any:
+    """An array, tensor or number like this one, to ask numpy with.
+
+    Raises:
+        Unsupported: values decide the array's size.
+    """
     if isinstance(of, SymValue):
         return hint(of.sym)
     fake = of.tensor.fake
+    unknown = next((size for size in fake.shape if is_unbacked(size)), None)
+    if unknown is not None:
+        raise needs_number(tx, unknown, "dynamic-output", "numpy on an array whose size depends on values")
     shape, strides = tuple(map(hint, fake.shape)), tuple(map(hint, fake.stride()))
     if math.prod(shape) > _LIMIT:
         raise Unsupported("unsupported-operation", "numpy on a very large array")
