@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -19,12 +19,14 @@ from engine.ir.value_guard import Equals
 from engine.records.trace import Assumption, SymbolRecord
 from engine.trace.shape_env import NotingShapeEnv
 from engine.trace.signals import Skip
+from engine.trace.values.symbolic import parts_of
 from engine.trace.values.tensor import layout_of
 
 if TYPE_CHECKING:
     from engine.trace.state import Tracer
 
 Place = tuple[Origin, int]
+Layout = tuple[Sequence[Any], Sequence[Any], Any]
 
 
 @dataclass(frozen=True)
@@ -136,9 +138,9 @@ def _read(
 def _composed(tx: Tracer, first: dict[sympy.Symbol, _Reading]) -> None:
     """Guard input sizes and numbers that are expressions; a symbol that is read nowhere else is read from one that is a multiple of it."""
     composed = [
-        (value.origin, dim, size.node.expr)
-        for value, _ in tx.input_tensors
-        for dim, size in enumerate(_layout(tx, value)[0])
+        (origin, dim, size.node.expr)
+        for origin, layout in _inputs(tx)
+        for dim, size in enumerate(layout[0])
         if _is_symbolic(size) and not isinstance(size.node.expr, sympy.Symbol) and not size.node.expr.is_number
     ]
     composed += [
@@ -172,23 +174,22 @@ def _places(tx: Tracer) -> dict[sympy.Symbol, list[Place]]:
     apart: dict[
         sympy.Symbol, list[Place]
     ] = {}  # strides that follow from no size, as those of a slice, and where it starts
-    for value, _ in tx.input_tensors:
-        for dim, size in enumerate(_layout(tx, value)[0]):
+    for origin, (sizes, strides, offset) in _inputs(tx):
+        for dim, size in enumerate(sizes):
             if _is_symbolic(size):
                 expression = size.node.expr
                 if isinstance(expression, sympy.Symbol):
-                    found.setdefault(expression, []).append((value.origin, dim))
+                    found.setdefault(expression, []).append((origin, dim))
                 elif expression.is_number:
                     own = sympy.Symbol(f"size_{dim}", integer=True)
                     cause = tx.cause("this size decided what was traced")
-                    place = (own, value.origin, dim)
-                    tx.guard(ShapeRelation(value.origin, sympy.Eq(own, expression), (place,), cause=cause))
-        for dim, stride in enumerate(_layout(tx, value)[1]):
+                    place = (own, origin, dim)
+                    tx.guard(ShapeRelation(origin, sympy.Eq(own, expression), (place,), cause=cause))
+        for dim, stride in enumerate(strides):
             if _is_symbolic(stride) and isinstance(stride.node.expr, sympy.Symbol):
-                apart.setdefault(stride.node.expr, []).append((Stride(value.origin, dim), -1))
-        offset = _layout(tx, value)[2]
+                apart.setdefault(stride.node.expr, []).append((Stride(origin, dim), -1))
         if _is_symbolic(offset) and isinstance(offset.node.expr, sympy.Symbol):
-            apart.setdefault(offset.node.expr, []).append((Asked(value.origin, "storage_offset"), -1))
+            apart.setdefault(offset.node.expr, []).append((Asked(origin, "storage_offset"), -1))
     for number in tx.input_ints:
         expression = number.sym.node.expr
         if isinstance(expression, sympy.Symbol):
@@ -228,22 +229,29 @@ def _property(of: Origin, source: Any) -> Place:
 
 def _strides(tx: Tracer, first: dict[sympy.Symbol, _Reading]) -> None:
     why = "memory layout was taken to follow from the sizes"
-    for value, _ in tx.input_tensors:
-        for dim, stride in enumerate(_layout(tx, value)[1]):
+    for origin, (_, strides, _) in _inputs(tx):
+        for dim, stride in enumerate(strides):
             if not _is_symbolic(stride):
                 continue
             reading = first.get(stride.node.expr)
-            if reading is not None and reading.place == (Stride(value.origin, dim), -1):
+            if reading is not None and reading.place == (Stride(origin, dim), -1):
                 continue
             own = sympy.Symbol(f"stride_{dim}", integer=True)
             expression, symbols = _read(stride.node.expr, first)
-            place = (own, Stride(value.origin, dim), -1)
-            tx.guard(ShapeRelation(value.origin, sympy.Eq(own, expression), (place, *symbols), cause=tx.cause(why)))
+            place = (own, Stride(origin, dim), -1)
+            tx.guard(ShapeRelation(origin, sympy.Eq(own, expression), (place, *symbols), cause=tx.cause(why)))
 
 
-def _layout(tx: Tracer, value: Any) -> tuple[Sequence[Any], Sequence[Any], Any]:
-    """Sizes, strides and start that an input came with: those are what a call's arguments are compared with."""
-    return tx.input_layouts.get(id(value.fake)) or layout_of(value.fake)
+def _inputs(tx: Tracer) -> Iterator[tuple[Origin, Layout]]:
+    """Each input and each tensor inside of one, with the layout that it came with: that is what a call's arguments are compared with."""
+    for value, _ in tx.input_tensors:
+        yield from _with_parts(tx, value.fake, value.origin)
+
+
+def _with_parts(tx: Tracer, fake: Any, origin: Any) -> Iterator[tuple[Origin, Layout]]:
+    yield origin, tx.input_layouts.get(id(fake)) or layout_of(fake)
+    for name, part in parts_of(fake):
+        yield from _with_parts(tx, part, Attr(origin, name))
 
 
 def _settled(tx: Tracer, symbol: Any, why: str) -> Cause:

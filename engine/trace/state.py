@@ -604,7 +604,7 @@ class Tracer:
 
 def fake_of(tx: Tracer, tensor: torch.Tensor, origin: Origin) -> torch.Tensor:
     """The fake tensor that stands for an input: an inference tensor only where the input is one, whatever mode the tracer is in."""
-    from engine.trace.values.symbolic import symbolic_context
+    from engine.trace.values.symbolic import keep_shapes_alike, symbolic_context
 
     if torch.is_inference_mode_enabled() and not tensor.is_inference():
         with torch.inference_mode(False):
@@ -614,7 +614,9 @@ def fake_of(tx: Tracer, tensor: torch.Tensor, origin: Origin) -> torch.Tensor:
         context = symbolic_context(tx, seen, origin)
         if context is None:
             return tx.fake_mode.from_tensor(seen, static_shapes=True, source=origin)
-        return tx.fake_mode.from_tensor(seen, source=origin, symbolic_context=context)
+        fake = tx.fake_mode.from_tensor(seen, source=origin, symbolic_context=context)
+        keep_shapes_alike(fake, seen)
+        return fake
 
 
 def _as_seen(tensor: torch.Tensor) -> torch.Tensor:

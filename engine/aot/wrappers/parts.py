@@ -5,12 +5,16 @@ The protocol is torch's for traceable wrapper subclasses (``__tensor_flatten__``
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+import enum
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
+import sympy
 import torch
+from torch.fx.experimental.symbolic_shapes import statically_known_true
 from torch.utils._python_dispatch import is_traceable_wrapper_subclass
+from torch.utils._pytree import tree_leaves, tree_map
 
 from engine.aot.views import NotFunctional
 from engine.aot.wrappers.again import Again, NotAgain
@@ -29,29 +33,59 @@ class Parts:
     type: Any
     names: tuple[str, ...]
     context: Any
-    size: tuple[int, ...]
-    stride: tuple[int, ...]
+    size: tuple[Any, ...]
+    stride: tuple[Any, ...]
+    """Numbers, or expressions over the sizes of a call's inputs: see ``at``."""
     inside: tuple[Parts | None, ...]
     """Per name: the parts of the part, None for a plain tensor."""
     fixed: tuple[tuple[str, Any], ...] = ()
     """What else it is made of, by name: a mesh of devices, say."""
+    varies: bool = False
+    """Whether there are symbols in its sizes, or in those of what is inside of it."""
 
     @classmethod
     def of(cls, name: str, whole: Any) -> Parts:
         """How ``whole`` is put together.
 
         Raises:
-            NotFunctional: its sizes vary.
+            NotFunctional: its sizes vary, and it says more of itself than can be followed.
         """
-        if whole._has_symbolic_sizes_strides:
-            raise NotFunctional(f"{name} is a {type(whole).__name__} whose sizes vary")
         names, context = _taken_apart(whole)
+        varies = bool(whole._has_symbolic_sizes_strides)
+        if varies and (whole.is_nested or not all(map(_is_known, tree_leaves(context)))):
+            raise NotFunctional(f"{name} is a {type(whole).__name__} whose sizes vary")
         parts: list[tuple[str, Any]] = [(n, getattr(whole, n)) for n in names]
         tensors: list[tuple[str, Any]] = [(n, p) for n, p in parts if isinstance(p, torch.Tensor)]
         inside = tuple(cls.of(name, p) if is_traceable_wrapper_subclass(p) else None for _, p in tensors)
         fixed = tuple((n, p) for n, p in parts if not isinstance(p, torch.Tensor))
         plain = tuple(n for n, _ in tensors)
-        return cls(type(whole), plain, context, tuple(whole.shape), tuple(whole.stride()), inside, fixed)
+        varies = varies or any(i is not None and i.varies for i in inside)
+        return cls(type(whole), plain, context, tuple(whole.shape), tuple(whole.stride()), inside, fixed, varies)
+
+    def at(self, known: Mapping[sympy.Symbol, int]) -> Parts:
+        """The same with numbers for sizes, as they are in one call; ``known`` has each of ``symbols``."""
+        if not self.varies:
+            return self
+
+        def number(size: Any) -> Any:
+            return _number(size, known)
+
+        return replace(
+            self,
+            context=tree_map(number, self.context),
+            size=tuple(map(number, self.size)),
+            stride=tuple(map(number, self.stride)),
+            inside=tuple(i if i is None else i.at(known) for i in self.inside),
+            varies=False,
+        )
+
+    def symbols(self) -> set[sympy.Symbol]:
+        """What sizes are expressions over."""
+        sizes = [*self.size, *self.stride]
+        for leaf in tree_leaves(self.context):
+            sizes += leaf if isinstance(leaf, torch.Size) else [leaf]
+        own = {symbol for s in sizes if isinstance(s, torch.SymInt) for symbol in s.node.expr.free_symbols}
+        return own.union(*(i.symbols() for i in self.inside if i is not None))
 
     def take(self, whole: Any) -> Iterator[Any]:
         """The plain tensors inside, in order."""
@@ -88,7 +122,7 @@ class Parts:
         return self._matches(value, of_same_context=False)
 
     def _matches(self, value: Any, *, of_same_context: bool) -> bool:
-        if type(value) is not self.type or tuple(value.shape) != self.size:
+        if type(value) is not self.type or not _is_shape(value.shape, self.size):
             return False
         names, context = _taken_apart(value)
         if of_same_context and context != self.context:
@@ -103,6 +137,50 @@ class Parts:
             else i._matches(getattr(value, n), of_same_context=of_same_context)
             for n, i in pairs
         )
+
+
+_PLAIN = (
+    int,
+    float,
+    bool,
+    str,
+    type(None),
+    torch.SymInt,
+    torch.Size,
+    torch.dtype,
+    torch.device,
+    torch.layout,
+    enum.Enum,
+)
+
+
+def _is_known(leaf: Any) -> bool:
+    """Whether no symbol can be hidden in a part of a context. What torch's ``DTensor`` hides there it does not read."""
+    return isinstance(leaf, _PLAIN) or type(leaf).__module__.startswith("torch.distributed.")
+
+
+def _number(size: Any, known: Mapping[sympy.Symbol, int]) -> Any:
+    if isinstance(size, torch.Size):
+        return torch.Size([_number(s, known) for s in size])
+    if not isinstance(size, torch.SymInt):
+        return size
+    expression = size.node.expr
+    return known[expression] if isinstance(expression, sympy.Symbol) else int(expression.xreplace(known))
+
+
+def _is_shape(given: Sequence[Any], expected: Sequence[Any]) -> bool:
+    """Whether a shape is the expected one, as far as this is known without a call."""
+    if len(given) != len(expected):
+        return False
+    pairs = zip(given, expected, strict=True)
+    return all(
+        isinstance(e, torch.SymInt) if isinstance(e, torch.SymInt) != isinstance(g, torch.SymInt) else _same(g, e)
+        for g, e in pairs
+    )
+
+
+def _same(left: Any, right: Any) -> bool:
+    return left == right if isinstance(left, int) else statically_known_true(left == right)
 
 
 def _taken_apart(whole: Any) -> tuple[list[str], Any]:
@@ -134,11 +212,11 @@ class Gradient:
             self.found = Parts.of(self.name, gradient)
         return self.found
 
-    def take_apart(self, whole: Any) -> tuple[Any, ...]:
-        """Around the compiled graph: the parts of the input, whose gradients become one of the whole."""
-        taken: tuple[Any, ...] = _Taken.apply(  # type: ignore[no-untyped-call]
-            self.given, self.found or self.given, whole, self.is_read
-        )
+    def take_apart(self, whole: Any, known: Mapping[sympy.Symbol, int]) -> tuple[Any, ...]:
+        """Around the compiled graph: the parts of the input, whose gradients become one of the whole; ``known`` are the sizes of the call."""
+        given = self.given.at(known)
+        found = given if self.found is None else self.found.at(known)
+        taken: tuple[Any, ...] = _Taken.apply(given, found, whole, self.is_read)  # type: ignore[no-untyped-call]
         return taken
 
 

@@ -7,10 +7,11 @@ from __future__ import annotations
 
 import functools
 import operator
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import sympy
 import torch
 import torch.fx
 from torch.utils._python_dispatch import is_traceable_wrapper_subclass
@@ -30,6 +31,10 @@ from engine.ir.relation_guard import NoOverlap
 from engine.records.aot import WrapperAction
 
 NAME = "tensor subclasses"
+
+
+Place = tuple[int, tuple[str, ...], int]
+"""An input, how a plain tensor inside of it is reached, and a dimension of that; -1 for an input that is a number."""
 
 
 @dataclass(frozen=True)
@@ -55,13 +60,19 @@ class Subclasses:
     """Per input how its gradient is put together, where it is a subclass that needs one."""
     again: Again
     """For gradients of outputs that are of another kind than the outputs."""
+    sizes: Mapping[sympy.Symbol, Place]
+    """Where each symbol of sizes is read."""
+
+    def known(self, inputs: Sequence[Any]) -> dict[sympy.Symbol, int]:
+        """The sizes of a call."""
+        return {symbol: _read(inputs[n], path, dim) for symbol, (n, path, dim) in self.sizes.items()}
 
 
 def pre_compile(call: Call) -> Change | None:
     """Let the graph take the tensors inside of subclasses; None where there is no subclass.
 
     Raises:
-        NotFunctional: one that is written to needs gradients, its sizes vary, or an output is a view of one.
+        NotFunctional: one that is written to needs gradients, its sizes cannot be followed, or an output is a view of one.
     """
     given = tuple(Parts.of(i.name, i.fake) if is_traceable_wrapper_subclass(i.fake) else None for i in call.inputs)
     outputs = output_args(call.graph.graph)
@@ -88,8 +99,35 @@ def pre_compile(call: Call) -> Change | None:
         if p is not None and not i.fake.is_inference() and not i.real.is_inference()
     ]
     counts = tuple((n, w) for n, w in counts_of(call.inputs, counted) if w)
-    plan = Subclasses(given, counts, planned, gradients, _again(call, planned))
+    plan = Subclasses(given, counts, planned, gradients, _again(call, planned), _places(call, given, planned))
     return Change(Call(graph, inputs), _actions(call, given, gradients, planned), plan, _guards(inputs))
+
+
+def _places(call: Call, given: Sequence[Parts | None], outputs: Sequence[Output]) -> Mapping[sympy.Symbol, Place]:
+    """Where the symbols are read that the sizes of subclasses are expressions over.
+
+    Raises:
+        NotFunctional: one is no size of a plain tensor, so that the graph does not know it.
+    """
+    found: dict[sympy.Symbol, Place] = {}
+    for n, (i, parts) in enumerate(zip(call.inputs, given, strict=True)):
+        inside = [((), i.fake)] if parts is None else zip(parts.paths(), parts.take(i.fake), strict=True)
+        for path, value in inside:
+            sizes = enumerate(value.shape) if isinstance(value, torch.Tensor) else [(-1, value)]
+            for dim, size in sizes:
+                if isinstance(size, torch.SymInt) and isinstance(size.node.expr, sympy.Symbol):
+                    found.setdefault(size.node.expr, (n, path, dim))
+    for parts in (*given, *(o.parts for o in outputs)):
+        if parts is not None and parts.varies and (unread := parts.symbols() - found.keys()):
+            what = f"a {parts.type.__name__} has a size ({min(map(str, unread))}) that no tensor inside of it has"
+            raise NotFunctional(what)
+    return found
+
+
+def _read(value: Any, path: Sequence[str], dim: int) -> int:
+    for name in path:
+        value = getattr(value, name)
+    return int(value if dim < 0 else value.shape[dim])
 
 
 def _fake(node: Any) -> Any:
@@ -307,14 +345,16 @@ def post_compile(change: Change, run: Run) -> Run:
     """Takes apart, runs, counts the writes to whole tensors, not to what is inside of them, as autograd does, and puts together."""
     plan: Subclasses = change.plan
     trains = any(o.needs_gradient for o in plan.outputs)
+    varies = any(p is not None and p.varies for p in (*plan.inputs, *(o.parts for o in plan.outputs)))
 
     def call(*inputs: Any) -> tuple[Any, ...]:
         plain: list[Any] = []
+        known = plan.known(inputs) if varies else {}
         for value, parts, gradient in zip(inputs, plan.inputs, plan.gradients, strict=True):
             if parts is None:
                 plain.append(value)
             else:
-                plain += parts.take(value) if gradient is None else gradient.take_apart(value)
+                plain += parts.take(value) if gradient is None else gradient.take_apart(value, known)
         versions = [(inputs[n], inputs[n]._version) for n, _ in plan.counts]
         for parts, whole in zip(plan.inputs, inputs, strict=True):
             if parts is not None:
@@ -325,7 +365,7 @@ def post_compile(change: Change, run: Run) -> Run:
             set_version((whole,), (version,))
         for n, writes in plan.counts:
             set_version((inputs[n],), (inputs[n]._version + writes,))
-        return tuple(_output(n, o, inputs, results, born) for n, o in enumerate(plan.outputs))
+        return tuple(_output(n, o, inputs, results, born, known) for n, o in enumerate(plan.outputs))
 
     return call
 
@@ -337,17 +377,23 @@ def _parts_alone(parts: Parts, whole: Any, inputs: Sequence[Any]) -> Iterator[An
             yield plain
 
 
-def _output(number: int, output: Output, inputs: Sequence[Any], results: Sequence[Any], born: Born | None) -> Any:
+def _output(
+    number: int,
+    output: Output,
+    inputs: Sequence[Any],
+    results: Sequence[Any],
+    born: Born | None,
+    known: Mapping[sympy.Symbol, int],
+) -> Any:
     if output.given is not None:
         return inputs[output.given]
     if output.parts is None:
         return results[output.first]
-    count = len(list(output.parts.paths()))
+    parts = output.parts.at(known)
+    count = len(list(parts.paths()))
     plain = results[output.first : output.first + count]
     made = (
-        born.put_together(number, output.parts, plain)
-        if born is not None and output.needs_gradient
-        else output.parts.build(*plain)
+        born.put_together(number, parts, plain) if born is not None and output.needs_gradient else parts.build(*plain)
     )
     if output.writes:
         set_version((made,), (output.writes,))

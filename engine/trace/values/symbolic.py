@@ -14,12 +14,14 @@ from torch.fx.experimental.symbolic_shapes import (
     GuardOnDataDependentSymNode,
     StatelessSymbolicContext,
     StrictMinMaxConstraint,
+    SubclassSymbolicContext,
 )
+from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 from torch.utils._sympy.numbers import int_oo
 from torch.utils._sympy.value_ranges import ValueRanges
 
 from engine.ir.marks import DYNAMIC, STATIC
-from engine.ir.origin import IteratorState, Origin, Upcoming
+from engine.ir.origin import Attr, IteratorState, Origin, Upcoming
 from engine.ir.relation_guard import ShapeRelation
 from engine.trace.signals import Unsupported
 from engine.trace.unbacked import needs_number
@@ -197,15 +199,75 @@ def _seen_to_change(tx: Tracer, origin: Origin) -> frozenset[int]:
 
 
 def symbolic_context(tx: Tracer, tensor: torch.Tensor, origin: Origin) -> StatelessSymbolicContext[Any, Any] | None:
-    """Which dimensions of an input become symbols; None when none does."""
-    if hasattr(tensor, "__tensor_flatten__"):
-        return None  # the sizes of what is inside it follow no rule that is known here
-    why = {d: reason for d in range(tensor.dim()) if (reason := _why_symbol(tx, tensor, origin, d))}
-    if not why:
+    """Which dimensions of an input, and of the tensors inside of it, become symbols; None when none does."""
+    if _is_wrapper(tensor):
+        if tensor._base is not None or tensor.is_nested:
+            return None  # torch would make symbols of all that the base is made of, and of the ragged size
+        reasons = _reasons_inside(tx, tensor, origin, {}, isinstance(tensor, torch.nn.Parameter))
+    else:
+        reasons = {origin: _reasons(tx, tensor, origin)}
+    if not any(reasons.values()):
         return None
+    tx.sizes_why.update(reasons)
+    return _context(tensor, origin, reasons)
+
+
+def _reasons(tx: Tracer, tensor: torch.Tensor, origin: Origin) -> dict[int, str]:
+    return {d: reason for d in range(tensor.dim()) if (reason := _why_symbol(tx, tensor, origin, d))}
+
+
+def _reasons_inside(
+    tx: Tracer, tensor: torch.Tensor, origin: Origin, outer: dict[int, str], is_parameter: bool
+) -> dict[Origin, dict[int, str]]:
+    """Per tensor that a wrapper is made of, itself first, why its dimensions become symbols.
+
+    What has the shape of the whole varies as the whole does. What is in a parameter stays as it is, like other parameters.
+    """
+    why = outer | (_reasons(tx, tensor, origin) if not is_parameter or not _is_for_all(tx) else {})
+    found = {origin: why}
+    for name, part in parts_of(tensor):
+        alike = why if part.shape == tensor.shape else {}
+        found |= _reasons_inside(tx, part, Attr(origin, name), alike, is_parameter)
+    return found
+
+
+def _is_for_all(tx: Tracer) -> bool:
+    return tx.options.dynamic is True
+
+
+def _is_wrapper(tensor: Any) -> bool:
+    return bool(is_traceable_wrapper_subclass(tensor))
+
+
+def parts_of(tensor: Any) -> list[tuple[str, torch.Tensor]]:
+    """The tensors that a subclass is directly made of, by name; none for plain tensors."""
+    if not _is_wrapper(tensor):
+        return []
+    found = ((name, getattr(tensor, name)) for name in tensor.__tensor_flatten__()[0])
+    return [(name, part) for name, part in found if isinstance(part, torch.Tensor)]
+
+
+def keep_shapes_alike(fake: Any, real: Any) -> None:
+    """Take for granted that what has the shape of the whole in this call has it in all: one symbol stands for both."""
+    for name, part in parts_of(real):
+        inside = getattr(fake, name)
+        if part.shape == real.shape:
+            for outer, inner in zip(fake.shape, inside.shape, strict=True):
+                torch._check(outer == inner)
+        keep_shapes_alike(inside, part)
+
+
+def _context(
+    tensor: torch.Tensor, origin: Origin, reasons: Mapping[Origin, dict[int, str]]
+) -> StatelessSymbolicContext[Any, Any]:
+    why = reasons[origin]
     kinds = [DimDynamic.DYNAMIC if d in why else DimDynamic.STATIC for d in range(tensor.dim())]
-    tx.sizes_why[origin] = why
-    return StatelessSymbolicContext(dynamic_sizes=kinds, constraint_sizes=_bounds(tensor, why))
+    if not _is_wrapper(tensor):
+        return StatelessSymbolicContext(dynamic_sizes=kinds, constraint_sizes=_bounds(tensor, why))
+    inner: dict[str, Any] = {name: _context(part, Attr(origin, name), reasons) for name, part in parts_of(tensor)}
+    return SubclassSymbolicContext(
+        dynamic_sizes=kinds, constraint_sizes=_bounds(tensor, why), tensor_source=origin, inner_contexts=inner
+    )
 
 
 def _why_symbol(tx: Tracer, tensor: torch.Tensor, origin: Origin, dim: int) -> str:
