@@ -644,6 +644,10 @@ def cummin(low: Lowering, a: Tensor, dim: int) -> tuple[Tensor, Tensor]:
 def _running_extreme(low: Lowering, kind: str, a: Tensor, dim: int) -> tuple[Tensor, Tensor]:
     """The largest (smallest) so far, and where it was last met: the running maximum of the places that hold it."""
     check_loopable(a)
+    if a.dtype == torch.bool:  # has no smallest and largest number, which bound what a scan holds
+        numbers = low.pointwise(a.shape, torch.int32, lambda b, i: b.cast(a.at(b, i), torch.int32))
+        running, places = _running_extreme(low, kind, numbers, dim)
+        return low.pointwise(a.shape, torch.bool, lambda b, i: b.cast(running.at(b, i), torch.bool)), places
     dim = _scanned(kind, a, dim)
     if not a.shape or a.shape[dim] == 1:
         first = low.pointwise(a.shape, torch.int64, lambda b, i: b.constant(0, torch.int64))

@@ -564,7 +564,8 @@ def signs_and_neighbours(a: torch.Tensor, b: torch.Tensor) -> Any:
 @case(normal(6, 31), whole(3, 20, below=5))
 def running_extremes(a: torch.Tensor, b: torch.Tensor) -> Any:
     holes = torch.where(a > 1.5, torch.nan, a)
-    return torch.cummax(a, 1), torch.cummin(holes, 0), torch.cummax(b, 1), torch.logcumsumexp(a, 1)
+    truths = torch.cummax(b > 3, 1), torch.cummin(b > 1, 0)
+    return torch.cummax(a, 1), torch.cummin(holes, 0), torch.cummax(b, 1), torch.logcumsumexp(a, 1), *truths
 
 
 @case(normal(7), normal(3, 40), whole(6, below=40), normal(3, 9))
