@@ -215,6 +215,17 @@ def flexible_attention_masked(q):
     return flex_attention(q, q, q, block_mask=MASK, return_lse=True)
 
 
+@program(lambda: (torch.randn(1, 2, 16, 8), torch.arange(16) // 5))
+def flexible_attention_over_documents(q, documents):
+    """With a block mask made in the call, that looks up which document a position is in."""
+
+    def is_seen(b, h, i, j):
+        return (documents[i] == documents[j]) & (i >= j)
+
+    mask = create_block_mask(is_seen, None, None, 16, 16, device="cpu", BLOCK_SIZE=8)
+    return flex_attention(q, q, q, block_mask=mask), mask.kv_indices
+
+
 def reader(is_full):
     value = 3
 

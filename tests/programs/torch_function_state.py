@@ -176,6 +176,33 @@ class LeafWithModule(Halves):
     """A leaf function given a module and a dict."""
 
 
+class Noted(BaseTorchFunctionMode):
+    """Writes down by what tensors are indexed."""
+
+    def __init__(self):
+        self.keys = []
+
+    def __torch_function__(self, func, types, args=(), kwargs=None):
+        if func in (torch.Tensor.__getitem__, torch.Tensor.__setitem__):
+            self.keys.append((func.__name__, type(args[1]).__name__))
+        return super().__torch_function__(func, types, args, kwargs or {})
+
+
+@program(
+    lambda: (torch.arange(20.0).view(4, 5), torch.tensor(1), 2),
+    lambda: (torch.arange(20.0).view(4, 5), torch.tensor(2), 1),
+    lambda: (torch.arange(20.0).view(4, 5), torch.tensor(0), 3),
+)
+def keys_that_a_mode_sees(x, at, n):
+    """A mode is asked about indexing by a tensor of one number and by a number that varies, as about any other."""
+    mode = Noted()
+    with mode:
+        found = x[at] + x[n] + x[0, at] + x[1:3][0]
+        x[at] = 7.0
+        x[n] = 3
+    return found, mode.keys
+
+
 class Told:
     """Two tensors, which torch's trees know how to take apart."""
 

@@ -227,7 +227,7 @@ class TensorValue(Value):
         key = of_tensors(tx, key)
         if in_rows(tx, key):
             return emit(tx, "call_function", operator.getitem, [self, key], run=row_at)
-        found = selected(tx, self, key)
+        found = None if tx.function_modes else selected(tx, self, key)  # a mode is asked about the key as it is
         return emit(tx, "call_function", operator.getitem, [self, key]) if found is None else found
 
     def _at_positions(self, tx: Tracer, key: Value) -> Value:
@@ -248,7 +248,7 @@ class TensorValue(Value):
         if in_rows(tx, key):
             emit(tx, "call_function", operator.setitem, [self, key, value], run=put_in_row)
             return
-        found = selected(tx, self, key)
+        found = None if tx.function_modes else selected(tx, self, key)
         if found is None:
             emit(tx, "call_function", operator.setitem, [self, key, value])
         else:

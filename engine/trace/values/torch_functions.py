@@ -122,6 +122,7 @@ _LEFT_DOTTED = tuple(f"{name}." for name in _LEFT_IN_TORCH)
 _INLINE_ANYWAY = (
     "torch.autograd.grad_mode",
     "torch._higher_order_ops",
+    "torch._dynamo._trace_wrapped_higher_order_op",
     "torch._dynamo.comptime",
     "torch._dynamo.external_utils",
     "torch._dynamo.mutation_guard",
