@@ -2,6 +2,8 @@
 
 import torch
 from functorch.experimental import control_flow
+from torch import nn
+from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import checkpoint_wrapper
 from torch.utils.checkpoint import checkpoint
 
 import engine
@@ -326,3 +328,32 @@ def cond_of_two_sizes(pred, x, y):
 def cond_of_two_sizes_that_vary(pred, x):
     """So are sizes that differ from call to call."""
     return torch.cond(pred, lambda a: a[:2] * 1, lambda a: a.sin(), (x,)).cumsum(0)
+
+
+@program(lambda: (torch.tensor(True), torch.randn(3, 4)), lambda: (torch.tensor(False), torch.randn(3, 4)))
+def cond_gives_numbers(pred, x):
+    """The branches give different numbers: which, is known once one has run, and sizes may be made of it."""
+    y, (rows, same) = torch.cond(pred, lambda a: (a + 1, (2, 5)), lambda a: (a - 1, (3, 5)), (x,))
+    made = torch.ones(rows)
+    return y * rows, made, made.shape[0] == x.shape[0], rows, same
+
+
+@program(lambda: (torch.tensor(True), torch.randn(3), 1.5), lambda: (torch.tensor(False), torch.randn(3), 1.5))
+def cond_of_containers(pred, x, scale):
+    """Operands lie in dicts and lists, results too."""
+    given = {"a": x, "b": [x * scale, (x + 1,)]}
+    found = torch.cond(
+        pred,
+        lambda of: {"sum": of["a"] + of["b"][0], "rest": [of["b"][1][0] * 2]},
+        lambda of: {"sum": of["a"] - of["b"][0], "rest": [of["b"][1][0] * 3]},
+        (given,),
+    )
+    return found["sum"] + found["rest"][0], sorted(found)
+
+
+@program(lambda: (torch.randn(3, 4),))
+def checkpoint_wrappers(x):
+    """Modules wrapped for recomputing, as libraries for training do, are looked into."""
+    torch.manual_seed(0)
+    first, second = checkpoint_wrapper(nn.Linear(4, 8)), checkpoint_wrapper(nn.Linear(8, 2))
+    return second(first(x).relu()), first.weight.shape

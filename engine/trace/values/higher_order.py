@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -17,7 +18,7 @@ from torch.fx.experimental.symbolic_shapes import statically_known_true
 from engine.trace.graph_builder import wrap_result
 from engine.trace.signals import Unsupported
 from engine.trace.unbacked import check_deferred
-from engine.trace.values.base import Const, Value, force, reached
+from engine.trace.values.base import Const, Value, force
 from engine.trace.values.nested import (
     Body,
     NestedBuilder,
@@ -31,7 +32,7 @@ from engine.trace.values.rules import special
 from engine.trace.values.sequences import TupleValue, sequence_items
 from engine.trace.values.symbolic import SymValue
 from engine.trace.values.tensor import TensorValue
-from engine.trace.values.trees import LEAF, flatten, unflatten
+from engine.trace.values.trees import LEAF, Tree, flatten, unflatten
 
 if TYPE_CHECKING:
     from engine.trace.state import Tracer
@@ -131,7 +132,7 @@ def _cond(tx: Tracer, args: Args, kwargs: Words) -> Value:
         raise Unsupported("unsupported-argument", f"torch.cond on a {pred.describe()}")
     leaves: list[Value] = []
     tree = flatten(tx, TupleValue(items), leaves)
-    if any(isinstance(v, Const) and not _is_int(v) for v in reached(items)):
+    if any(type(c) is not int for c in tree.constants()):
         raise Unsupported("unsupported-argument", "torch.cond is given what is neither a tensor nor an int")
     pred_node, _ = pred.graph_arg(tx)
     nodes = _nodes(tx, leaves)
@@ -140,7 +141,8 @@ def _cond(tx: Tracer, args: Args, kwargs: Words) -> Value:
         return list(sequence_items(tx, unflatten(tx, tree, iter([_leaf_twin(tx, builder, v) for v in leaves]))))
 
     bodies = {"cond_true": trace_body(tx, true_fn, parameters), "cond_false": trace_body(tx, false_fn, parameters)}
-    first, second = bodies.values()
+    first, second = _with_numbers(*bodies.values())
+    bodies = dict(zip(bodies, (first, second), strict=True))
     if first.tree != second.tree or not all(map(_may_join, first.fakes(), second.fakes())):
         raise Unsupported("unsupported-operation", "the branches of torch.cond return different kinds of results")
     for body in bodies.values():
@@ -151,7 +153,7 @@ def _cond(tx: Tracer, args: Args, kwargs: Words) -> Value:
             tx, a if _alike(a, b) else _either(tx, a, b), requires_grad=grad and (a.requires_grad or b.requires_grad)
         )
         if isinstance(a, torch.Tensor)
-        else a
+        else _either_number(tx, a, b)
         for a, b in zip(first.fakes(), second.fakes(), strict=True)
     ]
     values = _joined(tx, "cond", cond_op, [pred_node], bodies, [nodes], results)
@@ -159,9 +161,72 @@ def _cond(tx: Tracer, args: Args, kwargs: Words) -> Value:
     return unflatten(tx, first.tree, iter(values))
 
 
+Given = tuple[Value, Any]
+"""What a body returns, and the same in its graph."""
+
+
+def _with_numbers(first: Body, second: Body) -> tuple[Body, Body]:
+    """Two branches; where they give different ints, known ones or not, these become results of their graphs."""
+    outputs = [body.builder.graph.output_node() for body in (first, second)]
+    given = [iter(zip(b.outputs, o.args[0], strict=True)) for b, o in zip((first, second), outputs, strict=True)]  # type: ignore[arg-type]
+    pairs: list[tuple[Given, Given]] = []
+    tree = _side_by_side(first.tree, second.tree, given[0], given[1], pairs)
+    if tree is None:
+        return first, second
+    for n, output in enumerate(outputs):
+        output.args = (tuple(pair[n][1] for pair in pairs),)
+    left, right = (
+        replace(body, outputs=tuple(pair[n][0] for pair in pairs), tree=tree) for n, body in enumerate((first, second))
+    )
+    return left, right
+
+
+def _side_by_side(
+    left: Tree, right: Tree, lefts: Iterator[Given], rights: Iterator[Given], pairs: list[tuple[Given, Given]]
+) -> Tree | None:
+    """The tree of both; None where they differ in more than numbers. Pairs of leaves are added to ``pairs``."""
+    if left.is_leaf or right.is_leaf or (left != right and left.cls is right.cls is None):
+        one, other = _leaf_or_number(left, lefts), _leaf_or_number(right, rights)
+        if one is None or other is None:
+            return None
+        pairs.append((one, other))
+        return LEAF
+    if (left.cls, left.keys, left.constant, len(left.parts)) != (
+        right.cls,
+        right.keys,
+        right.constant,
+        len(right.parts),
+    ):
+        return None
+    parts: list[Tree] = []
+    for a, b in zip(left.parts, right.parts, strict=True):
+        part = _side_by_side(a, b, lefts, rights, pairs)
+        if part is None:
+            return None
+        parts.append(part)
+    return replace(left, parts=tuple(parts))
+
+
+def _leaf_or_number(tree: Tree, given: Iterator[Given]) -> Given | None:
+    if tree.is_leaf:
+        return next(given)
+    if tree.cls is None and type(tree.constant) is int:
+        return Const(tree.constant), tree.constant
+    return None
+
+
+def _either_number(tx: Tracer, left: Any, right: Any) -> Any:
+    """A number that is one of these, known once a branch has run."""
+    if isinstance(left, torch.SymInt | int) and not statically_known_true(left == right):
+        return tx.shape_env.create_unbacked_symint()
+    return left
+
+
 def _may_join(left: Any, right: Any) -> bool:
     """Whether two branches may give these: alike, or contiguous tensors of which only sizes differ."""
     if _alike(left, right):
+        return True
+    if all(isinstance(v, torch.SymInt) or type(v) is int for v in (left, right)):
         return True
     if not isinstance(left, torch.Tensor) or not isinstance(right, torch.Tensor):
         return False

@@ -13,7 +13,7 @@ import torch.fx
 from engine.ir.origin import Origin
 from engine.trace.graph_builder import GraphBuilder
 from engine.trace.signals import Unsupported
-from engine.trace.values.base import Value, reached
+from engine.trace.values.base import Const, Value, reached
 from engine.trace.values.symbolic import SymValue
 from engine.trace.values.tensor import TensorValue
 from engine.trace.values.trees import Tree, flatten
@@ -147,7 +147,10 @@ class Body:
 
     def fakes(self) -> list[Any]:
         """The fake values of what it returns."""
-        return [v.fake if isinstance(v, TensorValue) else v.sym for v in self.outputs]  # type: ignore[attr-defined]
+        return [
+            v.value if isinstance(v, Const) else v.fake if isinstance(v, TensorValue) else v.sym  # type: ignore[attr-defined]
+            for v in self.outputs
+        ]
 
     def module(self) -> torch.fx.GraphModule:
         """The finished graph."""

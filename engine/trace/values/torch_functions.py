@@ -129,6 +129,7 @@ _INLINE_ANYWAY = (
     "torch._dynamo._trace_wrapped_higher_order_op",
     "torch.optim",
     "torch.distributed._functional_collectives",
+    "torch.distributed.algorithms._checkpoint.checkpoint_wrapper",
     "torch.distributed.tensor._api",
     "torch.distributed.tensor.experimental._func_map",
     "torch.distributed.tensor.parallel",

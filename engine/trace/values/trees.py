@@ -35,6 +35,13 @@ class Tree:
         """How many leaves there are."""
         return 1 if self.is_leaf else sum(p.leaves() for p in self.parts)
 
+    def constants(self) -> Iterator[Any]:
+        """What is packed beside leaves."""
+        if self.cls is None and not self.is_leaf:
+            yield self.constant
+        for part in self.parts:
+            yield from part.constants()
+
 
 LEAF = Tree(is_leaf=True)
 
