@@ -336,8 +336,9 @@ def reshapes_a_leaf(tx: Tracer) -> bool:
 
 
 def _sizes(shape: Sequence[Any]) -> list[Any]:
-    """Sizes that can be compared without asking for a guard."""
-    return [s.node.expr if isinstance(s, torch.SymInt) else s for s in shape]
+    """Sizes that can be compared without asking for a guard; those that differ from row to row have a name and no expression."""
+    nodes = [s.node if isinstance(s, torch.SymInt) else s for s in shape]
+    return [n if isinstance(n, int) else getattr(n, "expr", str(n)) for n in nodes]
 
 
 def switched_inputs(tx: Tracer) -> list[Origin]:
