@@ -36,7 +36,7 @@ _FIXED = (
 def late_read(functions: Iterable[Any]) -> str:
     """The name of something that the functions, or those that they call by name, read from outside and that may change; else empty.
 
-    A number that a global holds counts where code of its module assigns that global anew.
+    A number or a tensor that a global holds counts where code of its module assigns that global anew.
     """
     seen: set[int] = set()
     todo = list(functions)
@@ -69,7 +69,7 @@ def may_change(held: Any) -> bool:
         return any(map(may_change, held))
     if isinstance(held, (*_FIXED, type, types.ModuleType, types.FunctionType, types.BuiltinFunctionType)):
         return False
-    return not (callable(held) and is_trusted(type(held).__module__))
+    return not isinstance(held, torch.Tensor) and not (callable(held) and is_trusted(type(held).__module__))
 
 
 def names_in(code: types.CodeType) -> set[str]:
@@ -79,7 +79,7 @@ def names_in(code: types.CodeType) -> set[str]:
 
 
 def _is_plain(held: Any) -> bool:
-    return isinstance(held, _FIXED) or (isinstance(held, (tuple, frozenset)) and not may_change(held))
+    return isinstance(held, (*_FIXED, torch.Tensor)) or (isinstance(held, (tuple, frozenset)) and not may_change(held))
 
 
 def _attribute_that_changes(owner: Any, names: set[str]) -> str:
