@@ -362,7 +362,7 @@ class _Attempt:
             frame.forget()
         self.tx.known.clear()
         self.tx.mutated.clear()
-        del self.tx.cut
+        vars(self.tx).clear()  # what reads elements when they are asked for holds the tracer, and it the call
 
     def given_up(self, again: Restart) -> AttemptRecord:
         """What is thrown away with this attempt. It has a tracer of its own: nothing of it is left but torch's state, which is put back."""

@@ -169,8 +169,10 @@ class Resumption:
         here = self.live[self.op.index]
         local = [v for n, v in self.frame.locals.items() if n in here]
         dated = [v for v in reached([v for v in self.stack if v is not NULL] + local) if v.is_dated]
-        self.load_all(dated)
-        self.drop(len(dated))
+        # Python closes a generator that is left half-way also where the broken instruction raises.
+        early = [*dated, *(v for v in self.frame.locals.values() if is_half_way(v))]
+        self.load_all(early)
+        self.drop(len(early))
         self.store_cells()
         if self.op.opname in _JUMPS:
             self._jump(replay)

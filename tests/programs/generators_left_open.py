@@ -317,3 +317,24 @@ def left_beside_another(x, leaves):
             break
     waiting = counted(x)
     return next(waiting)
+
+
+@program(lambda: (torch.ones(2), torch.ones(3)), lambda: (torch.ones(2), torch.ones(4)), breaks=1)
+def open_where_an_error_leaves_the_call(x, other):
+    """An operation of torch raises out of the call, and with it goes a generator that nothing reads any more: it is closed."""
+    waiting = tells_its_end()
+    next(waiting)
+    x = x + 1
+    x += other
+    return x
+
+
+@program(lambda: (torch.ones(2), {"a": 1}), lambda: (torch.ones(2), {"a": 1}), breaks=1, steady=False)
+def closed_when_its_call_is_over(x, table):
+    """What was traced holds on to nothing: the next call sees that the generator of the one before was closed."""
+    before = len(CLOSED)
+    waiting = tells_its_end()
+    next(waiting)
+    table.update(a=2)
+    print(end="")
+    return x + table["a"], before
