@@ -16,7 +16,7 @@ def no_kernel_in_place(x):
     return x
 
 
-@program(lambda: (torch.ones(3, dtype=torch.int32),))
+@program(lambda: (torch.ones(3, dtype=torch.int32),), breaks=1)
 def fractions_in_place(x):
     """Whole numbers cannot hold what they would be multiplied by."""
     try:
