@@ -360,9 +360,7 @@ class _Attempt:
                 if isinstance(cell, CellValue):
                     cell.content = None
             frame.forget()
-        self.tx.known.clear()
-        self.tx.mutated.clear()
-        vars(self.tx).clear()  # what reads elements when they are asked for holds the tracer, and it the call
+        self.tx.forget()
 
     def given_up(self, again: Restart) -> AttemptRecord:
         """What is thrown away with this attempt. It has a tracer of its own: nothing of it is left but torch's state, which is put back."""

@@ -7,6 +7,7 @@ import enum
 import sys
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from types import CodeType, MethodType
 from typing import Any
 from weakref import WeakSet
@@ -343,6 +344,16 @@ class Tracer:
         self._room = 0
 
     # Where we are.
+
+    def forget(self) -> None:
+        """Let go of the call's objects: values that read elements when they are asked for hold the tracer, a backend may ask it for guards."""
+        self.request = replace(self.request, arguments={})
+        values: tuple[dict[Any, Any], ...] = (self.known, self.mutated, self.namespaces, self._read, self.keyed)
+        values += (self.proxies, self.memos, self.kept, self.made_up, self.global_cache, self.made_classes)
+        for held in values:
+            held.clear()
+        self.open_generators.clear()
+        del self.cut
 
     def is_nested(self) -> bool:
         """Whether operations go into the graph of a body."""
