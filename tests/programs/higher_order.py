@@ -352,8 +352,12 @@ def cond_of_containers(pred, x, scale):
 
 
 @program(lambda: (torch.randn(3, 4),))
-def checkpoint_wrappers(x):
+class CheckpointWrappers(nn.Module):
     """Modules wrapped for recomputing, as libraries for training do, are looked into."""
-    torch.manual_seed(0)
-    first, second = checkpoint_wrapper(nn.Linear(4, 8)), checkpoint_wrapper(nn.Linear(8, 2))
-    return second(first(x).relu()), first.weight.shape
+
+    def __init__(self):
+        super().__init__()
+        self.first, self.second = checkpoint_wrapper(nn.Linear(4, 8)), checkpoint_wrapper(nn.Linear(8, 2))
+
+    def forward(self, x):
+        return self.second(self.first(x).relu())
