@@ -218,6 +218,10 @@ class Codegen:
         self.out.emit("COPY", 1)
         self.out.store(name)
 
+    def kept_of(self, kind: type[Value]) -> list[str]:
+        """The variables that keep values of a kind for later loads."""
+        return [self._temps[id(v)] for v in self._kept if isinstance(v, kind) and id(v) in self._temps]
+
     def fill_later(self, value: Value) -> None:
         """A value was made empty: ``flush`` gives it its contents."""
         self._pending.append(value)

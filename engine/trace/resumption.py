@@ -33,7 +33,7 @@ from engine.trace.signals import Unsupported
 from engine.trace.support import TailCall, finish, leave_with
 from engine.trace.values.base import NULL, Const, Value, reached
 from engine.trace.values.cells import CellValue
-from engine.trace.values.exceptions import Handling
+from engine.trace.values.exceptions import ExceptionValue, Handling
 from engine.trace.values.objects import ObjectValue
 
 if TYPE_CHECKING:
@@ -493,6 +493,10 @@ class Resumption:
                 self.cg.load(value)
         self.cg.load_all(self.frame.locals[n] for n in names)
         self.cg.flush()
+        # An exception knows the frames that it went through, and one that holds it would live until garbage is collected.
+        for name in [v for v in outcome.stack if isinstance(v, str)] + self.cg.kept_of(ExceptionValue):
+            self.cg.const(None)
+            out.store(name)
         out.call(sum(k in (VALUE, HANDLED) for k in kinds) + len(names) + bool(first) + (wrapper is not None))
 
     def _held(self) -> frozenset[str]:

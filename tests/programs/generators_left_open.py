@@ -338,3 +338,16 @@ def closed_when_its_call_is_over(x, table):
     table.update(a=2)
     print(end="")
     return x + table["a"], before
+
+
+@program(lambda: (torch.ones(2), {"a": 1}), lambda: (torch.ones(2), {"a": 1}), breaks=1, steady=False)
+def closed_beside_a_caught_error(x, table):
+    """A frame that an exception went through, and that hands it on, is let go of with what it holds when the call is over."""
+    before = len(CLOSED)
+    waiting = tells_its_end()
+    next(waiting)
+    try:
+        table["b"]
+    except KeyError as error:
+        print(end=str(error)[:0])
+    return x + table["a"], before
