@@ -106,6 +106,13 @@ EXAMPLES: dict[str, Example] = {
         "torch.ones(200)",
         before="x = torch.ones(10)\nengine.mark_dynamic(x, 0)",
     ),
+    "outcome": Example(
+        "A condition on what small tensors of the program's state hold comes out as it did.",
+        "class Run:\n    steps = torch.tensor(0.0)\n\ndef f(x):\n    return x * 2 if Run.steps + 1 > 3 else x",
+        "torch.ones(3)",
+        "torch.ones(3)",
+        "Run.steps.fill_(5)",
+    ),
     "dtype": Example(
         "The tensor has this element type.", _DOUBLE, "torch.ones(3)", "torch.ones(3, dtype=torch.float64)"
     ),

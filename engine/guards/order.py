@@ -11,12 +11,13 @@ import sympy
 
 from engine.ir.guard import Guard
 from engine.ir.origin import Local, Origin
+from engine.ir.outcome_guard import ComesTo
 from engine.ir.relation_guard import Distinct, NoOverlap, SameObject, ShapeRelation, SharesMemory
 from engine.ir.state_guard import GlobalState
 from engine.ir.tensor_guard import TensorMatch, facets
 from engine.ir.value_guard import CodeIs, DictKeys, Equals, IsObject, LengthIs, TypeIs
 
-RELATIONAL = (SameObject, NoOverlap, Distinct, SharesMemory, ShapeRelation)
+RELATIONAL = (SameObject, NoOverlap, Distinct, SharesMemory, ShapeRelation, ComesTo)
 """Kinds that read several values; they come after all guards on each of those."""
 
 UNCHANGING = (type(None), bool, types.FunctionType, types.BuiltinFunctionType)

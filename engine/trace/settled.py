@@ -60,7 +60,7 @@ def _gather(
         buffers[node] = given
         known[node] = given.real.clone()
         return True
-    if node.op not in ("call_function", "call_method") or not _is_pure(node):
+    if node.op not in ("call_function", "call_method") or not is_pure(node):
         return False
     if not all(_gather(tx, used, named, buffers, known, depth + 1) for used in node.all_input_nodes):
         return False
@@ -83,7 +83,8 @@ def _is_small_buffer(tx: Tracer, given: GraphInput) -> bool:
     )
 
 
-def _is_pure(node: torch.fx.Node) -> bool:
+def is_pure(node: torch.fx.Node) -> bool:
+    """Whether an operation depends on nothing but its operands, and nothing was written to what it gave."""
     name = node.target if isinstance(node.target, str) else getattr(node.target, "__name__", "")
     module = "torch" if isinstance(node.target, str) else str(getattr(node.target, "__module__", None))
     fake = node.meta.get("example_value")

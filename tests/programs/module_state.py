@@ -555,3 +555,37 @@ class Converting(torch.nn.Module):
 def converted_to_its_own_type(model, x):
     """``module.to`` with nothing to convert."""
     return model(x).relu()
+
+
+@program(*[lambda: (torch.randn(2, 4),)] * 6, steady=False)
+class WarmedUp(nn.Module):
+    """A module that decides by what small tensors of its own hold, before and after it writes to them."""
+
+    def __init__(self):
+        super().__init__()
+        self.count = torch.tensor(0.0)
+        self.rate = torch.tensor(0.5)
+
+    def forward(self, x):
+        if self.count == 1:
+            x = x - 1
+        self.count += 1
+        self.count.add_(self.rate)
+        if self.count.item() * 2 > 7:
+            x = x * self.rate
+        made = torch.zeros(()) + 1
+        return x + 1 if made > 0 else x
+
+
+@program(*[lambda: (torch.randn(2, 4),)] * 4, breaks=1, steady=False)
+class WarmedUpByAView(nn.Module):
+    """What is written to a small tensor by way of a view is not worked out before the graph has run."""
+
+    def __init__(self):
+        super().__init__()
+        self.counts = torch.zeros(3)
+        self.count = self.counts[1]
+
+    def forward(self, x):
+        self.counts += 1
+        return x + 1 if self.count.item() > 2 else x * 2

@@ -73,7 +73,7 @@ SCALED = torch.optim.AdamW(SCALED_MODEL.parameters(), lr=0.01)
 SCALER = torch.amp.GradScaler("cpu", init_scale=8.0, growth_interval=2)
 
 
-@program(batch, batch, batch, batch, breaks=2)
+@program(batch, batch, batch, batch, breaks=1)
 def scaled_step(x, y):
     """A step under a gradient scaler, which asks whether all gradients are finite before it lets the optimiser go."""
     SCALED.zero_grad()
@@ -190,3 +190,34 @@ def cleared_first(x, y):
     """Gradients cleared before the forward: ``zero_grad``, which torch keeps from its compiler at its first call, ends no graph."""
     KEPT.zero_grad()
     return (KEPT_MODEL(x) - y).pow(2).mean()
+
+
+def stepped(kind, **settings):
+    """Some steps of an optimiser on the gradients that each call is given."""
+    model = fitted()
+    optimiser = kind(model.parameters(), lr=0.1, **settings)
+
+    def step(scale):
+        for n, parameter in enumerate(model.parameters()):
+            parameter.grad = torch.full_like(parameter, n + 1.0) * scale
+        optimiser.step()
+        return [p.detach().clone() for p in model.parameters()]
+
+    return step
+
+
+AVERAGING = stepped(torch.optim.ASGD, t0=2, lambd=0.1)
+RECTIFYING = stepped(torch.optim.RAdam)
+SCALES = [(lambda s: lambda: (torch.tensor(s),))(s) for s in (0.5, -1.0, 2.0, 0.25, 1.5, -0.5, 1.0, 0.75)]
+
+
+@program(*SCALES)
+def averaged_step(scale):
+    """ASGD decides by its counts of steps, which are tensors, how it averages."""
+    return AVERAGING(scale)
+
+
+@program(*SCALES)
+def rectified_step(scale):
+    """RAdam decides by its counts of steps when it begins to adapt."""
+    return RECTIFYING(scale)

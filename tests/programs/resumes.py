@@ -856,9 +856,9 @@ class Steps(torch.nn.Module):
         return y
 
 
-@program(lambda: (Steps(), torch.ones(2)), breaks=1)
+@program(lambda: (Steps(), torch.ones(2)))
 def decision_by_a_buffer_that_changes(module, x):
-    """A buffer that is seen to change is not taken for granted again."""
+    """Of a buffer that is seen to change the outcome of a decision is taken for granted, not what it holds."""
     return module(x), module(x), module(x), module.step
 
 

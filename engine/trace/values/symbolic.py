@@ -23,6 +23,7 @@ from torch.utils._sympy.value_ranges import ValueRanges
 from engine.ir.marks import DYNAMIC, STATIC
 from engine.ir.origin import Attr, IteratorState, Origin, Upcoming
 from engine.ir.relation_guard import ShapeRelation
+from engine.trace.outcomes import outcome
 from engine.trace.signals import Unsupported
 from engine.trace.unbacked import needs_number
 from engine.trace.values.base import Const, Value
@@ -90,6 +91,9 @@ class SymValue(Value):
         try:
             return bool(self._settle(tx, bool))
         except Unsupported:
+            decided = outcome(tx, self.node)
+            if decided is not None:
+                return decided
             raise needs_number(
                 tx, self.sym, "tensor-jump", f"the truth of a number that comes from a tensor's values ({self.sym})"
             ) from None

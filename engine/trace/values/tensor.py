@@ -22,6 +22,7 @@ from engine.ir.unbacked import is_unbacked
 from engine.ir.value_guard import Equals, HasAttribute, TypeIs
 from engine.options import config
 from engine.trace.graph_builder import emit, evaluate
+from engine.trace.outcomes import outcome
 from engine.trace.settled import settled
 from engine.trace.signals import Skip, Unsupported
 from engine.trace.unbacked import needs_number
@@ -171,6 +172,9 @@ class TensorValue(Value):
             known = self.known_number(tx)
             if known is not None:
                 return bool(known.value)
+            decided = outcome(tx, self.node(tx)) if _is_number(self.fake) else None
+            if decided is not None:
+                return decided
             raise Unsupported("tensor-jump", f"the truth of a {self.describe()}") from error
 
     def known_number(self, tx: Tracer) -> Const | None:

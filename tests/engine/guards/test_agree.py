@@ -5,6 +5,7 @@ from __future__ import annotations
 import collections
 import enum
 import math
+import operator
 from collections.abc import Callable
 from typing import Any
 
@@ -19,6 +20,7 @@ from engine.guards.explain import explain, holds
 from engine.guards.reasons import rejection
 from engine.ir.guard import Guard
 from engine.ir.origin import Attr, CellOf, Closure, Item, Local, Origin, Scope, TypeOf
+from engine.ir.outcome_guard import ComesTo, Given, Step
 from engine.ir.relation_guard import Distinct, NoOverlap, SameObject, ShapeRelation, SharesMemory
 from engine.ir.state_guard import current_global_state_guards
 from engine.ir.value_guard import CodeIs, DictKeys, Equals, HasAttribute, IsObject, LengthIs, TypeIs
@@ -147,6 +149,7 @@ origins: st.SearchStrategy[Origin] = st.recursive(
     ),
     max_leaves=3,
 )
+MORE = (Step(operator.gt, (Given(0), Given(1))),)
 S0, S1 = sympy.Symbol("s0", integer=True), sympy.Symbol("s1", integer=True)
 RELATIONS = (
     sympy.Eq(S0, S1),
@@ -170,6 +173,7 @@ def guard_on(origin: Origin, value: Any, other: Origin) -> st.SearchStrategy[Gua
         st.just(NoOverlap(origin, (other,))),
         st.just(Distinct(origin, (other,))),
         st.just(SharesMemory(origin, (other,), (0, 0))),
+        st.booleans().map(lambda truth: ComesTo(origin, (other,), MORE, truth)),
         st.sampled_from(RELATIONS).map(lambda r: ShapeRelation(origin, r, ((S0, origin, 0), (S1, other, -1)))),
         st.sampled_from(RELATIONS).map(lambda r: ShapeRelation(origin, r, ((S0, origin, 0), (S1, other, 1)))),
     ]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import collections
 import enum
 import math
+import operator
 from typing import Any
 
 import pytest
@@ -15,6 +16,7 @@ from engine.guards.compile import compile_check
 from engine.guards.reasons import rejection
 from engine.ir.guard import Guard
 from engine.ir.origin import Attr, Hooks, Local, Member
+from engine.ir.outcome_guard import ComesTo, Given, Step
 from engine.ir.relation_guard import Distinct, NoOverlap, SameObject, ShapeRelation, SharesMemory
 from engine.ir.state_guard import GlobalState, current_global_state_guards
 from engine.ir.value_guard import CodeIs, DictKeys, Equals, HasAttribute, IsObject, LengthIs, TypeIs
@@ -213,6 +215,17 @@ def test_tensors_are_refused_where_they_see_shared_memory_otherwise() -> None:
     assert "y from byte 8" in refused(guard, x=x, y=x[2:]).sentence
     assert "y in other memory" in refused(guard, x=x, y=torch.zeros(8)).sentence
     assert not admits(guard, x=x[1:], y=x[5:])
+
+
+def test_a_condition_is_asked_again() -> None:
+    """The steps are done on copies of the values; another outcome, or one that cannot be had, is refused."""
+    steps = (Step("add_", (Given(0), 1)), Step("item", (Given(0),)), Step(operator.gt, (Given(3), Given(1))))
+    guard = ComesTo(X, (Y,), steps, truth=True)
+    x = torch.tensor(2.0)
+    assert admits(guard, x=x, y=2.5)
+    assert x.item() == 2
+    assert "x, y holds was true" in refused(guard, x=x, y=3.0).sentence
+    assert "cannot be asked" in refused(guard, x=x, y="3").sentence
 
 
 FACETS = {
