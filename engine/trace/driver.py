@@ -88,6 +88,7 @@ for _family in (
     "values.library",
     "values.hook_handles",
     "values.locks",
+    "values.pooling",
     "values.modules",
     "values.parameters",
     "values.operators",

@@ -1,6 +1,7 @@
 """Views, reshapes, indexing, joining: everything that moves elements without computing on them."""
 
 import torch
+import torch.nn.functional as F
 
 from tests.programs import program
 
@@ -246,3 +247,12 @@ def part_of_a_matrix_is_moved(x):
     before = x.storage_offset()
     x.as_strided_((2, 3), (1, 1), 1)
     return x * 2, before, x.storage_offset()
+
+
+@program(lambda: (torch.randn(2, 8, 6),), lambda: (torch.randn(2, 8, 6, requires_grad=True),))
+def layout_of_pooled_rows(x):
+    """One-dimensional pools lie in rows where no gradient is recorded, whatever they were made of, and as they came where one is."""
+    pooled = F.max_pool1d(x.transpose(1, 2), 2)
+    with torch.no_grad():
+        inside = torch.max_pool1d(x.transpose(1, 2), 3, stride=1)
+    return pooled, pooled.is_contiguous(), pooled.stride(), inside, inside.view(-1)
