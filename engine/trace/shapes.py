@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import sympy
 from torch.fx.experimental.symbolic_shapes import is_nested_int
 from torch.utils._sympy.functions import FloorDiv, Mod
+from torch.utils._sympy.singleton_int import SingletonInt
 
 from engine.ir.guard import NO_CAUSE, Cause, Guard, spoken
 from engine.ir.origin import Asked, Attr, Origin, Stride
@@ -52,10 +53,12 @@ def shape_guards(tx: Tracer) -> None:
     _composed(tx, first)
     why = "a size is a symbol, and tracing took this relation for granted"
     for guard in env.guards:
-        if guard.expr.free_symbols and all(_is_ragged(env, s) for s in guard.expr.free_symbols):
+        if _holds_of_ragged(env, guard.expr):
             continue
         _relation(tx, guard.expr, first, env.assumed.get(guard.expr) or tx.cause(why))
     for symbol in list(first):
+        if _is_ragged(env, symbol):
+            continue
         low, high = bounds_of(env, symbol)
         for bound in [
             *([] if low is None else [sympy.Ge(symbol, low)]),
@@ -87,8 +90,19 @@ def assumed_since(tx: Tracer, count: int) -> tuple[Guard, ...]:
     return tuple(tx.guards.since(count))
 
 
+def _holds_of_ragged(env: NotingShapeEnv, relation: Any) -> bool:
+    """Whether a relation tells nothing of a call: one ragged size differs from every number; of those made while tracing nothing is read."""
+    ragged = [s for s in relation.free_symbols if _is_ragged(env, s)]
+    return bool(ragged) and (len(ragged) == 1 or any(_is_made(env, s) for s in ragged))
+
+
 def _is_ragged(env: NotingShapeEnv, symbol: Any) -> bool:
-    """Whether it stands for the ragged size of a nested tensor made while tracing, which differs from every number."""
+    """Whether it stands for the ragged size of a nested tensor."""
+    return _is_made(env, symbol) or isinstance(env.backed_var_to_val.get(symbol), SingletonInt)
+
+
+def _is_made(env: NotingShapeEnv, symbol: Any) -> bool:
+    """Whether it stands for the ragged size of a nested tensor made while tracing."""
     sources = env.var_to_sources.get(symbol, [])
     return bool(sources) and all(getattr(s, "desc", "") == "intermediate_offsets_or_lengths" for s in sources)
 
@@ -169,6 +183,11 @@ def _is_symbolic(size: Any) -> bool:
     return not isinstance(size, int) and not is_nested_int(size)
 
 
+def _is_ragged_symbol(size: Any) -> bool:
+    """Whether a size is ragged, and a symbol: it may be another one in each call."""
+    return is_nested_int(size) and isinstance(getattr(size.node, "expr", None), sympy.Symbol)
+
+
 def _places(tx: Tracer) -> dict[sympy.Symbol, list[Place]]:
     found: dict[sympy.Symbol, list[Place]] = {}
     apart: dict[
@@ -176,7 +195,7 @@ def _places(tx: Tracer) -> dict[sympy.Symbol, list[Place]]:
     ] = {}  # strides that follow from no size, as those of a slice, and where it starts
     for origin, (sizes, strides, offset) in _inputs(tx):
         for dim, size in enumerate(sizes):
-            if _is_symbolic(size):
+            if _is_symbolic(size) or _is_ragged_symbol(size):
                 expression = size.node.expr
                 if isinstance(expression, sympy.Symbol):
                     found.setdefault(expression, []).append((origin, dim))

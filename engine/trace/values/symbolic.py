@@ -15,6 +15,7 @@ from torch.fx.experimental.symbolic_shapes import (
     StatelessSymbolicContext,
     StrictMinMaxConstraint,
     SubclassSymbolicContext,
+    is_nested_int,
 )
 from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 from torch.utils._sympy.numbers import int_oo
@@ -205,9 +206,12 @@ def _seen_to_change(tx: Tracer, origin: Origin) -> frozenset[int]:
 def symbolic_context(tx: Tracer, tensor: torch.Tensor, origin: Origin) -> StatelessSymbolicContext[Any, Any] | None:
     """Which dimensions of an input, and of the tensors inside of it, become symbols; None when none does."""
     if _is_wrapper(tensor):
-        if tensor._base is not None or tensor.is_nested:
-            return None  # torch would make symbols of all that the base is made of, and of the ragged size
+        if tensor._base is not None and _is_wrapper(tensor._base):
+            return None  # torch would make symbols of all that the base is made of
         reasons = _reasons_inside(tx, tensor, origin, {}, isinstance(tensor, torch.nn.Parameter))
+        if any(reasons.values()):
+            ragged = [d for d, size in enumerate(tensor.shape) if is_nested_int(size)]
+            reasons[origin] |= dict.fromkeys(ragged, "its size is ragged")
     else:
         reasons = {origin: _reasons(tx, tensor, origin)}
     if not any(reasons.values()):

@@ -143,3 +143,46 @@ def test_a_class_says_which_contexts_are_alike() -> None:
             run(Interchangeable(torch.ones(2), Facts(told)))
             run(Told(torch.ones(2), Facts(told)))
     assert len(session.compilations) == 4
+
+
+def jagged(*lengths: int) -> Any:
+    return torch.nested.nested_tensor([torch.randn(n, 4) for n in lengths], layout=torch.jagged)
+
+
+@pytest.mark.parametrize("backend", ["eager", "aot_eager"])
+def test_few_compiles_serve_nested_tensors_of_all_lengths(backend: str) -> None:
+    """Rows, their number and their lengths become symbols; gradients come back."""
+    engine.reset()
+    layer = torch.nn.Linear(4, 3)
+
+    def model(x: torch.Tensor) -> torch.Tensor:
+        return layer(x).softmax(-1) * x.size(0)  # type: ignore[no-any-return]
+
+    run = engine.compile(model, backend=backend)
+    with engine.record() as session:
+        for lengths in ((2, 3), (4, 5, 3), (5, 2), (6, 6, 2, 2), (9,) * 5):
+            x = jagged(*lengths)
+            found, expected = run(x), model(x)
+            assert torch.allclose(found.values(), expected.values()) and torch.equal(found.offsets(), x.offsets())
+            grads: list[Any] = []
+            for result in (found, expected):
+                result.values().pow(2).sum().backward()
+                grads.append(layer.weight.grad)
+                layer.weight.grad = None
+            assert torch.allclose(*grads)
+    assert len(session.compilations) == 2
+
+
+def test_ragged_sizes_that_were_equal_are_guarded() -> None:
+    """Which branch is taken follows the lengths of each call."""
+
+    def chosen(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        return x * 2 if x.shape[1] == y.shape[1] else y * 3
+
+    for dynamic in (None, True):
+        engine.reset()
+        run = engine.compile(chosen, backend="eager", dynamic=dynamic)
+        for lengths in ((2, 3), (4, 5), (3, 2, 6)):
+            x = jagged(*lengths)
+            for y in (x + 1, jagged(*lengths)):
+                assert torch.equal(run(x, y).values(), chosen(x, y).values())
