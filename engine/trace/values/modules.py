@@ -16,6 +16,7 @@ from engine.trace.values.base import Const, Value, force
 from engine.trace.values.classes import find_in_class
 from engine.trace.values.mappings import DictValue
 from engine.trace.values.objects import ObjectValue
+from engine.trace.values.rules import BY_CODE
 from engine.trace.values.wrap import wraps_if
 
 if TYPE_CHECKING:
@@ -527,3 +528,18 @@ def _module(tx: Tracer, real: torch.nn.Module, origin: Origin) -> Value:
     made = ModuleValue(type(real), origin, real)
     tx.namespaces.setdefault(id(real.__dict__), made)
     return made
+
+
+def _graph_by_its_class(tx: Tracer, function: Any, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    """``type(graph).__call__(graph, ...)``.
+
+    Raises:
+        Unsupported: it is called on another object than a graph of that class.
+    """
+    graph = force(tx, args[0]) if args else None
+    if not isinstance(graph, ModuleValue) or vars(graph.cls).get("__call__") is not function.held:
+        raise Unsupported("unknown-call", f"{function.describe()} is called")
+    return graph.call(tx, args[1:], kwargs)
+
+
+BY_CODE[id(_CALL_OF_GRAPHS)] = (_CALL_OF_GRAPHS, _graph_by_its_class)

@@ -65,3 +65,12 @@ def test_a_graph_that_raises_prints_what_it_prints_in_python(capfd: pytest.Captu
     capfd.readouterr()
     assert torch.equal(compiled(x, False), expected)
     assert "Call using an FX-traced Module" in capfd.readouterr().err
+
+
+def test_a_graph_called_by_its_class() -> None:
+    """Wrappers call a graph by the function that torch gives to its class."""
+    plain, other = _two()
+    compiled = engine.compile(lambda x: type(other.first).__call__(other.first, x) + 1, backend="eager", fullgraph=True)
+    for rows in (2, 4):
+        x = torch.randn(rows, 3)
+        assert torch.equal(compiled(x), plain.first(x) + 1)
