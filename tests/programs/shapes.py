@@ -256,3 +256,12 @@ def layout_of_pooled_rows(x):
     with torch.no_grad():
         inside = torch.max_pool1d(x.transpose(1, 2), 3, stride=1)
     return pooled, pooled.is_contiguous(), pooled.stride(), inside, inside.view(-1)
+
+
+@program(lambda: (torch.randn(4, 3), torch.tensor([0, 2])))
+def ranges_as_positions(x, columns):
+    """A range indexes as the list of its numbers does, alone and beside others, to read and to write."""
+    y = x.clone()
+    n = columns.shape[0]
+    y[range(n), columns] = 9.0
+    return x[range(2)], x[range(n), columns], x[:, range(0, 3, 2)], x[range(-1, -3, -1)], x[range(0)], y

@@ -14,7 +14,7 @@ from engine.ir.unbacked import is_unbacked
 from engine.options import config
 from engine.trace.graph_builder import MAPPED, emit
 from engine.trace.values.base import Const, Value, force
-from engine.trace.values.sequences import SliceValue, TupleValue
+from engine.trace.values.sequences import ListValue, RangeValue, SliceValue, TupleValue
 from engine.trace.values.symbolic import SymValue
 from engine.trace.values.tensor import TensorValue, is_subclass
 
@@ -63,12 +63,14 @@ def selected(tx: Tracer, of: TensorValue, key: Value) -> Value | None:
     return found
 
 
-def of_tensors(tx: Tracer, key: Value) -> Value:
-    """The key with tensors for numpy's arrays of positions, as torch makes of them; an array of rows alone may be a tuple, and is left."""
+def with_positions(tx: Tracer, key: Value) -> Value:
+    """The key with what torch makes of numpy's arrays and of ranges: tensors and lists; an array of rows alone may be a tuple, and is left."""
     from engine.trace.values.numpy_arrays import ArrayValue
 
-    def position(part: Value, *, rows: bool) -> Value:
+    def positions(part: Value, *, rows: bool) -> Value:
         part = force(tx, part)
+        if isinstance(part, RangeValue):
+            return ListValue([Const(n) for n in part.value])
         if not isinstance(part, ArrayValue) or not (rows or part.tensor.fake.dim() < _ROWS):
             return part
         fake = part.tensor.fake
@@ -76,9 +78,9 @@ def of_tensors(tx: Tracer, key: Value) -> Value:
 
     key = force(tx, key)
     if not isinstance(key, TupleValue):
-        return position(key, rows=False)
-    parts = [position(part, rows=True) for part in key.items]
-    return TupleValue(parts) if any(isinstance(force(tx, k), ArrayValue) for k in key.items) else key
+        return positions(key, rows=False)
+    parts = [positions(part, rows=True) for part in key.items]
+    return TupleValue(parts) if any(isinstance(force(tx, k), (ArrayValue, RangeValue)) for k in key.items) else key
 
 
 def in_rows(tx: Tracer, key: Value) -> bool:

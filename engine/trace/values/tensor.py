@@ -222,13 +222,13 @@ class TensorValue(Value):
     def get_item(self, tx: Tracer, key: Value) -> Value:
         if tx.indexes_by_tensor:
             return self._at_positions(tx, key)
-        from engine.trace.values.indexing import in_rows, of_tensors, row_at, selected
+        from engine.trace.values.indexing import in_rows, row_at, selected, with_positions
         from engine.trace.values.tensor_subclasses import dispatched
 
         by_protocol = dispatched(tx, "call_function", operator.getitem, [self, key], {})
         if by_protocol is not None:
             return by_protocol
-        key = of_tensors(tx, key)
+        key = with_positions(tx, key)
         if in_rows(tx, key):
             return emit(tx, "call_function", operator.getitem, [self, key], run=row_at)
         found = None if tx.function_modes else selected(tx, self, key)  # a mode is asked about the key as it is
@@ -243,12 +243,12 @@ class TensorValue(Value):
         return emit(tx, "call_function", torch.ops.aten.index, [self, ListValue(parts)])
 
     def set_item(self, tx: Tracer, key: Value, value: Value) -> None:
-        from engine.trace.values.indexing import in_rows, of_tensors, put_in_row, selected
+        from engine.trace.values.indexing import in_rows, put_in_row, selected, with_positions
         from engine.trace.values.tensor_subclasses import dispatched
 
         if dispatched(tx, "call_function", operator.setitem, [self, key, value], {}) is not None:
             return
-        key = of_tensors(tx, key)
+        key = with_positions(tx, key)
         if in_rows(tx, key):
             emit(tx, "call_function", operator.setitem, [self, key, value], run=put_in_row)
             return
