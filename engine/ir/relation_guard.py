@@ -103,21 +103,59 @@ def all_distinct(*values: Any) -> bool:
     return len({id(v) for v in values}) == len(values)
 
 
+def written_differ(written: int, *tensors: Any) -> bool:
+    """Whether none of the first ``written`` tensors has a byte in common with any other one; the rest may share theirs among themselves."""
+    storages: dict[int, bool] = {}
+    spans: list[tuple[int, int, bool]] = []
+    for n, tensor in enumerate(tensors):
+        start, end, storage = _memory(tensor)
+        is_written = n < written
+        if storage in storages and (is_written or storages[storage]):
+            return False
+        storages[storage] = is_written
+        if start < end:
+            spans.append((start, end, is_written))
+    reach = reach_of_written = 0
+    for start, end, is_written in sorted(spans):
+        if start < reach_of_written or (is_written and start < reach):
+            return False
+        reach = max(reach, end)
+        if is_written:
+            reach_of_written = end
+    return True
+
+
 @dataclass(frozen=True)
 class NoOverlap(Apart):
-    """This tensor shares its memory with none of the others (needed only where a mutation of it could be seen through one of them)."""
+    """This tensor shares its memory with none of the others (needed only where a mutation of it could be seen through one of them).
+
+    With ``written`` the same holds for so many of the tensors, this one first: one guard for all that a call writes to.
+    """
 
     kind: ClassVar[str] = "no overlap"
     copied_so_that: ClassVar[str] = "a write to one is not seen in the other"
     apart = staticmethod(memories_differ)
 
+    written: int = 1
+
+    def condition(self, expr: str, const: ConstName, others: tuple[str, ...] = (), known: Known = None) -> str:
+        if self.written == 1:
+            return super().condition(expr, const, others, known)
+        return f"{const(written_differ, 'written_differ')}({', '.join((str(self.written), expr, *others))})"
+
+    def test(self, value: Any, others: tuple[Any, ...] = ()) -> bool:
+        return written_differ(self.written, value, *others) if self.written > 1 else super().test(value, others)
+
     def expected_text(self) -> str:
         return "no memory shared with " + ", ".join(spoken(o) for o in self.others)
 
     def actual_text(self, value: Any, others: tuple[Any, ...] = ()) -> str:
-        names = [spoken(o) for o in self.origins]
-        shared = [n for n, t in zip(names[1:], others, strict=True) if not memories_differ(value, t)]
-        return f"shared by {names[0]} and {shared[0]}" if shared else "no memory shared"
+        named = [(spoken(o), t) for o, t in zip(self.origins, (value, *others), strict=True)]
+        for n, (name, tensor) in enumerate(named[: self.written]):
+            for other, its in named[n + 1 :]:
+                if not memories_differ(tensor, its):
+                    return f"shared by {name} and {other}"
+        return "no memory shared"
 
     def sentence(self, actual: str) -> str:
         return f"Memory is {actual}; the compiled code writes to one of them and was made for tensors of their own."

@@ -200,6 +200,8 @@ def _is_fresh(tx: Tracer, value: Value) -> bool:
 def _guard_overlap(tx: Tracer) -> None:
     used: list[TensorValue] = [v for v, _ in tx.input_tensors if v.made_by is not None]
     unseen = _written_as_data(tx)
+    why = "it is changed in place, which would show through a tensor that shares its memory"
+    alone: list[TensorValue] = []
     for value, version in tx.input_tensors:
         if value.fake.is_inference() or value.origin is None:
             continue
@@ -208,9 +210,16 @@ def _guard_overlap(tx: Tracer) -> None:
         others: list[Any] = [v for v in used if v is not value and v.origin is not None]
         apart = tuple(o.origin for o in others if not _may_share(value, o))
         _refuse_storages_over_one_memory(value, [o for o in others if o.origin in apart])
-        if apart:
-            why = "it is changed in place, which would show through a tensor that shares its memory"
+        if len(apart) == len(others) and value in used:
+            alone.append(value)
+        elif apart:
             tx.guard(NoOverlap(value.origin, apart, cause=tx.cause(why)))
+    # One guard for all that share with none: of each pair by itself an optimiser's step would have thousands.
+    mine = [v.origin for v in alone if v.origin is not None]
+    origins = list(dict.fromkeys((*mine, *(v.origin for v in used if v.origin is not None))))
+    if mine and len(origins) > 1:
+        count = len(dict.fromkeys(mine))
+        tx.guard(NoOverlap(origins[0], tuple(origins[1:]), count, cause=tx.cause(why)))
 
 
 def _written_as_data(tx: Tracer) -> set[int]:

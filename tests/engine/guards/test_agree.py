@@ -171,6 +171,7 @@ def guard_on(origin: Origin, value: Any, other: Origin) -> st.SearchStrategy[Gua
         st.just(CodeIs(origin, ADDER.__code__)),
         st.booleans().map(lambda same: SameObject(origin, other, same)),
         st.just(NoOverlap(origin, (other,))),
+        st.just(NoOverlap(origin, (other,), 2)),
         st.just(Distinct(origin, (other,))),
         st.just(SharesMemory(origin, (other,), (0, 0))),
         st.booleans().map(lambda truth: ComesTo(origin, (other,), MORE, truth)),

@@ -207,6 +207,17 @@ def test_one_object_in_two_places_is_refused() -> None:
     assert "z and y are one object" in refused(guard, x=x, y=y, z=y).sentence.lower()
 
 
+def test_several_tensors_that_are_written_to_stand_alone() -> None:
+    """One guard for all that are written to: none shares memory with any other tensor; those that are only read may."""
+    z, other = Local("z"), Local("other")
+    guard = NoOverlap(X, (Y, z, other), 2)
+    x, y, read = torch.zeros(4), torch.zeros(4), torch.zeros(8)
+    assert admits(guard, x=x, y=y, z=read[2:], other=read[:4])
+    assert "x and y" in refused(guard, x=x, y=x[1:], z=read, other=read).sentence
+    assert "y and other" in refused(guard, x=x, y=y, z=read, other=y[2:]).sentence
+    assert "y and z" in refused(guard, x=x, y=read[4:], z=read[:6], other=x.clone()).sentence
+
+
 def test_tensors_are_refused_where_they_see_shared_memory_otherwise() -> None:
     """Views of one storage must start where they did; the sentence says where each starts."""
     x = torch.zeros(8)
