@@ -36,13 +36,16 @@ class TailCall:
         self.function = function
         self.arguments = arguments
 
+    def take(self) -> tuple[Any, ...]:
+        """The arguments, which nothing but the call holds then: an error that they lead to may know the frame of the caller."""
+        arguments, self.arguments = self.arguments, ()
+        return arguments
+
 
 def finish(result: Any) -> Any:
     """Go on with resume functions until one returns a value."""
     while type(result) is TailCall:
-        function, arguments = result.function, result.arguments
-        result = None
-        result = function(*arguments)
+        result = result.function(*result.take())
     return result
 
 

@@ -4,6 +4,7 @@ import contextlib
 import functools
 import itertools
 
+import numpy as np
 import torch
 
 import engine
@@ -351,3 +352,17 @@ def closed_beside_a_caught_error(x, table):
     except KeyError as error:
         print(end=str(error)[:0])
     return x + table["a"], before
+
+
+@program(lambda: (torch.ones(2), np.ones(3)), lambda: (torch.ones(2), np.ones(3)), breaks=4, steady=False)
+def closed_beside_an_error_after_breaks(x, array):
+    """An error that Python raises in what follows breaks does not outlive its handler, and the frames that it knows hold nothing."""
+    before = len(CLOSED)
+    backwards = np.clip(array, -1, 1)[::-1].copy()
+    waiting = tells_its_end()
+    next(waiting)
+    try:
+        backwards.reshape(9, 9)
+    except ValueError:
+        x = x * 2
+    return x + 1, before
