@@ -124,7 +124,7 @@ def refusal(graph: torch.fx.GraphModule, inputs: Sequence[GraphInput], *, trains
     for node in graph.graph.nodes:
         if reason := _unfit(node) or _overlapping(node) or _miscast(node):
             return f"{node.name} {reason}"
-    whole = (_behind_autograd, _viewed_without_grad_mode, _straying, _numbers_in_truths, _uncounted)
+    whole = (_behind_autograd, _viewed_without_grad_mode, _straying, _numbers_in_truths, _uncounted, _sharing_unsaid)
     return next((reason for rule in whole if (reason := rule(graph, inputs))), "")
 
 
@@ -191,6 +191,31 @@ def _viewed_without_grad_mode(graph: torch.fx.GraphModule, inputs: Sequence[Grap
             views = [v for v in (made if isinstance(made, (tuple, list)) else (made,)) if isinstance(v, torch.Tensor)]
             unseen.update(storage_of(v) for v in views if v._is_view() and storage_of(v) == storage_of(seen))
     return ""
+
+
+def _sharing_unsaid(graph: torch.fx.GraphModule, inputs: Sequence[GraphInput]) -> str:
+    """Results that share memory with what they were made from and are no views of it (``unsafe_chunk``): a functional graph makes new ones."""
+    shared: dict[int, torch.fx.Node] = {}
+    for node in graph.graph.nodes:
+        if node.op not in ("call_function", "call_method") or "detach" in str(node.target) or _is_data(node):
+            continue
+        given = [t for a in node.all_input_nodes for t in _tensors_of(a)]
+        for made in _tensors_of(node):
+            if made._is_view() or made.is_inference() or any(made is t for t in given):
+                continue
+            if (storage := storage_of(made)) in map(storage_of, given):
+                shared.setdefault(storage, node)
+    for node in graph.graph.nodes if shared else ():
+        touched = [t for a in node.all_input_nodes for t in _tensors_of(a)]
+        made = next((n for t in touched if (n := shared.get(storage_of(t))) is not None), None)
+        if made is not None and (node.op == "output" or is_mutating(node)):
+            return f"{made.name} shares memory that is {'returned' if node.op == 'output' else 'written to'}, and is no view"
+    return ""
+
+
+def _tensors_of(node: torch.fx.Node) -> list[torch.Tensor]:
+    value = node.meta.get("example_value")
+    return [v for v in (value if isinstance(value, (tuple, list)) else (value,)) if isinstance(v, torch.Tensor)]
 
 
 def _is_data(node: torch.fx.Node) -> bool:

@@ -402,3 +402,12 @@ def array_beside_its_tensor(x, array, t):
     t.add_(1)
     array[0] = 5
     return t + x, array
+
+
+@program(lambda: (torch.randn(4, requires_grad=True),))
+def chunks_that_are_no_views(x):
+    """Parts of one memory that are no views of it: each has a history of its own, and what is written to one shows in the whole."""
+    y = x * 2
+    first, second = y.unsafe_chunk(2)
+    first.mul_(3)
+    return first, second, *x.unsafe_split(2)
