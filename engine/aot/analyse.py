@@ -207,9 +207,10 @@ def _sharing_unsaid(graph: torch.fx.GraphModule, inputs: Sequence[GraphInput]) -
                 shared.setdefault(storage, node)
     for node in graph.graph.nodes if shared else ():
         touched = [t for a in node.all_input_nodes for t in _tensors_of(a)]
-        made = next((n for t in touched if (n := shared.get(storage_of(t))) is not None), None)
-        if made is not None and (node.op == "output" or is_mutating(node)):
-            return f"{made.name} shares memory that is {'returned' if node.op == 'output' else 'written to'}, and is no view"
+        part = next((n for t in touched if (n := shared.get(storage_of(t))) is not None), None)
+        if part is not None and (node.op == "output" or is_mutating(node)):
+            what = "returned" if node.op == "output" else "written to"
+            return f"{part.name} shares memory that is {what}, and is no view"
     return ""
 
 

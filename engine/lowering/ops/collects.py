@@ -199,7 +199,7 @@ def masked_scatter(low: Lowering, a: Tensor, mask: Tensor, source: Tensor) -> Te
     row = reshape(broadcast_to(mask, shape), (count,))
     name = low.node.name if low.node is not None else "masked"
     flags = low.pointwise((count,), torch.int32, lambda b, i: b.cast(row.at(b, i), torch.int32), name=f"{name}_flags")
-    running = low.scan("sum", (count,), 0, torch.int32, flags.at)
+    running = low.scan("sum", (count,), 0, torch.int32, flags.at) if count > 1 else flags
     given, kept = product(source.shape), broadcast_to(a, shape)
     pool = reshape(source, (given,))
 
@@ -307,6 +307,8 @@ def trilinear(
         shape, held, multiplied, name=f"{low.node.name if low.node is not None else 'trilinear'}_each"
     )
     dims = tuple(sorted(d % rank for d in sumdim))
+    if any(shape[d] == 0 for d in dims):
+        raise NotLowered("a reduction over no elements is left to ATen")
     return reduce(low, "sum", whole, dims, False, first.dtype, whole.at)
 
 

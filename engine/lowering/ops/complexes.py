@@ -509,6 +509,8 @@ def _structural(operator: Any, changed: Changed) -> Lower:
         is_changed = not a.is_complex or (kept is not None and REAL.get(kept) != a.dtype)
         if is_changed or any(isinstance(v, complex) for v in args):
             raise NotLowered("a change of type on the way is made by ATen")
+        if operator is aten.constant_pad_nd.default and args[1:] not in ((), (0,)):
+            raise NotLowered("padding by another number than 0, whose imaginary part is 0, is done by ATen")
         if operator in REDUCTIONS and len(a.shape) == 1:
             return _complex_elementwise(low, (a,), lambda b, x: x)
         given = [

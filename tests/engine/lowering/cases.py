@@ -663,6 +663,13 @@ def complex_arithmetic(x: Any, y: Any, r: Any, z: Any) -> Any:
     )
 
 
+@case(complexes(2, 3), normal(1), normal(1, 1), normal(0, 3), normal(0, 5), normal(0, 4))
+def ends_of_ranges(x: Any, one: Any, source: Any, left: Any, middle: Any, right: Any) -> Any:
+    """Complex numbers padded by a real one, a mask of one element, and sums over no rows."""
+    summed = torch.ops.aten._trilinear(left, middle, right, [1, 3], [2, 3], [1, 2], [0])
+    return F.pad(x, (1, 2), value=1.0), F.pad(x, (1, 2)), one.masked_scatter(one != 9, source), summed
+
+
 @case(complexes(4, 5), complexes(5), complexes())
 def complex_functions(x: Any, y: Any, z: Any) -> Any:
     """Roots, sines, truth, and sums of a single number."""
