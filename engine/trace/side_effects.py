@@ -11,7 +11,7 @@ from bytecode.instr import FreeVar
 
 from engine.graph.passes.lift_switches import switches_of
 from engine.ir.origin import CellOf, Closure, Fixed, Local, Namespace, Origin
-from engine.ir.relation_guard import Distinct, NoOverlap, SameObject, memories_differ
+from engine.ir.relation_guard import Distinct, NoOverlap, SameObject, memories_differ, written_differ
 from engine.ir.view_history import is_leaf
 from engine.trace.signals import Skip, Unsupported
 from engine.trace.values.base import Value
@@ -201,20 +201,32 @@ def _guard_overlap(tx: Tracer) -> None:
     used: list[TensorValue] = [v for v, _ in tx.input_tensors if v.made_by is not None]
     unseen = _written_as_data(tx)
     why = "it is changed in place, which would show through a tensor that shares its memory"
+    homes = {id(v): _home(v) for v, _ in tx.input_tensors}
     alone: list[TensorValue] = []
     for value, version in tx.input_tensors:
         if value.fake.is_inference() or value.origin is None:
             continue
         if value.fake._version == version and value.fake.untyped_storage()._cdata not in unseen:
             continue
-        others: list[Any] = [v for v in used if v is not value and v.origin is not None]
-        apart = tuple(o.origin for o in others if not _may_share(value, o))
-        _refuse_storages_over_one_memory(value, [o for o in others if o.origin in apart])
+        others = [v for v in used if v is not value and v.origin is not None]
+        home = homes[id(value)]
+        apart = [o for o in others if not _may_share(home, homes[id(o)])]
         if len(apart) == len(others) and value in used:
             alone.append(value)
         elif apart:
-            tx.guard(NoOverlap(value.origin, apart, cause=tx.cause(why)))
-    # One guard for all that share with none: of each pair by itself an optimiser's step would have thousands.
+            _refuse_storages_over_one_memory(value, apart)
+            origins = tuple(o.origin for o in apart if o.origin is not None)
+            tx.guard(NoOverlap(value.origin, origins, cause=tx.cause(why)))
+    _guard_alone(tx, alone, [v for v in used if v.origin is not None], why)
+
+
+def _guard_alone(tx: Tracer, alone: list[TensorValue], used: list[TensorValue], why: str) -> None:
+    """One guard for all written tensors that share with none: of each pair by itself an optimiser's step would have thousands."""
+    others = {id(v): v for v in used if v.held is not None}
+    written = [v.held for v in alone if others.pop(id(v), None) is not None]
+    if written and not written_differ(len(written), *written, *(v.held for v in others.values())):
+        for value in alone:
+            _refuse_storages_over_one_memory(value, [v for v in used if v is not value])
     mine = [v.origin for v in alone if v.origin is not None]
     origins = list(dict.fromkeys((*mine, *(v.origin for v in used if v.origin is not None))))
     if mine and len(origins) > 1:
@@ -241,13 +253,22 @@ def _refuse_storages_over_one_memory(written: TensorValue, others: list[TensorVa
         raise Skip("side-effect", f"one of {names} is changed, which lie over the same memory by different storages")
 
 
-def _may_share(a: TensorValue, b: TensorValue) -> bool:
-    if a.held is None or b.held is None:
-        return False
+_ANYWHERE = 0
+"""The home of a tensor that does not tell where its numbers are."""
+
+
+def _home(value: TensorValue) -> int | None:
+    """The storage that holds an input's numbers; None of what is no input."""
+    if value.held is None:
+        return None
     try:
-        return bool(a.held.untyped_storage()._cdata == b.held.untyped_storage()._cdata)
+        return int(value.held.untyped_storage()._cdata)
     except RuntimeError:
-        return True
+        return _ANYWHERE
+
+
+def _may_share(home: int | None, other: int | None) -> bool:
+    return home is not None and other is not None and (home == other or _ANYWHERE in (home, other))
 
 
 def changes_inputs(tx: Tracer) -> bool:
@@ -325,7 +346,7 @@ def shares_new_history(tx: Tracer) -> bool:
         value.held is not None
         and value.fake.requires_grad != value.held.requires_grad
         and not value.fake.is_leaf  # a leaf was told so itself, which changes no other tensor
-        and any(_may_share(value, o) for o in used if o is not value)
+        and any(_may_share(_home(value), _home(o)) for o in used if o is not value)
         for value in used
     )
 
