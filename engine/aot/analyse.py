@@ -197,7 +197,8 @@ def _sharing_unsaid(graph: torch.fx.GraphModule, inputs: Sequence[GraphInput]) -
     """Results that share memory with what they were made from and are no views of it (``unsafe_chunk``): a functional graph makes new ones."""
     shared: dict[int, torch.fx.Node] = {}
     for node in graph.graph.nodes:
-        if node.op not in ("call_function", "call_method") or "detach" in str(node.target) or _is_data(node):
+        # A view of another type is none to autograd either, but its operator says that it shares.
+        if "unsafe" not in (str(node.target) if node.op == "call_method" else getattr(node.target, "__name__", "")):
             continue
         given = [t for a in node.all_input_nodes for t in _tensors_of(a)]
         for made in _tensors_of(node):

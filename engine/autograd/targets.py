@@ -110,7 +110,11 @@ def accumulate_grad(variable: torch.Tensor, grad: torch.Tensor | None) -> None:
     old = variable.grad
     if old is None:
         # Two references: this function's and the caller's last.
-        variable.grad = grad.detach() if _is_alone(grad, variable) else _copied(grad, variable)
+        fresh = grad.detach() if _is_alone(grad, variable) else _copied(grad, variable)
+        if fresh.shape == variable.shape:
+            variable.grad = fresh
+        else:
+            _give(variable, fresh)
     elif old.layout is not torch.strided and grad.layout is torch.strided:
         variable.grad = grad + old
     elif torch.is_grad_enabled() or type(old) is not torch.Tensor or type(grad) is not torch.Tensor:
@@ -119,14 +123,33 @@ def accumulate_grad(variable: torch.Tensor, grad: torch.Tensor | None) -> None:
         old += grad
 
 
+def _give(variable: torch.Tensor, grad: torch.Tensor) -> None:
+    """Set a gradient of other sizes than the leaf has by now, which Python refuses and the engine does not ask."""
+    given: Any = torch.empty_like(variable)
+    variable.grad = given
+    given.set_(grad)
+    _set_version((given,), (0,))
+
+
 def _is_alone(grad: torch.Tensor, variable: torch.Tensor) -> bool:
     """Whether nobody else can see this tensor's memory, and it is laid out as the leaf: then it need not be copied."""
     if torch.is_grad_enabled() or type(grad) is not torch.Tensor or grad.layout is not torch.strided:
         return False
-    if grad.stride() != variable.stride() or grad.shape != variable.shape or sys.getrefcount(grad) > 4:
+    if sys.getrefcount(grad) > 4 or not (grad.stride() == variable.stride() or _is_laid_out_as(grad, variable)):
         return False
     storage = grad.untyped_storage()
     return _use_count(storage._cdata) <= 2 and grad.numel() * grad.element_size() == storage.nbytes()
+
+
+def _is_laid_out_as(grad: torch.Tensor, variable: torch.Tensor) -> bool:
+    """Whether a gradient lies as the leaf does, as torch sees it: the strides of dimensions of one element do not count.
+
+    Nor do sizes: a leaf may have been given others in place since autograd asked for them.
+    """
+    if grad.dim() > variable.dim() or not torch.ops.aten.is_non_overlapping_and_dense.default(variable):
+        return False
+    theirs = zip(grad.shape, grad.stride(), variable.stride(), strict=False)
+    return all(size == 1 or mine == its for size, mine, its in theirs)
 
 
 def _copied(grad: torch.Tensor, variable: torch.Tensor) -> torch.Tensor:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 import torch.fx
 
-from engine.ir.origin import Local, Origin
+from engine.ir.origin import Drawn, Local, Origin
 from engine.ir.outcome_guard import ComesTo, Given, Step, comes_to
 from engine.trace.settled import is_pure
 
@@ -111,12 +111,14 @@ def _root(node: torch.fx.Node) -> torch.fx.Node:
 
 
 def _is_state(given: GraphInput) -> bool:
-    """Whether it is a number, or a small tensor that no argument of the call is itself: those differ from call to call."""
+    """Whether it is a number, or a small tensor that no argument of the call is itself: those differ from call to call, as numbers that Python draws do."""
     real: Any = given.real
     origin: Origin | None = given.origin
-    if type(real) in (int, float):
-        return True
-    return origin is not None and not isinstance(origin, Local) and type(real) is torch.Tensor and _is_small(real)
+    if origin is None or isinstance(origin, Drawn):
+        return False
+    return type(real) in (int, float) or (
+        not isinstance(origin, Local) and type(real) is torch.Tensor and _is_small(real)
+    )
 
 
 def _is_small(tensor: torch.Tensor) -> bool:
