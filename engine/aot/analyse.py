@@ -160,10 +160,21 @@ def _behind_autograd(graph: torch.fx.GraphModule, inputs: Sequence[GraphInput]) 
         return ""
     values = [*(i.fake for i in inputs), *_values(graph)]
     needing = {storage_of(v) for v in values if isinstance(v, torch.Tensor) and v.requires_grad}
+    retyped: set[int] = set()
     for node in graph.graph.nodes:
         seen = _fake_of(node.args[0]) if needing and node.args else None
         if seen is None or storage_of(seen) not in needing:
             continue
+        if id(seen) in retyped and is_mutating(node):
+            return f"{node.name} writes to a view of another type, whose history autograd keeps apart"
+        made = _fake_of(node)
+        if (
+            made is not None
+            and made.dtype != seen.dtype
+            and not made._is_view()
+            and storage_of(made) == storage_of(seen)
+        ):
+            retyped.add(id(made))
         if is_as_strided(node):
             return f"{node.name} sees memory by place, and gradients are needed through it"
         detached = _fake_of(node) if "detach" in str(node.target) or _is_data(node) else None
