@@ -80,3 +80,12 @@ def leaf_with_a_longer_shape(x):
     with torch.no_grad():
         x.unsqueeze_(0)
     return x.expand_as(x), y.detach()
+
+
+@program(lambda: (torch.arange(6.0),), lambda: (torch.arange(7.0),), lambda: (torch.arange(8.0),))
+def sizes_before_and_after(x):
+    """Sizes are read anew where the layout has changed since."""
+    before = x.expand(2, *x.shape)
+    x.unsqueeze_(0)
+    x.add_(1)
+    return before, x.expand(2, *x.shape), x.shape, x.size(0)

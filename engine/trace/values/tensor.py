@@ -79,7 +79,7 @@ class TensorValue(Value):
         self.fake = fake
         self.origin = origin
         self.held = held
-        self.sizes: dict[int, Value] = {}
+        self.sizes: dict[int, tuple[Any, Value]] = {}
         self.written: dict[str, Value] = {}
         """Python attributes set while tracing."""
 
@@ -184,11 +184,12 @@ class TensorValue(Value):
 
     def size(self, tx: Tracer, dim: int) -> Value:
         """One size, as a constant or a symbol."""
-        known = self.sizes.get(dim)
-        if known is None:
-            size = self.fake.shape[dim]
+        size = self.fake.shape[dim]
+        now = size if isinstance(size, int) else size.node
+        read, known = self.sizes.get(dim, (None, None))
+        if known is None or read != now:  # it may have been laid out anew in place since
             known = Const(size) if isinstance(size, int) else emit(tx, "call_method", "size", [self, Const(dim)])
-            self.sizes[dim] = known
+            self.sizes[dim] = now, known
         return known
 
     def shape(self, tx: Tracer) -> Value:
