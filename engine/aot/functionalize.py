@@ -36,7 +36,7 @@ from engine.ir.fake import fake_mode
 from engine.ir.frame import GraphInput
 from engine.ir.graph import node_id, origin_of, set_origin
 from engine.ir.in_graph import InGraph
-from engine.ir.plan import InputPlan, Plan, is_same_layout
+from engine.ir.plan import InputPlan, Plan, is_same_layout, sizes_of
 from engine.ir.unbacked import is_unbacked
 
 
@@ -90,7 +90,9 @@ def trace(
     module.meta[PASSES] = tuple(watch.records)
     module.recompile()
     relations = tuple(dict.fromkeys(_relations(mode)[known:]))
-    return module, fakes, replace(tracing.plan(), symbols=symbols(fakes), relations=relations)
+    plan = replace(tracing.plan(), symbols=symbols(fakes), relations=relations)
+    _check_read(plan)
+    return module, fakes, plan
 
 
 def as_computed(plan: Plan, module: torch.fx.GraphModule) -> Plan:
@@ -157,6 +159,15 @@ def _check_followed(fakes: Sequence[Any], inputs: Sequence[GraphInput]) -> None:
             raise NotFunctional(f"{i.name} has no fake value")
 
 
+def _check_read(plan: Plan) -> None:
+    """Refuse views and layouts by a number that the wrappers cannot read from any input."""
+    known = {name for name, *_ in plan.symbols}
+    views = (*(o.view for o in (*plan.outputs, *plan.roots)), *(i.layout for i in plan.inputs))
+    for size in sizes_of(views):
+        if isinstance(size, torch.SymInt) and not known.issuperset(map(str, size.node.expr.free_symbols)):
+            raise NotFunctional(f"a view is returned by a number ({size}) that no input tells")
+
+
 def relations_of(graph: torch.fx.GraphModule, inputs: Sequence[GraphInput]) -> tuple[str, ...]:
     """What has been assumed of the graph's symbolic sizes so far, in order."""
     return tuple(map(str, _relations(fake_mode_of(graph, inputs))))
@@ -186,7 +197,10 @@ def symbols(fakes: Sequence[Any]) -> tuple[tuple[str, int, int], ...]:
         strides: Sequence[Any] = fake.stride() if isinstance(fake, torch.Tensor) else ()
         for dim, stride in enumerate(strides):
             if isinstance(stride, torch.SymInt) and stride.node.expr.is_Symbol:
-                found.setdefault(str(stride.node.expr), (str(stride.node.expr), n, -2 - dim))
+                found.setdefault(str(stride.node.expr), (str(stride.node.expr), n, -3 - dim))
+        start = fake.storage_offset() if isinstance(fake, torch.Tensor) else 0
+        if isinstance(start, torch.SymInt) and start.node.expr.is_Symbol:
+            found.setdefault(str(start.node.expr), (str(start.node.expr), n, -2))
     return tuple(found.values())
 
 

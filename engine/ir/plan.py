@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -86,7 +87,8 @@ class OutputPlan:
 class Plan:
     """Everything that the wrappers need. ``results`` counts the functional graph's results.
 
-    ``symbols`` says where each size symbol is read at run time: name -> (input, dimension), dimension -1 for an int input, -2 - n for stride n.
+    ``symbols`` says where each size symbol is read at run time: name -> (input, dimension), dimension -1 for an int input,
+    -2 for where a tensor starts in its storage, -3 - n for stride n.
     """
 
     inputs: tuple[InputPlan, ...]
@@ -115,6 +117,11 @@ def written(plan: Plan) -> tuple[int, ...]:
 def reshaped(plan: Plan) -> tuple[int, ...]:
     """Positions of the inputs whose sizes, strides or offset change."""
     return tuple(n for n, i in enumerate(plan.inputs) if i.layout is not None)
+
+
+def sizes_of(views: Iterable[View | None]) -> list[Size]:
+    """Sizes, strides and offsets of views, where there are any: what the wrappers' text computes from ``Plan.symbols``."""
+    return [s for v in views if v is not None for s in (*v.sizes, *v.strides, v.offset)]
 
 
 def is_identity(plan: Plan) -> bool:

@@ -89,3 +89,18 @@ def sizes_before_and_after(x):
     x.unsqueeze_(0)
     x.add_(1)
     return before, x.expand(2, *x.shape), x.shape, x.size(0)
+
+
+@program(*(lambda k=k: (torch.arange(1.0 * (3 + k) * (4 + k)).view(3 + k, 4 + k).select(0, -1),) for k in range(3)))
+def strided_from_a_number(x):
+    """A view that starts at a number, of what starts elsewhere at each call."""
+    made = x.as_strided((2,), (1,), 1)
+    return made, made + x.storage_offset()
+
+
+@program(*(lambda k=k: (torch.arange(9.0 * (6 + 2 * k)).view(9, -1)[1 + k : 5 + k],) for k in range(3)))
+def strided_from_its_start(x):
+    """A view of a view that is written to, from where it starts."""
+    rows = x[1:]
+    rows.mul_(2)
+    return rows.as_strided((2,), (1,), rows.storage_offset())

@@ -10,7 +10,7 @@ import torch
 from torch.utils._sympy.printers import PythonPrinter
 
 from engine.aot.wrappers.layer import Layer
-from engine.ir.plan import OutputPlan, Plan, Size, View
+from engine.ir.plan import OutputPlan, Plan, Size, View, sizes_of
 from engine.records.aot import WrapperAction
 
 NAME = "output aliasing"
@@ -74,8 +74,7 @@ def post_compile(plan: Plan) -> Layer:
                 made[id(output)] = f"o{len(made)}"
                 (early if output.is_early else lines).append(f"o{len(made)} = {expression}")
         outputs.append(made[id(output)])
-    views = [o.view for o in (*plan.outputs, *plan.roots) if o.view is not None]
-    read = symbols_read(plan, [s for v in views for s in (*v.sizes, *v.strides, v.offset)])
+    read = symbols_read(plan, sizes_of(o.view for o in (*plan.outputs, *plan.roots)))
     return Layer(before=(*read, *early), after=tuple(lines), names=names, outputs=tuple(outputs))
 
 
@@ -204,6 +203,8 @@ def symbols_read(plan: Plan, sizes: Iterable[Size]) -> tuple[str, ...]:
 
 
 def _reading(symbol: str, position: int, dim: int) -> str:
-    if dim < -1:
-        return f"{symbol} = i{position}.stride({-2 - dim})"
+    if dim < -2:
+        return f"{symbol} = i{position}.stride({-3 - dim})"
+    if dim == -2:
+        return f"{symbol} = i{position}.storage_offset()"
     return f"{symbol} = i{position}" if dim == -1 else f"{symbol} = i{position}.shape[{dim}]"

@@ -8,7 +8,7 @@ import torch
 
 from engine.aot.wrappers.aliases import offset_text, set_version, sizes_text, symbols_read
 from engine.aot.wrappers.layer import Layer
-from engine.ir.plan import InputPlan, Plan
+from engine.ir.plan import InputPlan, Plan, sizes_of
 from engine.records.aot import WrapperAction
 
 NAME = "input mutation"
@@ -41,8 +41,7 @@ def _is_counted(i: InputPlan) -> bool:
 def post_compile(plan: Plan) -> Layer:
     """A ``copy_`` for a written input, an ``as_strided_`` for one with another layout, and the version counter where that is not all."""
     names: dict[str, Any] = {}
-    layouts = [i.layout for i in plan.inputs if i.layout is not None]
-    before = [*symbols_read(plan, [s for v in layouts for s in (*v.sizes, *v.strides, v.offset)])]
+    before = [*symbols_read(plan, sizes_of(i.layout for i in plan.inputs))]
     after: list[str] = []
     for n, i in enumerate(plan.inputs):
         if not _is_counted(i):

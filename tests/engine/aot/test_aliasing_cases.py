@@ -170,6 +170,12 @@ def test_cases_with_sizes_found_far_out(seed: int) -> None:
     assert not check(generate(seed, "sizes"), "aot_eager", dynamic=True)
 
 
+@pytest.mark.parametrize("dynamic", [None, True])
+def test_views_from_where_a_tensor_starts(dynamic: bool | None) -> None:
+    """Views whose sizes hang on where an argument starts in its storage, which varies."""
+    assert not check(generate(742127, "sizes"), "aot_eager", dynamic=dynamic)
+
+
 def test_cases_cover_what_they_claim() -> None:
     """Among the first cases are shared inputs, duplicates, islands without gradients, views by detach and data, layouts, and exceptions."""
     texts = [generate(seed).text for seed in range(400)]
