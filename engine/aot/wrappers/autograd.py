@@ -24,6 +24,7 @@ from engine.aot.wrappers.aliases import set_version
 from engine.aot.wrappers.layer import Layer
 from engine.aot.wrappers.probe import Mark, Probe
 from engine.graph.randomness import drawn_from
+from engine.ir.graph import is_backward
 from engine.ir.inlined import INLINED, Inlined
 from engine.ir.plan import Plan
 from engine.records.aot import WrapperAction
@@ -37,6 +38,12 @@ _is_retained: Callable[[], bool] = torch._C._autograd._get_current_graph_task_ke
 
 _UNPACKS_ONE = hasattr(torch._C._autograd.SavedTensor, "unpack")
 """Whether this torch can unpack one saved tensor of several."""
+
+_DETACHED = (
+    "Trying to use a saved tensor that has been detached in-place, i.e. with .detach_()."
+    "This is not supported, please use out-of-place `.detach()` instead"
+)
+"""Torch's words: its own nodes say it, functions written in Python do not."""
 
 TWICE = (
     "engine.compile cannot differentiate the gradient of this compiled graph once more: {}. "
@@ -78,6 +85,8 @@ class Crossing:
     """Saved tensors that are results as well: autograd gives them back together with all others only."""
     weak: tuple[int, ...] = ()
     """Inputs that the node must not keep alive: it may ask for them once more (``Again``), but eager's would have let go of them."""
+    whole: tuple[tuple[int, int], ...] = ()
+    """Saved tensors with the inputs that they are, where the caller could take them out of autograd's graph before eager reads them."""
 
 
 def crossing(joint: Joint, halves: Halves, requiring: Collection[int], *, is_given: bool) -> Crossing:
@@ -91,6 +100,8 @@ def crossing(joint: Joint, halves: Halves, requiring: Collection[int], *, is_giv
     apart = tuple(sorted(set(requiring) - flowing)) if flowing else ()
     names = {n.name for k, n in enumerate(halves.forward.graph.nodes) if k in apart}
     shown = {str(n) for n in nodes[: halves.results]}
+    places = {n.name: k for k, n in enumerate(halves.forward.graph.nodes) if k in flowing} if is_given else {}
+    read = _read_by_autograd(halves.backward)
     return Crossing(
         inputs=len(joint.inputs),
         results=halves.results,
@@ -108,7 +119,17 @@ def crossing(joint: Joint, halves: Halves, requiring: Collection[int], *, is_giv
         detached=tuple(n for n, name in enumerate(halves.tensors) if name in names),
         returned=frozenset(n for n, name in enumerate(halves.tensors) if name in shown),
         weak=tuple(n for n, i in enumerate(joint.plan.inputs) if i.is_tensor and is_given),
+        whole=tuple(
+            (n, places[name])
+            for n, name in enumerate(halves.tensors)
+            if name in places and name in read and not isinstance(joint.inputs[places[name]], torch.nn.Parameter)
+        ),
     )
+
+
+def _read_by_autograd(backward: torch.fx.GraphModule) -> set[str]:
+    """Names of saved values that autograd's own operators read, not views or others that are computed again: what eager saves."""
+    return {n.name for n in backward.graph.nodes if n.op == "placeholder" and any(map(is_backward, n.users))}
 
 
 def _value(node: Any) -> Any:
@@ -154,6 +175,7 @@ def eager_where_unknown(as_traced: Run, plan: Plan, needing: Sequence[int]) -> L
 def post_compile(crossing: Crossing, forward: Run, backward: Backward) -> Run:
     """``forward`` as a function that autograd knows the backward of."""
     scope: dict[str, Any] = {"run": forward, "backward": backward, "set_version": set_version, "ref": weakref.ref}
+    scope["DETACHED"] = _DETACHED
     again = backward.again
     scope |= {"drawn_from": drawn_from, "devices": again.devices}
     noted = backward.noted
@@ -227,6 +249,8 @@ def _text(c: Crossing, again: Again, *, is_noted: bool) -> str:
     free = [k for k, layout in zip(c.differentiable, c.layouts, strict=True) if layout is None]
     if free:
         lines.append(f"    ctx.layouts = {_tuple([f'(tuple(r{k}.shape), r{k}.stride())' for k in free])}")
+    if c.whole:
+        lines.append(f"    ctx.leaves = {_tuple([f'i{n}.is_leaf' for _, n in c.whole])}")
     if c.plain:
         lines.append(f"    ctx.mark_non_differentiable({', '.join(f'r{n}' for n in c.plain)})")
     lines.append("    ctx.set_materialize_grads(False)")
@@ -240,6 +264,9 @@ def _text(c: Crossing, again: Again, *, is_noted: bool) -> str:
         saved = f"(backward.read(ctx, {_tuple(tangents)}) if {absent} else {saved})"
     values = ([f"*{saved}"] if tensors else []) + (["*ctx.numbers"] if numbers else [])
     lines.append(f"    values = [{', '.join(values)}]")
+    for k, (n, _) in enumerate(c.whole):
+        lines.append(f"    if not (ctx.leaves[{k}] or values[{n}] is None or values[{n}].grad_fn is not None):")
+        lines.append("        raise RuntimeError(DETACHED)")
     lines.append(f"    tangents = [{', '.join(tangents)}]")
     lines.append(f"    gradients = backward(ctx, values, tangents, {'ctx.layouts' if free else '()'})")
     places = {n: k for k, n in enumerate(c.needing)}

@@ -161,6 +161,38 @@ def test_inputs_changed_before_a_backward_on_another_thread(saved: bool) -> None
     assert bool(texts[0]) is saved
 
 
+CHANGES: dict[str, Callable[[torch.Tensor], object]] = {
+    "nothing": lambda x: x,
+    "detached": lambda x: x.detach_(),
+    "detached and required again": lambda x: x.detach_().requires_grad_(),
+}
+
+
+@pytest.mark.parametrize("backend", ["aot_eager", "triton"])
+@pytest.mark.parametrize("of", ["leaf", "result", "result read through a view", "result not saved"])
+@pytest.mark.parametrize("change", CHANGES)
+def test_inputs_detached_in_place_before_the_backward(change: str, of: str, backend: str) -> None:
+    """What eager saved as it was may not be taken out of autograd's graph; leaves, views of it and what it did not save may."""
+
+    def fn(x: torch.Tensor) -> torch.Tensor:
+        if of == "result not saved":
+            return (x * 2).exp()
+        return x.t() @ x.t() if of == "result read through a view" else x.sin()
+
+    engine.reset()
+    found = []
+    for run in (fn, engine.compile(fn, backend=backend)):
+        leaf = torch.full((3, 3), 0.5, requires_grad=True)
+        x = leaf if of == "leaf" else leaf * 2
+        out = run(x).sum()
+        CHANGES[change](x)
+        found.append((message(out.backward), leaf.grad))
+    (wanted, gradient), (told, other) = found
+    assert told == wanted
+    assert bool(wanted) is (of == "result" and change != "nothing")
+    torch.testing.assert_close(other, gradient)
+
+
 def test_a_second_backward_is_refused_as_in_eager() -> None:
     """The graph's values are gone; nothing else is disturbed."""
 
