@@ -57,7 +57,7 @@ class Halves:
 def partition(
     joint: Joint, is_free: Sequence[bool], method: Method = "min-cut", *, draws_again: bool = False
 ) -> Halves:
-    """Cut ``joint``. ``is_free`` tells for each input whether it is in memory anyway (a parameter), so that saving it costs nothing.
+    """Cut ``joint``. ``is_free`` tells for each input whether it is in memory anyway (a parameter), so that keeping it costs nothing.
 
     ``draws_again``: random numbers may be drawn again from the state that they were drawn from, where that takes less memory.
     """
@@ -209,26 +209,28 @@ def _is_fixed(node: Node, parts: _Parts) -> bool:
 def _costs(parts: _Parts, read: set[Node], is_free: Sequence[bool]) -> Callable[[Node], int]:
     """What saving each node costs, in shares of bytes; INFINITE where it must not be saved.
 
-    Results and inputs are the caller's, who may write to them between forward and backward: they are saved only where eager would have
-    saved them too, and complain.
+    Results and inputs are the caller's, who may write to them between forward and backward, as an optimizer does to parameters: they are
+    saved only where eager would have saved them too, and complain.
     """
     free = {n for n, f in zip(parts.inputs, is_free, strict=True) if f}
     given = (n for node in parts.again for n in node.all_input_nodes if n not in parts.again)
     eager = {seen_by(n) for n in (*read, *given, *parts.read_by_autograd())}
     inputs = set(parts.inputs)
-    callers = {r for r in parts.results if isinstance(r, Node)} | inputs
+    callers = {seen_by(r) for r in parts.results if isinstance(r, Node)} | inputs
     written = set(parts.written)
 
     def cost(node: Node) -> int:
         value = node.meta.get("val")
-        if is_view(node) or node in written or isinstance(value, (tuple, list)):
+        if seen_by(node) is not node or node in written or isinstance(value, (tuple, list)):
             return INFINITE
         if node in parts.again and not parts.leaves_checkpoint(node):
             return INFINITE
-        if node in free or node.op == "get_attr":
+        if node.op == "get_attr":
             return 1
         if node in callers and not is_size(node):
-            return INFINITE if seen_by(node) not in eager else size_of(value) * (_GIVEN if node in inputs else _MADE)
+            if node not in eager:
+                return INFINITE
+            return 1 if node in free else size_of(value) * (_GIVEN if node in inputs else _MADE)
         return size_of(value) * _MADE
 
     return cost
@@ -382,13 +384,16 @@ def _between(inputs: Sequence[Node], last: Sequence[Node]) -> set[Node]:
 def _record(
     parts: _Parts, saved: Sequence[Node], recomputed: Sequence[Node], method: Method, is_free: Sequence[bool]
 ) -> PartitionRecord:
+    """What is told of the cut. Memory that saved values share counts once, with the first of them."""
     free = {n for n, f in zip(parts.inputs, is_free, strict=True) if f}
     inputs = set(parts.inputs)
+    memories = {seen_by(n): n for n in reversed(saved)}
+    taken = {n: _bytes(memory) for memory, n in memories.items() if memory not in inputs}
     rows = [
         SavedValue(
             n.name,
             "saved",
-            0 if n in inputs else size_of(n.meta["val"]),
+            taken.get(n, 0),
             "the policy of its activation checkpoint saves it"
             if n in parts.chosen
             else _why_saved(n, inputs, free, method),
@@ -402,8 +407,8 @@ def _record(
     return PartitionRecord(
         method,
         tuple(rows),
-        saved_bytes=sum(size_of(n.meta["val"]) for n in saved if n not in inputs),
-        kept_bytes=sum(size_of(n.meta["val"]) for n in saved if n in inputs),
+        saved_bytes=sum(taken.values()),
+        kept_bytes=sum(map(_bytes, inputs & memories.keys())),
         default_bytes=_default_bytes(parts),
     )
 
@@ -414,7 +419,7 @@ def _bytes(node: Node) -> int:
 
 
 def _default_bytes(parts: _Parts) -> int:
-    """What would be saved if nothing were computed again: memory that views share counts once."""
+    """What would be saved if nothing were computed again."""
     return sum(_bytes(n) for n in {seen_by(r) for r in parts.read_by_backward()} if n.op == "call_function")
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -9,6 +10,8 @@ import pytest
 import torch
 
 import engine
+import engine.pipeline
+from engine.aot.driver import Settings
 from engine.records.aot import PartitionRecord
 
 N = 32
@@ -74,3 +77,42 @@ def test_what_is_narrower_is_saved() -> None:
     """A cast in between halves what is kept."""
     x = _leaf()
     assert _partition(lambda x: ((x + 1).bfloat16().sin().float() * 2).exp(), x).saved_bytes <= BYTES // 2
+
+
+OF_PARAMETERS: dict[str, Callable[..., torch.Tensor]] = {
+    "computed of it": lambda x, w, b: w.exp() * x,
+    "scaled and shifted": lambda x, w, b: (x * w.detach() + b).relu().sin(),
+    "in parts": lambda x, w, b: torch.cat([p.sigmoid() for p in w.split(N // 2)]) * x,
+    "normed": lambda x, w, b: (w.softmax(0) @ x).tanh() + b.exp(),
+    "cast": lambda x, w, b: (x.bfloat16() @ w.bfloat16()).float() + b,
+}
+
+
+@pytest.mark.parametrize("name", OF_PARAMETERS)
+def test_parameters_that_eager_does_not_save_are_the_optimizers(name: str) -> None:
+    """A step between forward and backward: what eager saved was computed of the parameter, so that its backward is right and runs."""
+    fn = OF_PARAMETERS[name]
+    engine.reset()
+    found = []
+    for run in (fn, engine.compile(fn, backend="aot_eager")):
+        torch.manual_seed(0)
+        x, w, b = torch.randn(N, N), *(torch.nn.Parameter(torch.randn(N, N)) for _ in "wb")
+        out = run(x, w, b).sum()
+        with torch.no_grad():
+            for p in (w, b):
+                p.mul_(3)
+        found.append([g for g in torch.autograd.grad(out, (w, b), allow_unused=True) if g is not None])
+    torch.testing.assert_close(*found)
+
+
+def test_views_that_are_saved_count_once() -> None:
+    """A product's backward reads a tensor and its transpose: without a cut both are saved, and lie in one memory."""
+    engine.reset()
+    with engine.record() as session, pytest.MonkeyPatch.context() as patch:
+        patch.setattr(engine.pipeline, "Settings", functools.partial(Settings, method="default"))
+        x = _leaf()
+        engine.compile(lambda x: (y := x + 1) @ y.t(), backend="aot_eager")(x).sum().backward()
+    (aot,) = [c.aot for c in session.compilations if c.aot is not None]
+    assert aot.partition is not None
+    assert aot.partition.saved_bytes == aot.partition.default_bytes == BYTES
+    assert sum(v.bytes for v in aot.partition.values if v.action == "saved") == BYTES

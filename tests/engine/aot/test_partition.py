@@ -1,0 +1,126 @@
+"""How joint graphs are cut: of random graphs, results and gradients are eager's, no more is kept than without a cut, and what the caller may
+write to in between is read only where eager reads it.
+"""
+
+from __future__ import annotations
+
+import functools
+import random
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+from torch.utils.checkpoint import checkpoint
+
+import engine
+import engine.pipeline
+from engine.aot.driver import Settings
+
+Op = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
+
+
+def _halved(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+    low, high = x.split(2)
+    return torch.cat([high.sin(), low]) + y
+
+
+def _written(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+    made = x.clone()
+    made.mul_(y)
+    made[1].add_(1)
+    return made
+
+
+def _again(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+    made: torch.Tensor = checkpoint(lambda p, q: (p * q).sin().exp() * q, x * 0.1, y, use_reentrant=False)
+    return made
+
+
+OPS: tuple[Op, ...] = (
+    lambda x, y: x.sin(),
+    lambda x, y: (x * 0.1).exp(),
+    lambda x, y: x.sigmoid(),
+    lambda x, y: x.relu(),
+    lambda x, y: x * y,
+    lambda x, y: x + y,
+    lambda x, y: x @ y * 0.2,
+    lambda x, y: x.t(),
+    lambda x, y: x.softmax(-1),
+    lambda x, y: x.detach() * y,
+    lambda x, y: x * y[0, 0],
+    lambda x, y: F.layer_norm(x, (4,), y[0]),
+    lambda x, y: F.dropout(x, 0.5, training=True),
+    lambda x, y: torch.where(x > y, x, y.cos()),
+    lambda x, y: x.max(0, keepdim=True).values + y,
+    lambda x, y: x / (x.norm() + 1),
+    lambda x, y: x[:1].expand(4, 4).contiguous(),
+    lambda x, y: x.bfloat16().float(),
+    _halved,
+    _written,
+    _again,
+)
+
+
+def _program(seed: int) -> tuple[Callable[..., Any], int, int]:
+    """A function of as many tensors and then parameters as are told beside it."""
+    draw = random.Random(seed)
+    tensors, parameters = draw.randint(1, 3), draw.randint(1, 3)
+    steps = [(draw.choice(OPS), draw.randrange(4), draw.randrange(99)) for _ in range(draw.randint(2, 8))]
+    returned = [draw.randrange(len(steps)) for _ in range(draw.randint(1, 3))]
+
+    def fn(*given: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        values = list(given)
+        for op, late, any in steps:
+            values.append(op(values[-1 - late % len(values)], values[any % len(values)]))
+        made = values[len(given) :]
+        return tuple(made[k] for k in returned)
+
+    return fn, tensors, parameters
+
+
+def _run(fn: Callable[..., Any], seed: int, tensors: int, parameters: int, written: str) -> Any:
+    """Results and gradients, or the first words of what is raised where something was written to in between."""
+    draw = random.Random(seed)
+    torch.manual_seed(seed)
+    given = [torch.randn(4, 4).requires_grad_(draw.random() < 0.5) for _ in range(tensors)]
+    held = [nn.Parameter(torch.randn(4, 4)) for _ in range(parameters)]
+    results = fn(*given, *held)
+    with torch.no_grad():
+        if written:
+            draw.choice({"parameters": held, "inputs": given, "results": [r.detach() for r in results]}[written]).mul_(
+                2
+            )
+    needing = [r for r in results if r.requires_grad]
+    leaves = [t for t in (*given, *held) if t.requires_grad]
+    try:
+        found = torch.autograd.grad([r.sum() for r in needing], leaves, allow_unused=True) if needing else ()
+    except RuntimeError as error:
+        return str(error)[:70]
+    return [*(() if written == "results" else [r.detach() for r in results]), *found]
+
+
+@pytest.mark.parametrize("way", ["min-cut", "default"])
+@pytest.mark.parametrize("first", range(0, 40, 8))
+def test_random_graphs(first: int, way: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where eager's backward runs, so does ours, with its gradients."""
+    monkeypatch.setattr(engine.pipeline, "Settings", functools.partial(Settings, method=way))
+    for seed in range(first, first + 8):
+        fn, tensors, parameters = _program(seed)
+        engine.reset()
+        compiled = engine.compile(fn, backend="aot_eager")
+        for written in ("", "parameters", "inputs", "results"):
+            expected = _run(fn, seed, tensors, parameters, written)
+            with engine.record() as session:
+                found = _run(compiled, seed, tensors, parameters, written)
+            for aot in [c.aot for c in session.compilations if c.aot is not None and c.aot.partition is not None]:
+                assert aot.partition.method == way  # type: ignore[union-attr]
+                assert aot.partition.saved_bytes <= aot.partition.default_bytes, seed  # type: ignore[union-attr]
+            if not isinstance(expected, str):
+                assert not isinstance(found, str), (seed, written, found)
+                for e, f in zip(expected, found, strict=True):
+                    assert (e is None) == (f is None), (seed, written)
+                    if e is not None:
+                        torch.testing.assert_close(f, e, equal_nan=True, msg=lambda m, s=seed: f"{s}: {m}")
