@@ -91,7 +91,8 @@ def _put(graph: torch.fx.Graph, node: torch.fx.Node, known: Inlined, values: Val
 
     if check:
         put(named("unchanged", unchanged), (*check, tuple(s for s in saved if s is not None)), "unchanged", "check")
-    opened = put(named("open", known.open), (context,), "opened", "open")
+    there = tuple(n for n, place in enumerate(known.differentiable) if grads[place] is not None)
+    opened = put(named("open", known.open), (context, there), "opened", "open")
     count = known.numbers + sum(2 * rank for rank in known.layouts if isinstance(rank, int))
     numbers = [put(operator.getitem, (opened, n), "number", "item") for n in range(count)]
     given: list[Any] = [*saved, *numbers[: known.numbers]]

@@ -26,9 +26,9 @@ class Inlined:
     differentiable: tuple[int, ...]
     layouts: tuple[tuple[tuple[int, ...], tuple[int, ...]] | int, ...]
     gradients: tuple[int | None, ...]
-    open: Callable[[Any], tuple[Any, ...]]
-    """Of a node of this kind: the numbers that it saved, then sizes and strides of tangents where they are symbols, one by one; lets go of what
-    else it holds."""
+    open: Callable[[Any, tuple[int, ...]], tuple[Any, ...]]
+    """Of a node of this kind, with the positions in ``differentiable`` of the tangents that are there: the numbers that it saved, then sizes and
+    strides of tangents where they are symbols, one by one; lets go of what else it holds."""
     standing_for: Callable[[tuple[bool, ...]], tuple[torch.fx.GraphModule, bool]]
     """The graph for calls where only these tangents are there, with None for gradients that nothing flows to; and whether it wants zeros for
     the others."""

@@ -143,6 +143,29 @@ def training_step(x, y):
     return loss.detach()
 
 
+def _small(inputs, outputs):
+    with torch.random.fork_rng():
+        torch.manual_seed(inputs)
+        return nn.Sequential(nn.Linear(inputs, 4), nn.ReLU(), nn.Linear(4, outputs))
+
+
+GENERATOR, DISCRIMINATOR = _small(2, 3), _small(3, 1)
+
+
+@program(lambda: (torch.randn(4, 3), torch.randn(4, 2)), breaks=2)
+def adversarial_step(real, noise):
+    """Two losses of one forward: the discriminator's is differentiated first, and leaves what the generator's needs."""
+    fake = GENERATOR(noise)
+    told = DISCRIMINATOR(real).mean() - DISCRIMINATOR(fake.detach()).mean()
+    told.backward()
+    loss = -DISCRIMINATOR(fake).mean()
+    loss.backward()
+    found = [p.grad for p in (*GENERATOR.parameters(), *DISCRIMINATOR.parameters())]
+    for p in (*GENERATOR.parameters(), *DISCRIMINATOR.parameters()):
+        p.grad = None
+    return told.detach(), loss.detach(), found
+
+
 @program(lambda: (leaf(3), leaf(3)))
 def gradient_of_reused_input(x, y):
     """An input used many times collects its gradient."""

@@ -7,6 +7,7 @@ import threading
 import weakref
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import torch
@@ -18,6 +19,7 @@ from engine.aot.analyse import output_args
 from engine.aot.functionalize import as_computed, is_made_by_view
 from engine.aot.joint import Joint
 from engine.aot.partition import Halves
+from engine.aot.second_time import FREED, UNPACKS_ONE, Tangents, hold, meet, meetings, read_saved
 from engine.aot.undefined import NotSeparable, absent_gradients, without_tangents
 from engine.aot.wrappers.again import Again, NotAgain
 from engine.aot.wrappers.aliases import set_version
@@ -34,10 +36,8 @@ Layout = tuple[tuple[int, ...], tuple[int, ...]]
 Compile = Callable[[torch.fx.GraphModule], Run]
 
 NAME = "autograd"
+_ONLY: Tangents = frozenset((0,))
 _is_retained: Callable[[], bool] = torch._C._autograd._get_current_graph_task_keep_graph
-
-_UNPACKS_ONE = hasattr(torch._C._autograd.SavedTensor, "unpack")
-"""Whether this torch can unpack one saved tensor of several."""
 
 _DETACHED = (
     "Trying to use a saved tensor that has been detached in-place, i.e. with .detach_()."
@@ -175,7 +175,7 @@ def eager_where_unknown(as_traced: Run, plan: Plan, needing: Sequence[int]) -> L
 def post_compile(crossing: Crossing, forward: Run, backward: Backward) -> Run:
     """``forward`` as a function that autograd knows the backward of."""
     scope: dict[str, Any] = {"run": forward, "backward": backward, "set_version": set_version, "ref": weakref.ref}
-    scope["DETACHED"] = _DETACHED
+    scope |= {"DETACHED": _DETACHED, "NOTHING": frozenset()}
     again = backward.again
     scope |= {"drawn_from": drawn_from, "devices": again.devices}
     noted = backward.noted
@@ -253,6 +253,8 @@ def _text(c: Crossing, again: Again, *, is_noted: bool) -> str:
         lines.append(f"    ctx.leaves = {_tuple([f'i{n}.is_leaf' for _, n in c.whole])}")
     if c.plain:
         lines.append(f"    ctx.mark_non_differentiable({', '.join(f'r{n}' for n in c.plain)})")
+    if len(c.differentiable) > 1:
+        lines.append("    ctx.freed, ctx.held = NOTHING, None")
     lines.append("    ctx.set_materialize_grads(False)")
     lines.append(f"    return {_tuple(results)}")
     given = "".join(f", t{n}" for n in range(c.results))
@@ -261,7 +263,7 @@ def _text(c: Crossing, again: Again, *, is_noted: bool) -> str:
     saved = "ctx.saved_tensors"
     if len(tangents) > 1:
         absent = " or ".join(f"{t} is None" for t in tangents)
-        saved = f"(backward.read(ctx, {_tuple(tangents)}) if {absent} else {saved})"
+        saved = f"(backward.read(ctx, {_tuple(tangents)}) if ctx.held or {absent} else {saved})"
     values = ([f"*{saved}"] if tensors else []) + (["*ctx.numbers"] if numbers else [])
     lines.append(f"    values = [{', '.join(values)}]")
     for k, (n, _) in enumerate(c.whole):
@@ -324,12 +326,16 @@ class Backward:
     _lock: threading.RLock = field(default_factory=threading.RLock)
     _whole: Run | None = None
     _interpreted: Run | None = None
-    _variants: dict[tuple[bool, ...], _Variant] = field(default_factory=dict)
+    _variants: dict[tuple[Tangents, bool], _Variant] = field(default_factory=dict)
+    _meetings: frozenset[Tangents] | None = None
+    _left: dict[Tangents, frozenset[int] | None] = field(default_factory=dict)
+    """What is still to be read after gradients of some tangents have flown; None for nothing."""
 
     def __call__(self, ctx: Any, values: list[Any], tangents: list[Any], layouts: Sequence[Layout]) -> Sequence[Any]:
         """The gradients of the inputs that need one, in their order. Saved tensors are let go of unless the graph is retained."""
+        there = _ONLY if len(tangents) == 1 else self._there(ctx, tangents)
         if torch.is_grad_enabled():
-            return self._once(ctx, values, tangents, layouts)
+            return self._once(ctx, values, tangents, layouts, there)
         wanted: Sequence[Any] = self.crossing.layouts
         if layouts:
             free = iter(layouts)
@@ -344,7 +350,7 @@ class Backward:
             elif tangent.stride() != stride or tangent.is_conj() or tangent.is_neg():
                 tangents[n] = laid_out(tangent.resolve_conj().resolve_neg(), size, stride)
         run = self._foreign() if is_foreign else self._whole or self._compiled()
-        variant = self._variant(run, tangents, is_foreign) if is_absent else None
+        variant = self._variant(there, is_foreign=is_foreign) if is_absent else None
         names = () if self.noted is None else self._names(tangents, variant)
         if variant is not None:
             run = variant.run
@@ -355,7 +361,7 @@ class Backward:
             run = self.noted.telling(ctx.mark, run, names)
         values += tangents
         tangents.clear()
-        self._let_go(ctx)
+        self._let_go(ctx, there)
         if torch._C._is_any_autocast_enabled():
             with torch._C._DisableAutocast():
                 found: Sequence[Any] = run(values)
@@ -375,11 +381,16 @@ class Backward:
         As in eager, those may have been written to since.
         """
         # What a captured backward shows instead of the node has been given saved tensors of its own.
-        is_node = issubclass(type(ctx), BackwardCFunction)
-        if is_node and _UNPACKS_ONE and all(t is None or type(t) is torch.Tensor for t in tangents):
-            read = self._variant(self._whole or self._compiled(), tangents, is_foreign=False).read
-            if read is not None and not (read & self.crossing.returned):
-                return [s.unpack() if n in read else None for n, s in enumerate(ctx._raw_saved_tensors)]
+        if issubclass(type(ctx), BackwardCFunction):
+            there = self._there(ctx, tangents)
+            is_foreign = any(t is not None and type(t) is not torch.Tensor for t in tangents)
+            if ctx.held is not None:
+                read = self._variant(there, is_foreign=is_foreign).read
+                return [ctx.held.read(n) if read is None or n in read else None for n in range(self.crossing.tensors)]
+            if UNPACKS_ONE and not is_foreign:
+                wanted = self._variant(there, is_foreign=False).read
+                if wanted is not None and not (wanted & self.crossing.returned):
+                    return [read_saved(ctx, n) if n in wanted else None for n in range(self.crossing.tensors)]
         found: Sequence[Any] = ctx.saved_tensors
         return found
 
@@ -393,7 +404,9 @@ class Backward:
         unread = {n for k, n in enumerate(names[:saved]) if variant.read is not None and k not in variant.read}
         return [n for n in names if n not in absent and n not in unread]
 
-    def _once(self, ctx: Any, values: list[Any], tangents: list[Any], layouts: Sequence[Layout]) -> Sequence[Any]:
+    def _once(
+        self, ctx: Any, values: list[Any], tangents: list[Any], layouts: Sequence[Layout], there: Tangents
+    ) -> Sequence[Any]:
         """The gradients where autograd looks on (``create_graph``); what cannot be differentiated once more says so when it is tried."""
         try:
             if self.again.reason:
@@ -403,7 +416,7 @@ class Backward:
         except NotAgain as error:
             why = TWICE.format(error)
         else:
-            self._let_go(ctx)
+            self._let_go(ctx, there)
             return made
         with torch.no_grad():
             found = self(ctx, [_detached(v) for v in values], [_detached(t) for t in tangents], layouts)
@@ -412,12 +425,15 @@ class Backward:
         guarded = iter((told,) if isinstance(told, torch.Tensor) else told)
         return [None if g is None else next(guarded) for g in found]
 
-    def open(self, ctx: Any) -> tuple[Any, ...]:
+    def open(self, ctx: Any, there: tuple[int, ...]) -> tuple[Any, ...]:
         """The numbers that a call saved, and layouts of tangents that are symbols, where the graph runs inside of another one.
 
-        Lets go of what else the call holds.
+        Lets go of what else the call holds; ``there`` are the tangents that came.
         """
-        self._let_go(ctx)
+        came = frozenset(there)
+        if len(self.crossing.differentiable) > 1:
+            self._check_unfreed(ctx, came)
+        self._let_go(ctx, came)
         numbers = list(ctx.numbers) if self.crossing.numbers else []
         for size, stride in ctx.layouts if None in self.crossing.layouts else ():
             numbers += [*size, *stride]
@@ -427,15 +443,64 @@ class Backward:
         """The graph for calls where only these tangents are there; and whether it wants zeros for the others."""
         if all(mask):
             return self.graph, False
-        defined = {name for name, there in zip(self.crossing.tangents, mask, strict=True) if there}
-        found = self._without(defined)
-        return (found, False) if found is not None else (_with_nothing(self.graph, defined), True)
+        there = frozenset(n for n, is_there in enumerate(mask) if is_there)
+        found = self._without(there)
+        return (found, False) if found is not None else (_with_nothing(self.graph, self._called(there)), True)
 
-    def _let_go(self, ctx: Any) -> None:
-        """Free what the call holds, unless the graph is retained. What saved nothing may be differentiated any number of times."""
+    def _there(self, ctx: Any, tangents: Sequence[Any]) -> Tangents:
+        there = frozenset(n for n, t in enumerate(tangents) if t is not None)
+        self._check_unfreed(ctx, there)
+        return there
+
+    def _check_unfreed(self, ctx: Any, there: Tangents) -> None:
+        if ctx.freed and meet(self._met(), there, ctx.freed):
+            raise RuntimeError(FREED)
+
+    def _let_go(self, ctx: Any, there: Tangents) -> None:
+        """Free what the call holds, unless the graph is retained, but for what eager would still hold.
+
+        What saved nothing may be differentiated any number of times.
+        """
+        if _is_retained():
+            return
+        if len(there) < len(self.crossing.differentiable):
+            freed = there | ctx.freed
+            left = self._left_after(freed)
+            if left is not None:
+                own = self.crossing.returned
+                read = partial(read_saved, ctx, returned=own) if ctx.held is None else ctx.held.read
+                ctx.freed, ctx.held = freed, hold(read, left, own)
+                ctx.maybe_clear_saved_tensors()
+                return
+            ctx.freed, ctx.held = freed, None
         ctx.maybe_clear_saved_tensors()
-        if self.crossing.tensors and not self.again.reason and not _is_retained():
+        if self.crossing.tensors and not self.again.reason:
             ctx.inputs = ()
+
+    def _left_after(self, freed: Tangents) -> frozenset[int] | None:
+        """Positions of what is saved that eager could still read when gradients of ``freed`` have flown; None where it would complain of all."""
+        with self._lock:
+            if freed not in self._left:
+                count = len(self.crossing.differentiable)
+                still = frozenset(n for n in range(count) if not meet(self._met(), frozenset((n,)), freed))
+                self._left[freed] = self._read_by(still) if still else None
+            return self._left[freed]
+
+    def _read_by(self, tangents: Tangents) -> frozenset[int]:
+        """Positions of what is saved that gradients of these tangents may need, all of them or one by one."""
+        read: set[int] = set()
+        for some in (tangents, *(frozenset((n,)) for n in tangents)):
+            graph = self._without(some)
+            if graph is None:
+                return frozenset(range(self.crossing.tensors))
+            saved = [n for n in graph.graph.nodes if n.op == "placeholder"][: self.crossing.tensors]
+            read.update(k for k, n in enumerate(saved) if n.users)
+        return frozenset(read)
+
+    def _met(self) -> frozenset[Tangents]:
+        if self._meetings is None:
+            self._meetings = meetings(self.graph, self.crossing.tensors, self.crossing.tangents)
+        return self._meetings
 
     def _compiled(self) -> Run:
         with self._lock:
@@ -450,37 +515,37 @@ class Backward:
                 self._interpreted = self.interpret(self.graph)
             return self._interpreted
 
-    def _variant(self, whole: Run, tangents: Sequence[Any], is_foreign: bool) -> _Variant:
-        mask = tuple(t is not None for t in tangents)
-        names = self.crossing.tangents
-        defined = {name for name, there in zip(names, mask, strict=True) if there}
-        if is_foreign:
-            return _Variant(whole, True, absent_gradients(self.graph, defined))
+    def _variant(self, there: Tangents, *, is_foreign: bool) -> _Variant:
         with self._lock:
-            if mask not in self._variants:
-                self._variants[mask] = self._thinned(whole, defined)
-            return self._variants[mask]
+            if (there, is_foreign) not in self._variants:
+                self._variants[there, is_foreign] = self._thinned(there, is_foreign=is_foreign)
+            return self._variants[there, is_foreign]
 
-    def _thinned(self, whole: Run, defined: set[str]) -> _Variant:
-        graph = self._without(defined)
+    def _thinned(self, there: Tangents, *, is_foreign: bool) -> _Variant:
+        graph = self._without(there)
         if graph is None:
-            return _Variant(whole, True, absent_gradients(self.graph, defined))
+            whole = self._foreign() if is_foreign else self._whole or self._compiled()
+            return _Variant(whole, True, absent_gradients(self.graph, self._called(there)))
         saved = [n for n in graph.graph.nodes if n.op == "placeholder"][: self.crossing.tensors + self.crossing.numbers]
         read = frozenset(k for k, n in enumerate(saved) if n.users)
         for node in saved:
             if not node.users:
                 graph.graph.erase_node(node)
         graph.recompile()
-        return _Variant(self._context.copy().run(_undisturbed, self.compile, graph), False, read=read)
+        made = self.interpret if is_foreign else self.compile
+        return _Variant(self._context.copy().run(_undisturbed, made, graph), False, read=read)
 
-    def _without(self, defined: set[str]) -> torch.fx.GraphModule | None:
-        """The graph without the other tangents; None where zeros must stand for them."""
+    def _without(self, there: Tangents) -> torch.fx.GraphModule | None:
+        """The graph for these tangents alone; None where zeros must stand for the others."""
         names = self.crossing.tangents
         try:
-            made: torch.fx.GraphModule = without_tangents(self.graph, set(names) - defined, names)
+            made: torch.fx.GraphModule = without_tangents(self.graph, set(names) - self._called(there), names)
         except NotSeparable:
             return None
         return made
+
+    def _called(self, there: Tangents) -> set[str]:
+        return {self.crossing.tangents[n] for n in there}
 
     def _filled(self, tangents: Sequence[Any], wanted: Sequence[Layout]) -> list[Any]:
         fakes = {n.name: n.meta["val"] for n in self.graph.graph.nodes if n.name in self.crossing.tangents}

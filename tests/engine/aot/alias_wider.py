@@ -223,6 +223,10 @@ BACKWARDS = ("once", "once", "twice", "one by one", "strided", "expanded", "hook
 """How a caller goes backward."""
 
 
+APART = "one after the other, letting go"
+"""Another way: each time, what gradients have flown through is freed."""
+
+
 def go_backward(outputs: Sequence[Tensor], how: str) -> None:
     """Go backward from all ``outputs``, which need gradients, in one of the ways of ``BACKWARDS``."""
     if how == "hooked":  # through one result only: that one is made from another does not show in compiled code
@@ -232,9 +236,9 @@ def go_backward(outputs: Sequence[Tensor], how: str) -> None:
         torch.autograd.backward(outputs, [_tangent(t, how) for t in outputs])
         return
     parts = [_weighed(t, n + 1) for n, t in enumerate(outputs)]
-    if how == "one by one":
+    if how in ("one by one", APART):
         for n, part in enumerate(parts):
-            part.backward(retain_graph=n < len(parts) - 1)
+            part.backward(retain_graph=how != APART and n < len(parts) - 1)
         return
     total = sum(parts[1:], start=parts[0])
     if how == "higher":

@@ -8,6 +8,15 @@ from typing import Any
 import torch
 
 
+def message(run: Callable[..., Any], *args: Any) -> str:
+    """What a call raises, with its type; empty when it does not raise."""
+    try:
+        run(*args)
+    except Exception as error:
+        return f"{type(error).__name__}: {error}"
+    return ""
+
+
 def clones(args: Sequence[Any]) -> list[Any]:
     """Inputs anew, with equal strides and offsets, and sharing memory where the given ones share it."""
     storages: dict[int, torch.UntypedStorage] = {}

@@ -10,17 +10,7 @@ import pytest
 import torch
 
 import engine
-
-Run = Callable[..., Any]
-
-
-def message(run: Run, *args: Any) -> str:
-    """What a call raises, with its type; empty when it does not raise."""
-    try:
-        run(*args)
-    except Exception as error:
-        return f"{type(error).__name__}: {error}"
-    return ""
+from tests.engine.aot.compare import message
 
 
 def write(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
@@ -45,7 +35,7 @@ def _inference() -> torch.Tensor:
         return torch.ones(3, 4)
 
 
-ARGUMENTS: dict[str, tuple[Run, Callable[[], torch.Tensor]]] = {
+ARGUMENTS: dict[str, tuple[Callable[..., Any], Callable[[], torch.Tensor]]] = {
     "a leaf is written to": (write, lambda: torch.ones(3, 4, requires_grad=True)),
     "a view of a leaf is written to": (write_through_view, lambda: torch.ones(3, 4, requires_grad=True)),
     "a parameter is written to": (write, lambda: torch.nn.Parameter(torch.ones(3, 4))),
