@@ -32,6 +32,8 @@ from engine.aot.wrappers import (
     subclasses,
 )
 from engine.aot.wrappers.again import run_again
+from engine.aot.wrappers.backward import Backward, Noting
+from engine.aot.wrappers.crossing import crossing
 from engine.aot.wrappers.layer import Layer, LayerWrapper, weave
 from engine.aot.wrappers.probe import Probe, probe_for
 from engine.aot.wrappers.wrapper import Call, Onion, Wrapper, peel
@@ -233,14 +235,14 @@ def _training(cut: Cut, onion: Onion, compilation: str, settings: Settings, name
         subclasses.tell_unread(change, inputs_unread(halves))
     is_given = all(onion.change_of(w) is None for w in (subclasses, bases))
     requiring = [n for n, i in enumerate(inputs) if isinstance(i.real, torch.Tensor) and i.real.requires_grad]
-    crossing = autograd.crossing(joint, halves, requiring, is_given=is_given)
+    between = crossing(joint, halves, requiring, is_given=is_given)
     # The autograd node sees to its results before it saves them.
     plan = replace(joint.plan, writes=(), reviewed=frozenset())
     saved = tuple(n for n in halves.backward.graph.nodes if n.op == "placeholder")[: len(halves.saved)]
     graph = AotGraph(halves.forward, joint.inputs, compilation, "forward", results=halves.results, saved=saved)
-    backward = autograd.Backward(
+    backward = Backward(
         halves.backward,
-        crossing,
+        between,
         compile=lambda g: settings.lower(_backward_graph(g, compilation)),
         interpret=lambda g: settings.interpret(_backward_graph(g, compilation)),
         again=again,
@@ -249,18 +251,18 @@ def _training(cut: Cut, onion: Onion, compilation: str, settings: Settings, name
     if onion.change_of(errors) is not None:
         as_traced = errors.once(as_traced)
     layers = (autograd.eager_where_unknown(as_traced, plan, joint.needing), *_layers(plan))
-    gradients = tuple(f"gradient of {inputs[n].name}" for n in crossing.needing)
+    gradients = tuple(f"gradient of {inputs[n].name}" for n in between.needing)
     around = onion.without_values()
 
-    def closed(forward: Run, backward: autograd.Backward, probe: Probe | None) -> Run:
-        known = backward if probe is None else replace(backward, noted=autograd.Noted(probe, gradients))
-        run = autograd.post_compile(crossing, forward, known)
+    def closed(forward: Run, backward: Backward, probe: Probe | None) -> Run:
+        known = backward if probe is None else replace(backward, noted=Noting(probe, gradients))
+        run = autograd.post_compile(between, forward, known)
         return around.close(weave(run, plan, layers, probe.tell if probe else None), probe, names)
 
     def noted(probe: Probe) -> Run:
         return closed(settings.interpret(graph), backward.interpreted(), probe)
 
-    actions = autograd.pre_compile(crossing, [i.name for i in inputs], again)
+    actions = autograd.pre_compile(between, [i.name for i in inputs], again)
     wrappers = (*onion.records(), *_layer_records(joint.plan), WrapperRecord(autograd.NAME, actions))
     record = AotRecord("training", facts(joint.plan), wrappers, partition=halves.record)
     run = closed(settings.lower(graph), backward, probe_for(compilation))
