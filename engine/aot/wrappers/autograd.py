@@ -143,7 +143,7 @@ def _text(c: Crossing, again: Again, *, is_noted: bool) -> str:
         lines.append(f"    ctx.leaves = {_tuple([f'i{n}.is_leaf' for _, n in c.whole])}")
     if c.plain:
         lines.append(f"    ctx.mark_non_differentiable({', '.join(f'r{n}' for n in c.plain)})")
-    if len(c.differentiable) > 1:
+    if c.is_watched:
         lines.append("    ctx.freed, ctx.held = NOTHING, None")
     lines.append("    ctx.set_materialize_grads(False)")
     lines.append(f"    return {_tuple(results)}")

@@ -84,7 +84,7 @@ class Backward:
 
     def __call__(self, ctx: Any, values: list[Any], tangents: list[Any], layouts: Sequence[Layout]) -> Sequence[Any]:
         """The gradients of the inputs that need one, in their order. Saved tensors are let go of unless the graph is retained."""
-        there = _ONLY if len(tangents) == 1 else self._there(ctx, tangents)
+        there = self._there(ctx, tangents) if self.crossing.is_watched else _ONLY
         if torch.is_grad_enabled():
             return self._once(ctx, values, tangents, layouts, there)
         wanted: Sequence[Any] = self.crossing.layouts
@@ -182,7 +182,7 @@ class Backward:
         Lets go of what else the call holds; ``there`` are the tangents that came.
         """
         came = frozenset(there)
-        if len(self.crossing.differentiable) > 1:
+        if self.crossing.is_watched:
             self._check_unfreed(ctx, came)
         self._let_go(ctx, came)
         numbers = list(ctx.numbers) if self.crossing.numbers else []
@@ -210,20 +210,20 @@ class Backward:
     def _let_go(self, ctx: Any, there: Tangents) -> None:
         """Free what the call holds, unless the graph is retained, but for what eager would still hold.
 
-        What saved nothing may be differentiated any number of times.
+        Where eager's saves nothing either, it may be differentiated any number of times.
         """
         if _is_retained():
             return
-        if len(there) < len(self.crossing.differentiable):
-            freed = there | ctx.freed
-            left = self._left_after(freed)
+        if self.crossing.is_watched:
+            ctx.freed |= there
+            left = self._left_after(ctx.freed) if len(there) < len(self.crossing.differentiable) else None
             if left is not None:
                 own = self.crossing.returned
                 read = partial(read_saved, ctx, returned=own) if ctx.held is None else ctx.held.read
-                ctx.freed, ctx.held = freed, hold(read, left, own)
+                ctx.held = hold(read, left, own)
                 ctx.maybe_clear_saved_tensors()
                 return
-            ctx.freed, ctx.held = freed, None
+            ctx.held = None
         ctx.maybe_clear_saved_tensors()
         if self.crossing.tensors and not self.again.reason:
             ctx.inputs = ()

@@ -55,6 +55,11 @@ class Crossing:
     whole: tuple[tuple[int, int], ...] = ()
     """Saved tensors with the inputs that they are, where the caller could take them out of autograd's graph before eager reads them."""
 
+    @property
+    def is_watched(self) -> bool:
+        """Whether it must be known which tangents have come: torch only knows that a node's saved tensors are freed, all of them."""
+        return len(self.differentiable) > 1 or not self.tensors
+
 
 def crossing(joint: Joint, halves: Halves, requiring: Collection[int], *, is_given: bool) -> Crossing:
     """What a joint graph and its halves mean for the autograd node.

@@ -70,6 +70,18 @@ def _first_once_more(net: nn.Module, x: Tensor, y: Tensor) -> None:
     one.backward()
 
 
+def _a_product_with_a_number(net: nn.Module, x: Tensor, y: Tensor) -> None:
+    z = (x * 2).sum()
+    z.backward()
+    z.backward()
+
+
+def _a_sum(net: nn.Module, x: Tensor, y: Tensor) -> None:
+    z = (x + 2).sum()
+    z.backward()
+    z.backward()
+
+
 def _two_at_once(net: nn.Module, x: Tensor, y: Tensor) -> None:
     one, two, three = x.sin().sum(), y.cos().sum(), (x * y).sum()
     one.backward()
@@ -127,6 +139,8 @@ STEPS: tuple[Callable[..., None], ...] = (
     _shared_product_with_a_number,
     _shared_constant,
     _first_once_more,
+    _a_product_with_a_number,
+    _a_sum,
     _two_at_once,
     _with_what_saved_nothing,
     _some_retained,
