@@ -5,6 +5,7 @@ Each file carries a keyed hash (HMAC, RFC 2104) of its name and its text; the ke
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import hmac
 import os
@@ -12,12 +13,15 @@ import pathlib
 import secrets
 import stat
 import tempfile
+import time
 from dataclasses import dataclass
 
 LARGEST = 1 << 26
 """Bytes of the largest file that is read."""
 HELD = 1 << 29
 """Bytes that the folder may hold; the oldest files go first."""
+_LONG = 3600
+"""Seconds after which nobody is writing a file any more."""
 _HEADER = b"compile-explorer 1\n"
 
 
@@ -50,12 +54,15 @@ class Store:
                 return None
             data = self._read(path, LARGEST)
             key = self._key()
+        except FileNotFoundError:  # another process made room
+            return None
         except OSError as error:
             raise NotStored(f"the cache cannot be read: {error.strerror}") from error
         head, mac, text = data[: len(_HEADER)], data[len(_HEADER) : len(_HEADER) + 64], data[len(_HEADER) + 64 :]
         if head != _HEADER or not hmac.compare_digest(mac, _mac(key, name, text)):
             raise NotStored("a file in the cache was damaged, or written by somebody else")
-        os.utime(path)
+        with contextlib.suppress(OSError):  # the folder may be read only, or another process may have made room
+            os.utime(path)
         return text.decode()
 
     def put(self, name: str, text: str) -> None:
@@ -92,38 +99,59 @@ class Store:
         return key
 
     def _read(self, path: pathlib.Path, largest: int) -> bytes:
-        if not self._is_own(path) or path.lstat().st_size > largest:
+        found = path.lstat()
+        if not _is_users(found) or found.st_size > largest:
             raise NotStored("a file in the cache was damaged, or written by somebody else")
         return path.read_bytes()
 
     def _write(self, path: pathlib.Path, data: bytes) -> None:
-        self._temporary(data).replace(path)
+        made = self._temporary(data)
+        try:
+            made.replace(path)
+        except OSError:
+            made.unlink(missing_ok=True)
+            raise
 
     def _temporary(self, data: bytes) -> pathlib.Path:
         handle, name = tempfile.mkstemp(dir=self.folder, prefix=".")
-        with os.fdopen(handle, "wb") as file:
-            file.write(data)
-        return pathlib.Path(name)
+        path = pathlib.Path(name)
+        try:
+            with os.fdopen(handle, "wb") as file:
+                file.write(data)
+        except OSError:  # a full disk is not filled further
+            path.unlink(missing_ok=True)
+            raise
+        return path
 
     def _tidy(self) -> None:
-        files = [(f.stat().st_mtime, f.stat().st_size, f) for f in self.folder.iterdir() if f.name != "key"]
+        files = []
+        for path in self.folder.iterdir():
+            with contextlib.suppress(FileNotFoundError):  # another process makes room as well
+                found = path.stat()
+                is_being_written = path.name.startswith(".") and time.time() - found.st_mtime < _LONG
+                if path.name != "key" and not is_being_written:
+                    files.append((found.st_mtime, found.st_size, path))
         over = sum(size for _, size, _ in files) - HELD
         for _, size, path in sorted(files):
             if over <= 0:
                 return
-            path.unlink()
+            path.unlink(missing_ok=True)
             over -= size
 
     @staticmethod
     def _is_own(path: pathlib.Path) -> bool:
-        """Whether a file or folder is there itself, no link, belongs to the user, and nobody else may write to it."""
+        """Whether a file or folder is there, and the user's alone."""
         try:
-            found = path.lstat()
+            return _is_users(path.lstat())
         except FileNotFoundError:
             return False
-        if stat.S_ISLNK(found.st_mode) or (hasattr(os, "geteuid") and found.st_uid != os.geteuid()):
-            return False
-        return os.name == "nt" or not found.st_mode & 0o022
+
+
+def _is_users(found: os.stat_result) -> bool:
+    """Whether what was looked at is no link, belongs to the user, and nobody else may write to it."""
+    if stat.S_ISLNK(found.st_mode) or (hasattr(os, "geteuid") and found.st_uid != os.geteuid()):
+        return False
+    return os.name == "nt" or not found.st_mode & 0o022
 
 
 def _mac(key: bytes, name: str, text: bytes) -> bytes:

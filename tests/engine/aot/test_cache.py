@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import pathlib
@@ -341,3 +342,64 @@ def test_a_path_that_is_not_absolute_is_not_followed(monkeypatch: pytest.MonkeyP
     """As the XDG specification asks, a relative ``XDG_CACHE_HOME`` counts for nothing."""
     monkeypatch.setenv("XDG_CACHE_HOME", "relative")
     assert folder_of_user() == pathlib.Path.home() / ".cache" / "compile-explorer"
+
+
+def test_a_full_disk_is_not_filled_further(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What could not be written whole leaves nothing behind, and what is there is read."""
+    store = Store(tmp_path / "s")
+    store.put(NAME, "text")
+
+    class Full:
+        def __init__(self, handle: int, mode: str) -> None:  # noqa: ARG002
+            self.handle = handle
+
+        def __enter__(self) -> Full:
+            return self
+
+        def __exit__(self, *raised: object) -> None:
+            os.close(self.handle)
+
+        def write(self, data: bytes) -> None:
+            os.write(self.handle, data[:3])
+            raise OSError(errno.ENOSPC, "No space left on device")
+
+    with monkeypatch.context() as patch, pytest.raises(NotStored, match="No space left on device"):
+        patch.setattr(os, "fdopen", Full)
+        store.put("b" * 64, "other")
+    assert {f.name for f in store.folder.iterdir()} == {"key", NAME}
+    assert store.get(NAME) == "text"
+
+
+def test_a_folder_that_is_read_only_is_read(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """When a text was used last cannot be noted there, which is no reason to do without it."""
+    store = Store(tmp_path / "s")
+    store.put(NAME, "text")
+
+    def refuse(path: Any) -> None:
+        raise OSError(errno.EROFS, "Read-only file system")
+
+    monkeypatch.setattr(os, "utime", refuse)
+    assert store.get(NAME) == "text"
+
+
+_HAMMER = """
+import pathlib, random, sys
+from engine.ir import store as stores
+stores.HELD = 20000
+store, draw = stores.Store(pathlib.Path(sys.argv[1])), random.Random(int(sys.argv[2]))
+for _ in range(600):
+    name = format(draw.randrange(16), "x") * 64
+    if draw.random() < 0.5:
+        store.put(name, name * 50)
+    else:
+        assert store.get(name) in (None, name * 50)
+"""
+
+
+def test_processes_share_a_small_folder(tmp_path: pathlib.Path) -> None:
+    """Each sees whole texts or none while all of them write and make room, and none is told of an error."""
+    env = os.environ | {"PYTHONPATH": str(pathlib.Path(engine.__file__).parents[1])}
+    command = [sys.executable, "-c", _HAMMER, str(tmp_path / "s")]
+    running = [subprocess.Popen([*command, str(n)], env=env) for n in range(3)]
+    assert [p.wait() for p in running] == [0, 0, 0]
+    assert all(not f.name.startswith(".") for f in (tmp_path / "s").iterdir())
