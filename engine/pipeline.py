@@ -510,7 +510,7 @@ class Pipeline:
             program = make()
             note = "not kept on disk: what is fastest here is measured, and those measurements are kept"
             return replace(program, record=replace(program.record, cache=note))
-        how = (target, type(chooser).__name__, dict(refused), sorted(self.options.extra))
+        how = (target, type(chooser).__name__, dict(refused), dict(self.options.extra))
         tells = work.session is not None
         return kept(graph, make, Store(folder_of_user() / "lowered"), how, fused_random=fused_random, tells=tells)
 

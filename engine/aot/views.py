@@ -124,6 +124,11 @@ def _creation_of(t: torch.Tensor) -> Any:
     return torch._C._autograd._get_creation_meta(t) if t._is_view() and not t.is_inference() else _CreationMeta.DEFAULT
 
 
+def made_as(t: torch.Tensor) -> str:
+    """How autograd remembers that a view was made, which decides what may be done to it."""
+    return str(_creation_of(t))
+
+
 def _ends_in_the_dark(history: Any, last: Any) -> bool:
     """Whether gradients that flow from here, and not through ``last``, end where a view was made under ``no_grad``."""
     while history is not last and history.next_functions:

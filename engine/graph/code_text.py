@@ -5,11 +5,14 @@ from __future__ import annotations
 import builtins
 import dis
 import functools
+import inspect
 import itertools
 import sys
 import types
 from collections.abc import Callable, Iterator
 from typing import Any
+
+import torch
 
 Data = Any
 _BY_VERSION = frozenset(
@@ -20,6 +23,18 @@ _OF_PYTHON = frozenset("builtins _operator _functools _collections".split())
 _PLACES = ("torch", "torch._C._nn", "torch.nn.functional", "torch._C", "torch.special", "torch.linalg", "torch.fft")
 """Where else torch shows what it does not say the place of."""
 _UNFOLLOWED = frozenset("globals locals vars eval exec compile __import__ open input getattr setattr delattr".split())
+_ASKING = frozenset(
+    (
+        "get_num_threads get_num_interop_threads get_autocast_dtype get_autocast_cpu_dtype get_autocast_gpu_dtype is_warn_always_enabled "
+        "is_autocast_cache_enabled get_device_module get_file_path"
+    ).split()
+)
+"""Functions of torch whose answers are the process's, and not told apart where its state is."""
+_ASKED = (
+    "torch.random torch.cuda torch.backends torch.distributed torch.cpu torch.xpu torch.mps torch.mtia torch.accelerator torch.hub "
+    "torch.multiprocessing torch.profiler torch.overrides torch.__config__ torch.__future__"
+).split()
+"""Modules of torch that are about the process, or about what it runs on."""
 _WRITES = frozenset("STORE_GLOBAL DELETE_GLOBAL STORE_NAME DELETE_NAME".split())
 _ATTRIBUTES = frozenset({"LOAD_ATTR", "LOAD_METHOD"})
 
@@ -47,6 +62,7 @@ class _Description:
 
     def of(self, value: Any, name: str) -> Data:
         if known := known_by_name(value):
+            _refuse_asking(value, known)
             return {"named": known}
         if isinstance(value, (staticmethod, classmethod)):
             return {type(value).__name__: self.of(value.__func__, name)}
@@ -101,7 +117,8 @@ class _Description:
         if isinstance(value, types.ModuleType) and value.__name__.partition(".")[0] in _BY_VERSION:
             return {"module": value.__name__}
         if root in _BY_VERSION and isinstance(value, (types.BuiltinFunctionType, types.MethodDescriptorType)):
-            return {"named": ".".join(path)}
+            _refuse_asking(value, f"{place}:{path[-1]}")
+            return {"named": f"{place}:{value.__name__}"}
         return self.of(value, ".".join(path))
 
 
@@ -123,6 +140,16 @@ def _constant(value: Any, walk: _Description) -> Data:
     return {"bytes": value.hex()} if isinstance(value, bytes) else walk.plainly(value)
 
 
+def _refuse_asking(value: Any, known: str) -> None:
+    """Refuse a function of torch's whose answer depends on the process."""
+    place, _, name = known.partition(":")
+    if isinstance(value, type):
+        return
+    inner = place == "torch._C" and name.startswith(("_get", "_is", "_has"))
+    if name in _ASKING or inner or any(place == m or place.startswith(f"{m}.") for m in _ASKED):
+        raise NotFollowed(f"it calls {place}.{name}(), which tells of the process")
+
+
 def _read_by(code: types.CodeType) -> Iterator[tuple[str, ...]]:
     """The global names that code reads, with the attributes that follow in the same breath."""
     before: tuple[str, ...] = ()
@@ -136,10 +163,12 @@ def _read_by(code: types.CodeType) -> Iterator[tuple[str, ...]]:
             before = (str(op.argval),)
             yield before
             continue
-        elif before and op.opname in _ATTRIBUTES:
-            before = (*before, str(op.argval))
-            yield before
-            continue
+        elif op.opname in _ATTRIBUTES:
+            _refuse_given(str(op.argval))
+            if before:
+                before = (*before, str(op.argval))
+                yield before
+                continue
         if op.opname not in ("PRECALL", "CACHE", "EXTENDED_ARG"):
             before = ()
     for constant in code.co_consts:
@@ -147,8 +176,42 @@ def _read_by(code: types.CodeType) -> Iterator[tuple[str, ...]]:
             yield from _read_by(constant)
 
 
+def _refuse_given(name: str) -> None:
+    """Refuse an attribute that a tensor may be asked for, and that somebody else gave to tensors."""
+    if not method_known(name) and hasattr(torch.Tensor, name):
+        raise NotFollowed(f"it reads {name}, which somebody else gave to tensors")
+
+
+@functools.cache
+def _of_its_own() -> frozenset[str]:
+    """Attributes of tensors that are written in C, and stand where torch's own class puts them."""
+    return frozenset(vars(torch._C.TensorBase))
+
+
+def method_known(name: str) -> str:
+    """The name that a method or attribute of tensors has in every process of these versions; empty when tensors have none, or one of somebody else's."""
+    found = inspect.getattr_static(torch.Tensor, name, None)
+    if name in _of_its_own() and found is vars(torch._C.TensorBase)[name]:
+        return name
+    found = getattr(found, "__func__", getattr(found, "fget", found))
+    if isinstance(found, types.FunctionType) and _is_at_home(found):
+        return f"{found.__module__}:{found.__qualname__}"
+    if isinstance(found, (types.MethodDescriptorType, types.WrapperDescriptorType, types.GetSetDescriptorType)):
+        return found.__qualname__
+    return "" if callable(found) or found is None else name
+
+
+def _is_at_home(function: types.FunctionType) -> bool:
+    """Whether a function that says it is torch's or Python's is: who wraps one gives it the other's name."""
+    return all(
+        str(m).partition(".")[0] in _BY_VERSION for m in (function.__module__, function.__globals__.get("__name__"))
+    )
+
+
 def known_by_name(value: Any) -> str:
     """The name that a function or class of Python or torch has in every process of these versions; empty when it has none."""
+    if isinstance(value, types.FunctionType) and not _is_at_home(value):
+        return ""
     names = [n for n in (getattr(value, k, None) for k in ("__name__", "__qualname__")) if isinstance(n, str)]
     module = getattr(value, "__module__", None) or "torch"
     if not names or (module.partition(".")[0] not in _BY_VERSION and module not in _OF_PYTHON):

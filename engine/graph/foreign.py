@@ -14,6 +14,7 @@ from torch._library import custom_ops, simple_registry
 from torch._library.custom_ops import CustomOpDef
 
 from engine.graph.code_text import NotFollowed, described
+from engine.graph.made_by import replaced
 
 Data = Any
 _KERNELS_AT_RUN = re.compile(
@@ -49,6 +50,12 @@ def identity_of(operator: Any, plainly: Callable[[Any], Data]) -> str:
     finally:
         _open.reset(token)
     return hashlib.sha256(text.encode()).hexdigest()[:32]
+
+
+def traced_in_place() -> str:
+    """An operator of ATen that graphs are traced through by somebody else's Python, which the dispatcher alone knows; empty when there is none."""
+    found = (name.rpartition("/") for name in replaced())
+    return next((f"aten::{name}" for name, _, key in found if not _KERNELS_AT_RUN.match(key)), "")
 
 
 def operator_of(value: Any) -> Any:

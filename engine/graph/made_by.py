@@ -10,6 +10,11 @@ import sys
 from typing import Any
 
 import torch
+from torch.backends import opt_einsum
+
+from engine.ir.global_state import GLOBAL_STATES
+
+_STATES = ("attention_kernels", "deterministic", "deterministic_warn_only", "float32_matmul_precision")
 
 
 @functools.cache
@@ -25,10 +30,25 @@ def versions() -> list[Any]:
 
 def switches() -> list[Any]:
     """Of torch's libraries, what decides which kernels are called, and what Python put in the place of ATen's own operators."""
-    cuda = torch.backends.cuda
-    sdp = [cuda.flash_sdp_enabled(), cuda.math_sdp_enabled(), cuda.mem_efficient_sdp_enabled()]
-    cudnn = torch.backends.cudnn
-    flags = [cudnn.enabled, cudnn.deterministic, cudnn.benchmark, torch.backends.mkldnn.is_available()]
-    replaced = sorted(n for n in torch.library._impls if n.startswith("aten/") and not n.endswith("/Meta"))
+    states = [str(GLOBAL_STATES[name].read()) for name in _STATES]
+    cudnn, mkldnn = torch.backends.cudnn, torch.backends.mkldnn
+    flags = [cudnn.enabled, cudnn.deterministic, cudnn.benchmark, mkldnn.is_available(), torch._C._get_mkldnn_enabled()]
+    products = [opt_einsum.is_available(), str(opt_einsum.enabled), str(opt_einsum.strategy)]
     devices = [torch.cuda.get_device_capability(n) for n in range(torch.cuda.device_count())]
-    return [sdp, flags, replaced, devices]
+    return [states, flags, products, replaced(), devices]
+
+
+def replaced() -> list[str]:
+    """Kernels that Python other than torch's put in the place of ATen's: operator and dispatch key of each."""
+    put = (name.split("/") for name in torch.library._impls if name.startswith("aten/") and not name.endswith("/Meta"))
+    return sorted(f"{name}/{key}" for _, name, key in put if not _is_of_torch(name, key))
+
+
+def _is_of_torch(name: str, key: str) -> bool:
+    """Whether a file of torch's registered this kernel, other than those through which anybody may."""
+    start = f"{key}: registered at {pathlib.Path(torch.__file__).parent}/"
+    lines = torch._C._dispatch_dump(f"aten::{name}").splitlines()
+    return any(
+        line.startswith(start) and not line.removeprefix(start).startswith(("library.py", "_library/"))
+        for line in lines
+    )

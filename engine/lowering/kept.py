@@ -8,6 +8,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
+from torch._decomp import decomposition_table
+
 from engine.graph.made_by import switches, versions
 from engine.graph.plain import NotPlain, from_plain, graph_to_plain, to_plain, to_shape
 from engine.graph.symbols import Symbols, assumptions, numbers_in
@@ -16,6 +18,7 @@ from engine.ir.graph import ROWS_APART, origin_of
 from engine.ir.kernel import Program
 from engine.ir.store import NotStored, Store
 from engine.lowering.driver import forget_rows, line_of, rewritten, tell_rows
+from engine.lowering.table import COMPLEX, TABLE
 
 _HERE = "\ue000"
 """Stands on disk for the id of the compilation, which is part of the ids of nodes and operations."""
@@ -60,6 +63,8 @@ def _key(graph: AotGraph, how: Sequence[Any]) -> str:
     Raises:
         NotPlain: something in the graph has no form on disk.
     """
+    if theirs := _lowered_by_others():
+        raise NotPlain(f"{theirs} is lowered by somebody else's code")
     nodes = list(graph.module.graph.nodes)
     values = [n.meta.get("val") for n in nodes]
     parts = {
@@ -74,6 +79,18 @@ def _key(graph: AotGraph, how: Sequence[Any]) -> str:
     }
     text = json.dumps(parts, sort_keys=True).replace(f":{graph.compilation}:", f":{_HERE}:")
     return hashlib.sha256(text.encode()).hexdigest()
+
+
+def _lowered_by_others() -> str:
+    """An operator whose lowering or decomposition is neither ours nor torch's; empty when there is none."""
+    tables = ((TABLE, "engine."), (COMPLEX, "engine."), (decomposition_table, "torch."))
+    return next(
+        (str(op) for table, ours in tables for op, fn in table.items() if not _module_of(fn).startswith(ours)), ""
+    )
+
+
+def _module_of(function: Any) -> str:
+    return str(getattr(function, "func", function).__module__)
 
 
 def _at_hand(values: Sequence[Any]) -> list[tuple[str, str]]:

@@ -10,9 +10,10 @@ from typing import Any
 import torch
 import torch.fx
 
-from engine.aot.views import counts_with, storage_of
+from engine.aot.views import counts_with, made_as, storage_of
 from engine.aot.wrappers.wrapper import Call
-from engine.graph.code_text import known_by_name
+from engine.graph.code_text import known_by_name, method_known
+from engine.graph.foreign import traced_in_place
 from engine.graph.made_by import switches, versions
 from engine.graph.plain import Data, NotPlain, target_name, to_plain
 from engine.graph.symbols import assumptions
@@ -40,6 +41,8 @@ def key_of(call: Call, *, trains: bool, how: Sequence[Any]) -> str:
     for name, value in _ABSENT.items():
         if GLOBAL_STATES[name].read() != value:
             raise NotPlain(f"{GLOBAL_STATES[name].words} is in use")
+    if replaced := traced_in_place():
+        raise NotPlain(f"{replaced} has a kernel of somebody else's, whose code cannot be read")
     parts = {
         "made by": versions(),
         "state": [[n, to_plain(GLOBAL_STATES[n].read())] for n in _STATES],
@@ -83,7 +86,8 @@ def _real(real: Any) -> Data:
     if not isinstance(real, torch.Tensor):
         return to_plain(real)
     look = [list(real.shape), list(real.stride()), real.storage_offset(), real.requires_grad, is_leaf(real)]
-    return [type(real).__name__, *look, real._is_view(), real.is_inference(), real.untyped_storage().nbytes()]
+    kinds = [type(real).__name__, isinstance(real, torch.nn.Parameter), made_as(real)]
+    return [*kinds, *look, real._is_view(), real.is_inference(), real.untyped_storage().nbytes()]
 
 
 def _fake(value: Any) -> Data:
@@ -93,7 +97,14 @@ def _fake(value: Any) -> Data:
         return to_plain(value)
     look = [str(value.dtype), str(value.device), str(value.layout)]
     place = to_plain([list(value.shape), list(value.stride()), value.storage_offset()])
-    flags = [value.is_conj(), value.is_neg(), value.is_inference(), value.requires_grad, value._is_view()]
+    flags = [
+        value.is_conj(),
+        value.is_neg(),
+        value.is_inference(),
+        value.requires_grad,
+        value._is_view(),
+        made_as(value),
+    ]
     version = -1 if value.is_inference() else value._version
     return [*look, *place, *flags, version, to_plain(value.untyped_storage().nbytes())]
 
@@ -101,7 +112,11 @@ def _fake(value: Any) -> Data:
 def _node(node: torch.fx.Node) -> Data:
     if node.op not in ("placeholder", "call_function", "call_method", "output"):
         raise NotPlain(f"{node.name} is held by the graph")
-    target = _function_name(node.target) if node.op == "call_function" else str(node.target)
+    target = str(node.target)
+    if node.op == "call_function":
+        target = _function_name(node.target)
+    elif node.op == "call_method":
+        target = _method_name(target)
     given = to_plain((node.args, dict(node.kwargs)), lambda n: n.name)
     value = _fake(node.meta.get("example_value")) if node.op != "output" else None
     if policy_of(node) is not None:
@@ -117,3 +132,10 @@ def _function_name(target: Any) -> str:
         return found
     name = getattr(target, "__qualname__", "") or getattr(target, "__name__", "") or target
     raise NotPlain(f"{name} is a function that another process may not have")
+
+
+def _method_name(name: str) -> str:
+    """The name of a method of tensors, and of the function that it is."""
+    if found := method_known(name):
+        return f"{name} {found}"
+    raise NotPlain(f"{name} is a method that another process may not have")
