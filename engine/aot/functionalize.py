@@ -274,7 +274,9 @@ class Interpreter(torch.fx.Interpreter):
     def _laid_out_anew(self, n: torch.fx.Node) -> Any:
         """A view in place of a change of layout: autograd follows views by how they were made, and would not know of the change."""
         args, kwargs = self.fetch_args_kwargs_from_env(n)
-        was, made = args[0], getattr(args[0], _name_of(n).removesuffix("_"))(*args[1:], **kwargs)
+        was = args[0]
+        with torch.enable_grad():  # it stays what it was to autograd, whatever mode its layout changes in
+            made = getattr(was, _name_of(n).removesuffix("_"))(*args[1:], **kwargs)
         for node, value in self.env.items():
             if value is was:
                 self.env[node] = made

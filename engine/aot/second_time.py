@@ -87,7 +87,8 @@ class _Keep(torch.autograd.Function):
 class Held:
     """Saved tensors of a call that gave some gradients and may be asked for others."""
 
-    _node: Any
+    _result: torch.Tensor
+    """Its autograd node keeps them."""
     _places: dict[int, int]
     _errors: dict[int, RuntimeError]
     """What cannot be read any more, which eager notices when it reads it."""
@@ -100,7 +101,7 @@ class Held:
         """
         if position in self._errors:
             raise self._errors[position]
-        return read_saved(self._node, self._places[position])
+        return read_saved(self._result.grad_fn, self._places[position])
 
 
 def hold(read: Callable[[int], torch.Tensor], needed: Collection[int], returned: Collection[int]) -> Held:
@@ -114,8 +115,8 @@ def hold(read: Callable[[int], torch.Tensor], needed: Collection[int], returned:
         except RuntimeError as error:
             errors[n] = error.with_traceback(None)
     with torch.enable_grad():
-        one = _Keep.apply(torch.empty(0, requires_grad=True), tuple(tensors.values()))  # type: ignore[no-untyped-call]
-    return Held(one.grad_fn, {n: k for k, n in enumerate(tensors)}, errors)
+        result = _Keep.apply(torch.empty(0, requires_grad=True), tuple(tensors.values()))  # type: ignore[no-untyped-call]
+    return Held(result, {n: k for k, n in enumerate(tensors)}, errors)
 
 
 def read_saved(ctx: Any, position: int, returned: Collection[int] = ()) -> torch.Tensor:

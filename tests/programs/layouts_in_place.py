@@ -104,3 +104,12 @@ def strided_from_its_start(x):
     rows = x[1:]
     rows.mul_(2)
     return rows.as_strided((2,), (1,), rows.storage_offset())
+
+
+@program(lambda: (torch.arange(6.0).view(2, 3).requires_grad_(),))
+def layout_changed_without_gradients(x):
+    """A tensor that gradients flow to changes its layout where they are switched off, after a write there."""
+    with torch.no_grad():
+        x.mul_(2)
+        x.unsqueeze_(0).squeeze_(0)
+    return x.sin(), x[1] * x

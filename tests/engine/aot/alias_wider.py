@@ -223,6 +223,9 @@ BACKWARDS = ("once", "once", "twice", "one by one", "strided", "expanded", "hook
 """How a caller goes backward."""
 
 
+LAID_OUT = ("strided", "expanded")
+"""Those whose tangents are not laid out in rows."""
+
 APART = "one after the other, letting go"
 """Another way: each time, what gradients have flown through is freed."""
 
@@ -232,7 +235,7 @@ def go_backward(outputs: Sequence[Tensor], how: str) -> None:
     if how == "hooked":  # through one result only: that one is made from another does not show in compiled code
         outputs = outputs[-1:]
         outputs[0].register_hook(lambda gradient: gradient * 3)
-    if how in ("strided", "expanded"):
+    if how in LAID_OUT:
         torch.autograd.backward(outputs, [_tangent(t, how) for t in outputs])
         return
     parts = [_weighed(t, n + 1) for n, t in enumerate(outputs)]
