@@ -24,6 +24,7 @@ Run = Callable[..., Any]
 Compile = Callable[[torch.fx.GraphModule], Run]
 
 _ONLY: Tangents = frozenset((0,))
+_is_batched: Callable[[torch.Tensor], bool] = torch._C._functorch.is_legacy_batchedtensor
 _is_retained: Callable[[], bool] = torch._C._autograd._get_current_graph_task_keep_graph
 
 _TWICE = (
@@ -69,7 +70,7 @@ class Backward:
     compile: Compile
     """Makes a backward graph runnable: ``run(values) -> tuple``, which empties the list that it is given."""
     interpret: Compile
-    """The same, for tangents that compiled code does not know (tensor subclasses)."""
+    """The same, for tangents that compiled code does not know."""
     again: Again
     """For gradients that are to be differentiated themselves."""
     noted: Noting | None = None
@@ -96,7 +97,7 @@ class Backward:
             tangent = tangents[n]
             if tangent is None:
                 is_absent = True
-            elif type(tangent) is not torch.Tensor:
+            elif _is_foreign(tangent):
                 is_foreign = True
             elif tangent.stride() != stride or tangent.is_conj() or tangent.is_neg():
                 tangents[n] = laid_out(tangent.resolve_conj().resolve_neg(), size, stride)
@@ -134,7 +135,7 @@ class Backward:
         # What a captured backward shows instead of the node has been given saved tensors of its own.
         if issubclass(type(ctx), BackwardCFunction):
             there = self._there(ctx, tangents)
-            is_foreign = any(t is not None and type(t) is not torch.Tensor for t in tangents)
+            is_foreign = any(t is not None and _is_foreign(t) for t in tangents)
             if ctx.held is not None:
                 read = self._variant(there, is_foreign=is_foreign).read
                 return [ctx.held.read(n) if read is None or n in read else None for n in range(self.crossing.tensors)]
@@ -343,6 +344,11 @@ def _alive(inputs: Sequence[Any]) -> list[Any]:
         value._fix_weakref()  # autograd may have kept what Python let go of
         found.append(value)
     return found
+
+
+def _is_foreign(tangent: torch.Tensor) -> bool:
+    """Whether compiled code does not know such a tangent: a subclass, a sparse one, or many in one (``is_grads_batched``)."""
+    return type(tangent) is not torch.Tensor or tangent.layout is not torch.strided or _is_batched(tangent)
 
 
 def _detached(value: Any) -> Any:

@@ -79,6 +79,42 @@ def test_tangents_of_any_layout() -> None:
         assert torch.equal(expected, found)
 
 
+@pytest.mark.parametrize("backend", ["aot_eager", "triton"])
+def test_many_tangents_at_once(backend: str) -> None:
+    """A backward over a batch of tangents, which compiled code knows nothing of."""
+
+    def fn(x: torch.Tensor) -> Any:
+        return (x * x).sin(), x.exp()
+
+    x, batch = leaf(3), torch.eye(3)
+    with engine.record():
+        run = engine.compile(fn, backend=backend)
+        for place in (0, 1):
+            found, expected = (
+                torch.autograd.grad(f(x)[place], x, batch, is_grads_batched=True)[0]  # type: ignore[no-untyped-call]
+                for f in (run, fn)
+            )
+            torch.testing.assert_close(found, expected)
+
+
+@pytest.mark.parametrize("backend", ["aot_eager", "triton"])
+def test_sparse_tangents(backend: str) -> None:
+    """The gradient of a table that is looked up sparsely stays sparse on its way through compiled code."""
+
+    def fn(table: torch.Tensor) -> torch.Tensor:
+        return table * 2 + 1
+
+    run, places = engine.compile(fn, backend=backend), torch.tensor([1, 1, 3])
+    grads = []
+    for f in (fn, run):
+        table = torch.arange(20.0).reshape(5, 4).requires_grad_()
+        F.embedding(places, f(table), sparse=True).sin().sum().backward()
+        assert table.grad is not None
+        assert table.grad.is_sparse
+        grads.append(table.grad.to_dense())
+    assert torch.equal(*grads)
+
+
 def test_graphs_are_kept_only_when_asked() -> None:
     """``retain_graph`` allows a second backward; without it the second one raises what eager raises."""
 
