@@ -311,7 +311,9 @@ class Interpreter(torch.fx.Interpreter):
             target is getattr and args[1] == "data"
         ):  # the same memory, apart from autograd's account of it, which is kept in the plan
             return args[0].detach()
-        return super().call_function(whole(target, trains=self.differentiates), args, kwargs)
+        own_form = torch._C._DisablePythonDispatcher() if _drops_all(target, args, kwargs) else contextlib.nullcontext()
+        with own_form:
+            return super().call_function(whole(target, trains=self.differentiates), args, kwargs)
 
 
 _LAYOUTS_IN_PLACE = frozenset(("t_", "transpose_", "swapaxes_", "swapdims_", "squeeze_", "unsqueeze_"))
@@ -324,6 +326,11 @@ def _is_layout_in_place(n: torch.fx.Node) -> bool:
 def _name_of(n: torch.fx.Node) -> str:
     """The method, or the operator without its overload."""
     return str(n.target) if n.op == "call_method" else getattr(n.target, "__name__", "").partition(".")[0]
+
+
+def _drops_all(target: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+    """Whether a dropout drops everything: torch's form for symbols draws numbers even then."""
+    return getattr(target, "__name__", "") == "dropout" and 1.0 in (*args[1:2], kwargs.get("p"))
 
 
 def _is_drawn_alike(n: torch.fx.Node, into: torch.Tensor) -> bool:

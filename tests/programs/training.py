@@ -212,3 +212,9 @@ def dropout_of_transposed(x):
     """Random numbers are drawn in the order of the memory, here not that of the indices."""
     with torch.no_grad():
         return torch.nn.functional.dropout(x.transpose(0, 1) + 1, 0.4), torch.bernoulli(x.transpose(1, 2), 0.5)
+
+
+@program(lambda: (leaf(2, 3),), lambda: (leaf(4, 5),))
+def dropout_of_everything(x):
+    """A dropout of everything draws no number, of whatever size."""
+    return torch.nn.functional.dropout(x, 1.0), torch.dropout(x.sin(), p=1, train=True), torch.rand(2)
