@@ -136,7 +136,7 @@ def decompose(graph: AotGraph, *, fused_random: bool = False) -> torch.fx.GraphM
             setattr(root, node.target.replace(".", "_"), _attribute(old, node.target))
             made[node] = new.create_node("get_attr", node.target.replace(".", "_"), name=node.name)
             made[node].meta = dict(node.meta)
-        elif node.target is operator.getitem and isinstance(made[node.args[0]], tuple):
+        elif node.target is operator.getitem and isinstance(made[node.args[0]], (tuple, list)):
             made[node] = made[node.args[0]][node.args[1]]
             continue
         elif draws is not None and (drawn := draws.parts(node)) is not None:

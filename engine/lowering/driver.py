@@ -376,6 +376,8 @@ class Walk:
             self._number(node, value, target, args, kwargs)
             return
         many = isinstance(value, (tuple, list))
+        if many and any(isinstance(item, (tuple, list)) for item in value):  # type: ignore[union-attr]
+            raise LoweringError(f"{node.target} gives several lists of tensors, which programs do not hold.")
         for k, item in enumerate(value if many else (value,)):  # type: ignore[arg-type]
             name = node.name if not many else self.low.name(f"{node.name}_{k}")
             tensors.append(self._result(name, item) if isinstance(item, torch.Tensor) else None)

@@ -1,5 +1,5 @@
 """Operators that torch does not take apart, taken apart here: gradients of distances and of normalised weights, distances of all pairs,
-diagonals, and operators on lists of tensors.
+diagonals, operators on lists of tensors, and what a gradient scaler does.
 """
 
 from __future__ import annotations
@@ -135,9 +135,32 @@ def _foreach() -> dict[Any, Callable[..., Any]]:
     return found
 
 
+def _unscaled(
+    grads: list[torch.Tensor], found: torch.Tensor, factor: torch.Tensor
+) -> tuple[list[torch.Tensor], torch.Tensor]:
+    """Gradients times a factor, and whether one of them was infinite or no number, as ``found`` may say already."""
+    for grad in grads:
+        found = torch.where(torch.isfinite(grad).all(), found, 1.0)
+    # Where the factor is one, even what is no number stays as it is.
+    return [torch.where(factor == 1.0, g, (g * factor).to(g.dtype)) for g in grads], found
+
+
+def _next_scale(
+    scale: torch.Tensor, steps: torch.Tensor, found: torch.Tensor, growth: float, backoff: float, interval: int
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """A gradient scaler's next scale and how many steps went well since it last changed."""
+    went_wrong, more = found != 0, steps + 1
+    is_due = more == interval
+    grown = scale * growth
+    kept = torch.where(is_due & torch.isfinite(grown), grown, scale)
+    return torch.where(went_wrong, scale * backoff, kept), torch.where(went_wrong | is_due, 0, more)
+
+
 PARTS: dict[Any, Callable[..., Any]] = {
     **_foreach(),
     **resampling.PARTS,
+    aten._amp_foreach_non_finite_check_and_unscale.default: _unscaled,
+    aten._amp_update_scale.default: _next_scale,
     aten._cdist_backward.default: _cdist_backward,
     aten._pdist_forward.default: _pdist,
     aten._weight_norm_interface_backward.default: _weight_norm_backward,

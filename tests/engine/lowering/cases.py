@@ -1272,3 +1272,20 @@ def steps_that_no_size_tells(x: Any, y: Any, n: Any) -> Any:
     """What ATen makes of tensors with gaps lies as it likes, and is read where it lies."""
     sorted_rows = torch.sort(y, 1)[0]
     return x.index_fill(1, n, 1.0).sigmoid(), y.index_fill(0, n, 2.0) * 2, sorted_rows + 1, y.t().logcumsumexp(0)
+
+
+@case(normal(3, dtype=F16), normal(2, 70, dtype=F16), dynamic=False)
+def unscaled_gradients(x: Any, y: Any) -> Any:
+    """What a gradient scaler does: gradients times a factor, whether all are finite, and its next scale."""
+
+    def step(x: Any, y: Any, by: float, scale: float, steps: int) -> Any:
+        grads, found = [x.clone(), y.clone()], torch.zeros((), device=x.device)
+        torch._amp_foreach_non_finite_check_and_unscale_(grads, found, torch.full((), by, device=x.device))
+        scales = torch.full((), scale, device=x.device)
+        counts = torch.full((), steps, dtype=torch.int32, device=x.device)
+        torch._amp_update_scale_(scales, counts, found, 2.0, 0.5, 3)
+        return (*grads, found, scales, counts)
+
+    bad = torch.where(x > 0, x, math.inf)
+    given = [(x, 0.5, 4.0, 0), (x, 1.0, 4.0, 2), (x, 0.5, 3e38, 2), (bad, 0.5, 4.0, 2), (bad, 1.0, 4.0, 1)]
+    return tuple(step(a, y, *more) for a, *more in given)
