@@ -11,7 +11,7 @@ import weakref
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
-from torch.autograd.function import FunctionCtx
+from torch.autograd.function import Function, FunctionCtx
 
 from engine.ir.in_graph import InGraph
 from engine.trace.graph_builder import emit
@@ -80,7 +80,7 @@ class FunctionContext(ObjectValue):
 @special(vars(torch.autograd.Function)["apply"].__func__)
 def _apply(tx: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
     cls: Any = force(tx, args[0]).real()
-    if not isinstance(cls, type):
+    if not (isinstance(cls, type) and issubclass(cls, Function)):
         raise Unsupported("unknown-call", "an autograd.Function is applied to more than tensors and constants")
     given = [force(tx, a) for a in _in_order(tx, cls, args[1:], kwargs)]
     if not torch.is_grad_enabled() and not isinstance(tx.graph, NestedBuilder):
@@ -104,9 +104,9 @@ def _apply(tx: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
             return _with_objects(tx, cls, given)
     except UserException as error:
         raise Unsupported("unknown-call", f"{cls.__name__} raises while it is looked into") from error
-    late = late_read(_layers(cls.backward)) if any(_needed(given)) and torch.is_grad_enabled() else ""  # type: ignore[attr-defined]
+    late = late_read(_layers(cls.backward)) if any(_needed(given)) and torch.is_grad_enabled() else ""
     effect = f"has a backward that reads {late} when it runs"
-    target = InGraph(cls.__name__, cls.apply, is_python=True, changes_state=bool(late), effect=effect)  # type: ignore[attr-defined]
+    target = InGraph(cls.__name__, cls.apply, is_python=True, changes_state=bool(late), effect=effect)
     return emit(tx, "call_function", target, given)
 
 
@@ -114,7 +114,7 @@ _NOTING: weakref.WeakSet[type] = weakref.WeakSet()
 """Functions seen to change Python objects outside of themselves: their node must not run their own code, which would change them once more."""
 
 
-def _instance(tx: Tracer, cls: type, args: list[Value], kwargs: dict[str, Value]) -> Value:
+def _instance(tx: Tracer, cls: type[Function], args: list[Value], kwargs: dict[str, Value]) -> Value:
     """An object of a function's class, which nobody needs: its methods are static."""
     return ObjectValue(cls, None, NotImplemented)
 
@@ -148,7 +148,7 @@ def _takes_names() -> bool:
     return True
 
 
-def _in_order(tx: Tracer, cls: Any, args: list[Value], kwargs: dict[str, Value]) -> list[Value]:
+def _in_order(tx: Tracer, cls: type[Function], args: list[Value], kwargs: dict[str, Value]) -> list[Value]:
     """All arguments by position, as autograd binds them: with a context of its own, a forward has its defaults filled in.
 
     Raises:
@@ -192,7 +192,7 @@ def _is_graphs(tx: Tracer, given: list[Value]) -> bool:
     return True
 
 
-def _with_objects(tx: Tracer, cls: type, given: list[Value]) -> Value:
+def _with_objects(tx: Tracer, cls: type[Function], given: list[Value]) -> Value:
     """The function where it takes objects, or reads tensors that it is not given: its bodies are traced into graphs of their own.
 
     Raises:
@@ -205,7 +205,7 @@ def _with_objects(tx: Tracer, cls: type, given: list[Value]) -> Value:
         result = _forward_alone(tx, cls, given)
         set_grad(tx, mode=grad)
         return result
-    once = getattr(cls.backward, "__code__", None) is _ONCE  # type: ignore[attr-defined]
+    once = getattr(cls.backward, "__code__", None) is _ONCE
 
     def result_of(name: str, args: list[Value]) -> Value:
         if name == "forward":
@@ -219,13 +219,13 @@ def _with_objects(tx: Tracer, cls: type, given: list[Value]) -> Value:
     return trace_bodies(tx, cls, given, ctx, result_of, once=once)
 
 
-def _check_backward(tx: Tracer, cls: type, ctx: FunctionContext) -> None:
+def _check_backward(tx: Tracer, cls: type[Function], ctx: FunctionContext) -> None:
     """Python would run the backward later, when what is changed before or after this point has changed: it must not get at that.
 
     Raises:
         Unsupported: it may.
     """
-    backward = _Backward(cls.__name__, list(_layers(cls.backward)), ctx, tx.root_executed)  # type: ignore[attr-defined]
+    backward = _Backward(cls.__name__, list(_layers(cls.backward)), ctx, tx.root_executed)
     if any(type(layer) is not types.FunctionType for layer in backward.layers):
         raise Unsupported("unknown-call", f"the backward of {cls.__name__} is no plain function")
     if backward.reads_changed(tx) or backward.reads_late():
@@ -305,7 +305,7 @@ _ONCE = torch.autograd.function.once_differentiable(lambda *_: None).__code__
 """The code that marks a backward as one that cannot be differentiated."""
 
 
-def _forward_alone(tx: Tracer, cls: type, given: list[Value]) -> Value:
+def _forward_alone(tx: Tracer, cls: type[Function], given: list[Value]) -> Value:
     """Nothing records gradients: the forward is an ordinary call, whatever its arguments are, but for what it marks or gives back."""
     ctx = FunctionContext(_needed(given))
     result = _result(tx, cls, ctx, given)
@@ -339,7 +339,7 @@ _MADE_BY_HAND = InGraph("made_by_hand", _mark)
 """Autograd remembers that a function of the user's own made a view, though it records no gradient: it may not be written to."""
 
 
-def _look_into(tx: Tracer, cls: type, given: list[Value]) -> None:
+def _look_into(tx: Tracer, cls: type[Function], given: list[Value]) -> None:
     """Trace forward and backward for their guards, and for what cannot be part of a graph; the nodes are thrown away."""
     needed = _needed(given)
     ctx = FunctionContext(needed)
@@ -375,7 +375,7 @@ class _ChangesArgument(Unsupported):
 
 
 @contextlib.contextmanager
-def _unchanged(tx: Tracer, cls: type, inputs: list[Value]) -> Iterator[set[int]]:
+def _unchanged(tx: Tracer, cls: type[Function], inputs: list[Value]) -> Iterator[set[int]]:
     """What stands for arguments must not be changed: the containers themselves would not be.
 
     Raises:
@@ -406,20 +406,20 @@ def _inside(tx: Tracer, builder: NestedBuilder, value: Value) -> Value:
     return unflatten(tx, tree, iter(twins))
 
 
-def _forward(tx: Tracer, cls: type, ctx: FunctionContext, inputs: list[Value]) -> list[Value]:
+def _forward(tx: Tracer, cls: type[Function], ctx: FunctionContext, inputs: list[Value]) -> list[Value]:
     result = _result(tx, cls, ctx, inputs)
     return [force(tx, i) for i in result.items] if isinstance(result, TupleValue) else [result]
 
 
-def _result(tx: Tracer, cls: type, ctx: FunctionContext, inputs: list[Value]) -> Value:
-    if cls.setup_context is torch.autograd.Function.setup_context:  # type: ignore[attr-defined]
+def _result(tx: Tracer, cls: type[Function], ctx: FunctionContext, inputs: list[Value]) -> Value:
+    if cls.setup_context is torch.autograd.Function.setup_context:
         return force(tx, _method(tx, cls, "forward").call(tx, [ctx, *inputs], {}))
     result = force(tx, _method(tx, cls, "forward").call(tx, list(inputs), {}))
     _method(tx, cls, "setup_context").call(tx, [ctx, TupleValue(list(inputs)), result], {})
     return result
 
 
-def _method(tx: Tracer, cls: type, name: str) -> Value:
+def _method(tx: Tracer, cls: type[Function], name: str) -> Value:
     found = class_attribute(tx, cls, name, None)
     if found is None:
         raise Unsupported("unknown-call", f"{cls.__name__} has no {name}")
