@@ -88,7 +88,7 @@ for _family in (
     "values.library",
     "values.hook_handles",
     "values.locks",
-    "values.pooling",
+    "values.lying_in_rows",
     "values.modules",
     "values.parameters",
     "values.operators",

@@ -1,0 +1,61 @@
+"""Where results lie: what is asked of their strides, and views of them, are eager's."""
+
+import torch
+import torch.nn.functional as F
+
+from tests.programs import program
+
+
+@program(lambda: (torch.randn(1, 2, 4),), lambda: (torch.randn(1, 2, 4, requires_grad=True),))
+def numbers_with_one_row(x):
+    """A number beside a tensor with a dimension of one element: its stride is kept, and a view tells it."""
+    y = x.transpose(1, 0) * 2
+    return y, y.stride(), y.transpose(1, 0), (1 - x.transpose(1, 0)).permute(2, 1, 0), y.transpose(1, 0) > 0
+
+
+@program(lambda: (torch.randn(5, 4, 3), torch.randn(3, 4)), lambda: (torch.randn(5, 1, 3), torch.randn(3, 4)))
+def broadcast_of_two_orders(x, y):
+    """Of operands that lie otherwise the first decides, where it is not broadcast."""
+    made = torch.xlogy(x, y.t()), torch.copysign(x, y.t()), torch.logical_and(x, y.t()), torch.lerp(x, x + y.t(), 0.5)
+    return made, [m.stride() for m in made], [m.permute(2, 0, 1) for m in made]
+
+
+@program(
+    lambda: (torch.randn(4, 3, 5).transpose(1, 2), torch.rand(5)),
+    lambda: (torch.randn(4, 2, 3, 5).permute(2, 1, 3, 0), torch.rand(2)),
+    lambda: (torch.randn(3, 2, 4, 4).to(memory_format=torch.channels_last), torch.rand(2)),
+)
+def normalised_over_a_batch(x, weight):
+    """On the CPU a batch is normalised into rows, or channels last, whatever it came as."""
+    made = F.batch_norm(x, weight * 0, weight * 1, weight, weight, training=True)
+    return made, made.stride(), made.transpose(0, 1), made[1:]
+
+
+@program(lambda: (torch.arange(6).reshape(2, 3),))
+def one_hot_of_columns(x):
+    """One-hot vectors lie in rows, whatever tells the classes."""
+    made = F.one_hot(x.t(), 6)
+    return made, made.stride(), made.view(-1), made.permute(2, 0, 1)
+
+
+@program(lambda: (torch.randn(3, 4, 1),))
+def likes_of_what_lies_oddly(x):
+    """New tensors that lie as another one do so also in dimensions of one element."""
+    odd = x.as_strided((4, 1, 3), (3, 7, 1))
+    made = torch.zeros_like(odd), torch.ones_like(odd), odd.flip(0), odd.masked_fill(odd > 0, 1.0), F.hardtanh(odd)
+    return made, [m.stride() for m in made], [m.transpose(0, 1) for m in made]
+
+
+@program(lambda: (torch.randn(1, 3, 4), torch.randn(4, 4)))
+def views_with_one_row(x, y):
+    """Views of other sizes, and products that are made by them, tell the strides of dimensions of one element as eager does."""
+    odd = x.as_strided((1, 3, 4), (5, 4, 1))
+    made = odd.view(1, 3, 1, 4), odd.view(3, 4, 1), odd.unflatten(0, (1, 1)), torch.einsum("aij,jk->aik", x, y)
+    return made, [m.stride() for m in made]
+
+
+@program(lambda: (torch.rand(4, 4), torch.rand(4, 4)))
+def losses_without_reduction(x, y):
+    """Losses by element lie as what they are of does."""
+    made = F.binary_cross_entropy(x.t(), y, reduction="none"), F.mse_loss(x.t(), y.t(), reduction="none"), 2 ** x.t()
+    return made, [m.stride() for m in made], [m.t() for m in made]
