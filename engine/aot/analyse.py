@@ -243,10 +243,12 @@ def _overlapping(node: torch.fx.Node) -> str:
     target = named if named is not None else node.args[0] if node.args else None
     if isinstance(target, (list, tuple)):
         return _overlapping_in_a_row(node, target)
+    if _is_normalisation(node):
+        return _overlapping_statistics(node)
     into = _fake_of(target)
     if into is None:
         return ""
-    if overlaps(into) and not _only_reads(node):
+    if overlaps(into):
         return "writes to memory that it sees twice"
     if named is not None and named in node.args and not _goes_by_element(node):
         return "writes where it reads, in an order of its own"
@@ -333,9 +335,22 @@ def _miscast(node: torch.fx.Node) -> str:
     return ""
 
 
-def _only_reads(node: torch.fx.Node) -> bool:
-    """Whether a node that may write to something surely leaves its first argument alone."""
+def _is_normalisation(node: torch.fx.Node) -> bool:
+    """Whether a node writes to its second and third argument only: running statistics."""
     return getattr(node.target, "__name__", "") in ("batch_norm", "instance_norm")
+
+
+def _overlapping_statistics(node: torch.fx.Node) -> str:
+    """Eager writes running statistics before it has read all else."""
+    named = [node.kwargs.get(name) for name in ("running_mean", "running_var")]
+    statistics = [s for a in (*node.args[1:3], *named) if (s := _fake_of(a)) is not None]
+    given = [r for a in (*node.args, *node.kwargs.values()) if (r := _fake_of(a)) is not None]
+    for into in statistics:
+        if overlaps(into):
+            return "writes to memory that it sees twice"
+        if sum(storage_of(r) == storage_of(into) and not is_apart(r, into) for r in given) > 1:
+            return "writes running statistics where it reads something else"
+    return ""
 
 
 def _fake_of(node: Any) -> torch.Tensor | None:

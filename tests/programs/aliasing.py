@@ -411,3 +411,10 @@ def chunks_that_are_no_views(x):
     first, second = y.unsafe_chunk(2)
     first.mul_(3)
     return first, second, *x.unsafe_split(2)
+
+
+@program(lambda: (torch.randn(4, 3), torch.rand(3)), lambda: (torch.randn(4, 3, requires_grad=True), torch.rand(3)))
+def statistics_that_are_the_weight(x, weight):
+    """Running statistics are written before the weight is read, which may be them."""
+    made = torch.nn.functional.batch_norm(x, torch.zeros(3), weight, weight, None, training=True)
+    return made, weight * 1
