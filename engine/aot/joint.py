@@ -208,6 +208,8 @@ class _Differentiating(Tracing):
             marks.mark(None)
             for hook in hooks:
                 hook.remove()
+        if marks.looks_at:
+            raise NotFunctional(f"the backward of {marks.looks_at} looks at its gradients, and may refuse them")
         if len(tangents) > 1:
             self._check_flowing(tangents, marks.by_users)
         return [self._gradient(n, g) for n, g in zip(self.needing, found, strict=True)]
@@ -268,6 +270,10 @@ def _node_of(value: torch.Tensor) -> torch.fx.Node | None:
     return node
 
 
+_OF_PHASES = {"LinalgEigBackward0": "linalg.eig", "LinalgEighBackward0": "linalg.eigh"}
+"""Nodes of autograd that check whether a loss depends on the phase of complex vectors, their second result. Over fake tensors none does."""
+
+
 class _Marks:
     """Marks nodes traced while autograd runs as the backward's, and gives them the origin of the forward node that they belong to."""
 
@@ -279,6 +285,8 @@ class _Marks:
         self._last = self._graph._root._prev
         self.by_users: list[tuple[str, Any]] = []
         """What functions of the user's own gave, each with the function's name."""
+        self.looks_at = ""
+        """An operator whose backward raises for some values of the gradients that come to it."""
 
     def hook(self, outputs: Sequence[torch.Tensor]) -> Iterator[Any]:
         """Hooks on every autograd node behind ``outputs``."""
@@ -296,9 +304,15 @@ class _Marks:
             sums = None if origin is None else replace(origin, note="gradients that meet here are summed")
             yield node.register_prehook(lambda grads, origin=sums: self.mark(origin))
             yield node.register_hook(lambda grads, given, origin=origin: self.mark(origin))
+            if (named := _OF_PHASES.get(node.name())) is not None:
+                yield node.register_prehook(lambda grads, name=named: self._note_phase(name, grads))
             if is_users(node):
                 name = type(node).__name__.removesuffix("Backward")
                 yield node.register_hook(lambda grads, given, name=name: self._note(name, grads))
+
+    def _note_phase(self, name: str, gradients: Sequence[Any]) -> None:
+        if gradients[1] is not None and gradients[1].is_complex():
+            self.looks_at = name
 
     def _note(self, name: str, gradients: Sequence[Any]) -> None:
         self.by_users += [(name, g) for g in gradients if isinstance(g, FunctionalTensor)]
