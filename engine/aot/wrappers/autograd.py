@@ -124,6 +124,9 @@ def _text(c: Crossing, again: Again, *, is_noted: bool) -> str:
         counted = [f"i{n}._version" if n in c.counted else "0" for n in range(c.inputs)]
         held = [f"ref(i{n})" if n in c.weak else f"i{n}" for n in range(c.inputs)]
         lines.append(f"    ctx.inputs, ctx.versions = {_tuple(held)}, {_tuple(counted)}")
+    elif len(c.differentiable) > 1:
+        known = [f"ref(i{n})" if n in c.needing else "None" for n in range(c.inputs)]
+        lines.append(f"    ctx.inputs = {_tuple(known)}")
     if again.devices:
         lines.append("    ctx.random = drawn_from(devices)")
     if is_noted:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextvars
 import threading
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
@@ -19,6 +19,7 @@ from engine.aot.undefined import NotSeparable, absent_gradients, without_tangent
 from engine.aot.wrappers.again import Again, NotAgain
 from engine.aot.wrappers.crossing import Crossing, Layout
 from engine.aot.wrappers.probe import Mark, Probe
+from engine.aot.wrappers.unreached import keep_quiet
 
 Run = Callable[..., Any]
 Compile = Callable[[torch.fx.GraphModule], Run]
@@ -113,15 +114,27 @@ class Backward:
             run = self.noted.telling(ctx.mark, run, names)
         values += tangents
         tangents.clear()
+        inputs: Sequence[Any] = () if variant is None else ctx.inputs
         self._let_go(ctx, there)
         if torch._C._is_any_autocast_enabled():
             with torch._C._DisableAutocast():
                 found: Sequence[Any] = run(values)
         else:
             found = run(values)
-        if variant is None or not variant.nothing:
+        if variant is None:
             return found
-        return [None if nothing else g for g, nothing in zip(found, variant.nothing, strict=True)]
+        if variant.nothing:
+            found = [None if nothing else g for g, nothing in zip(found, variant.nothing, strict=True)]
+        if _is_node(ctx):
+            keep_quiet(self._unreached(inputs, found))
+        return found
+
+    def _unreached(self, inputs: Sequence[Any], gradients: Sequence[Any]) -> Iterator[torch.Tensor]:
+        for n, gradient in zip(self.crossing.needing, gradients, strict=True):
+            held = inputs[n] if gradient is None and inputs else None
+            value = held() if isinstance(held, weakref.ref) else held
+            if isinstance(value, torch.Tensor):
+                yield value
 
     def interpreted(self) -> Backward:
         """The same through ATen, with nothing compiled yet."""
@@ -132,8 +145,7 @@ class Backward:
 
         As in eager, those may have been written to since.
         """
-        # What a captured backward shows instead of the node has been given saved tensors of its own.
-        if issubclass(type(ctx), BackwardCFunction):
+        if _is_node(ctx):
             there = self._there(ctx, tangents)
             is_foreign = any(t is not None and _is_foreign(t) for t in tangents)
             if ctx.held is not None:
@@ -226,7 +238,7 @@ class Backward:
                 return
             ctx.held = None
         ctx.maybe_clear_saved_tensors()
-        if self.crossing.tensors and not self.again.reason:
+        if self.crossing.tensors:
             ctx.inputs = ()
 
     def _left_after(self, freed: Tangents) -> frozenset[int] | None:
@@ -349,6 +361,11 @@ def _alive(inputs: Sequence[Any]) -> list[Any]:
 def _is_foreign(tangent: torch.Tensor) -> bool:
     """Whether compiled code does not know such a tangent: a subclass, a sparse one, or many in one (``is_grads_batched``)."""
     return type(tangent) is not torch.Tensor or tangent.layout is not torch.strided or _is_batched(tangent)
+
+
+def _is_node(ctx: Any) -> bool:
+    """Whether autograd runs the node: a captured backward shows something else instead, with saved tensors of its own."""
+    return issubclass(type(ctx), BackwardCFunction)
 
 
 def _detached(value: Any) -> Any:

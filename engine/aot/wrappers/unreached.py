@@ -1,0 +1,69 @@
+"""Keeps hooks quiet of tensors that no gradient comes to.
+
+A compiled call is one autograd node, so autograd goes on from it to all inputs, with nothing where nothing flows, and calls their hooks with
+None. Eager's nodes end where gradients do, and no hook is called.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from functools import partial
+from typing import Any
+
+import torch
+from torch.autograd.variable import Variable
+
+_task: Callable[[], int] = torch._C._current_graph_task_id
+
+
+class _Quiet:
+    """A hook that is not called with nothing during one backward."""
+
+    def __init__(self, hook: Callable[[Any], Any], task: int) -> None:
+        self.hook = hook
+        self.task = task
+
+    def __call__(self, gradient: Any) -> Any:
+        return None if gradient is None and _task() == self.task else self.hook(gradient)
+
+
+class _QuietAfter(_Quiet):
+    """A hook for accumulated gradients that is not called where nothing was added during one backward."""
+
+    def __init__(self, hook: Callable[[Any], Any], task: int, tensor: torch.Tensor) -> None:
+        super().__init__(hook, task)
+        self._was = _state(tensor)
+
+    def __call__(self, tensor: torch.Tensor) -> Any:
+        return None if _task() == self.task and _state(tensor) == self._was else self.hook(tensor)
+
+
+def _state(tensor: torch.Tensor) -> tuple[int, int]:
+    gradient = tensor.grad if tensor.is_leaf else None
+    return id(gradient), 0 if gradient is None else gradient._version
+
+
+def keep_quiet(tensors: Iterable[torch.Tensor]) -> None:
+    """Keep the hooks of ``tensors`` quiet until the current backward ends, unless a gradient comes to them another way."""
+    task = _task()
+    changed: list[tuple[dict[int, Any], int, _Quiet]] = []
+
+    def keep(hooks: Any, quiet: Callable[[Callable[[Any], Any]], _Quiet]) -> None:
+        for key, hook in list(hooks.items()) if hooks else ():
+            if isinstance(hook, _Quiet) and hook.task == task:
+                continue
+            # One that a backward left that raised is made anew.
+            hooks[key] = made = quiet(hook.hook if isinstance(hook, _Quiet) else hook)
+            changed.append((hooks, key, made))
+
+    for tensor in tensors:
+        keep(tensor._backward_hooks, partial(_Quiet, task=task))
+        keep(tensor._post_accumulate_grad_hooks, partial(_QuietAfter, task=task, tensor=tensor))
+    if changed:
+        Variable._execution_engine.queue_callback(lambda: _give_back(changed))
+
+
+def _give_back(changed: Iterable[tuple[dict[int, Any], int, _Quiet]]) -> None:
+    for hooks, key, quiet in changed:
+        if hooks.get(key) is quiet:
+            hooks[key] = quiet.hook

@@ -1,0 +1,122 @@
+"""Hooks of what no gradient comes to, because only some results of a compiled call are differentiated, are not called, as in eager."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import engine
+
+Told = list[tuple[Any, ...]]
+
+
+@pytest.fixture(autouse=True)
+def _fresh() -> Iterator[None]:
+    engine.reset()
+    yield
+
+
+class _TwoHeads(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.trunk, self.policy, self.value = nn.Linear(3, 4), nn.Linear(4, 2), nn.Linear(4, 1)
+
+    def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        features = self.trunk(x).tanh()
+        return self.policy(features), self.value(features)
+
+
+def _clamps(net: nn.Module, told: Told) -> None:
+    for name, p in net.named_parameters():
+        p.register_hook(lambda g, name=name: (told.append((name,)), g.clamp(-0.1, 0.1))[1])
+
+
+def _steps(net: nn.Module, told: Told) -> None:
+    """An optimizer for each parameter, which steps when its gradient is there."""
+    for name, p in net.named_parameters():
+        optimizer = torch.optim.SGD([p], lr=0.1)
+
+        def step(p: Tensor, name: str = name, optimizer: torch.optim.Optimizer = optimizer) -> None:
+            told.append((name, p.grad is None))
+            optimizer.step()
+            optimizer.zero_grad()
+
+        p.register_post_accumulate_grad_hook(step)
+
+
+@pytest.mark.parametrize("backend", ["aot_eager", "triton"])
+@pytest.mark.parametrize("hooked", [_clamps, _steps])
+@pytest.mark.parametrize("reached", [(0,), (1,), (0, 1)])
+def test_hooks_of_parameters(reached: tuple[int, ...], hooked: Callable[[nn.Module, Told], None], backend: str) -> None:
+    """Those of a head that the loss does not come from."""
+    found = []
+    for compiled in (False, True):
+        torch.manual_seed(0)
+        net, told = _TwoHeads(), []
+        hooked(net, told)
+        run = engine.compile(net, backend=backend) if compiled else net
+        for _ in range(2):
+            results = run(torch.ones(5, 3))
+            sum(results[n].square().sum() for n in reached).backward()
+            told.append(("backward",))
+        found.append((sorted(told), [(p.grad, p.detach()) for p in net.parameters()]))
+    assert found[1][0] == found[0][0]
+    torch.testing.assert_close(*(torch.nn.utils.parameters_to_vector(p for _, p in f[1]) for f in found))
+    for (eager, _), (ours, _) in zip(found[0][1], found[1][1], strict=True):
+        assert (eager is None) is (ours is None)
+        assert eager is None or torch.allclose(ours, eager)
+
+
+def _pair(x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+    return x.sin(), y.cos()
+
+
+@pytest.mark.parametrize("is_leaf", [True, False])
+@pytest.mark.parametrize("elsewhere", [False, True])
+def test_hooks_of_arguments(*, is_leaf: bool, elsewhere: bool) -> None:
+    """They are called where a gradient comes another way, and in later backwards; they can be removed as before."""
+    found = []
+    for run in (_pair, engine.compile(_pair, backend="aot_eager")):
+        told: Told = []
+        x, leaf = (torch.ones(3, requires_grad=True) for _ in range(2))
+        y = leaf if is_leaf else leaf + 1
+        handle = y.register_hook(lambda g: told.append(tuple(g.tolist())))
+        if is_leaf:
+            leaf.register_post_accumulate_grad_hook(lambda t: told.append(("after", *t.grad.tolist())))
+        hooks = dict(y._backward_hooks)
+        one, other = run(x, y)
+        (one.sum() + (y * 2).sum() if elsewhere else one.sum()).backward(retain_graph=True)
+        assert dict(y._backward_hooks) == hooks
+        told.append(("then",))
+        other.sum().backward(retain_graph=True)
+        handle.remove()
+        told.append(("removed",))
+        other.sum().backward()
+        found.append((told, leaf.grad.tolist(), x.grad.tolist()))
+    assert found[1] == found[0]
+
+
+def test_hooks_after_a_backward_that_raised() -> None:
+    """They are quiet for that backward only."""
+
+    def fail(gradient: Tensor) -> None:
+        raise ValueError("no")
+
+    found = []
+    for run in (_pair, engine.compile(_pair, backend="aot_eager")):
+        told: Told = []
+        x, y = (torch.ones(3, requires_grad=True) for _ in range(2))
+        y.register_hook(lambda g: told.append(tuple(g.tolist())))
+        handle = x.register_hook(fail)
+        with pytest.raises(ValueError, match="no"):
+            run(x, y)[0].sum().backward()
+        handle.remove()
+        for n in (0, 1):
+            run(x, y)[n].sum().backward()
+            told.append((n,))
+        found.append((told, y.grad.tolist(), x.grad.tolist()))
+    assert found[1] == found[0]
