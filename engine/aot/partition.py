@@ -6,6 +6,7 @@ Training Deep Nets with Sublinear Memory Cost, 2016). A forward that keeps all t
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
@@ -110,11 +111,17 @@ class _Parts:
         for node in self.nodes[:-1]:
             if node in self.late or node.op != "call_function" or not is_droppable(node):
                 continue
-            if any(n in again for n in node.all_input_nodes) if is_backward(node) else self._is_checkpointed(node):
+            if (
+                any(n in again for n in node.all_input_nodes)
+                if is_backward(node)
+                else self._is_checkpointed(node, again)
+            ):
                 again.add(node)
         return again
 
-    def _is_checkpointed(self, node: Node) -> bool:
+    def _is_checkpointed(self, node: Node, again: set[Node]) -> bool:
+        if node.target is operator.getitem:  # of several results, as what makes them
+            return node.all_input_nodes[0] in again and node not in self.chosen
         return checkpoint_of(node) is not None and node not in self.chosen
 
     def leaves_checkpoint(self, node: Node) -> bool:

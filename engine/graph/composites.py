@@ -68,7 +68,8 @@ def _library() -> torch.library.Library:
 
     library = torch.library.Library("engine", "FRAGMENT")
     for name, (schema, run) in operators().items():
-        library.define(f"{name}{schema}", tags=(torch.Tag.nondeterministic_seeded, torch.Tag.needs_exact_strides))
+        draws = (torch.Tag.nondeterministic_seeded,) if "dropout" in schema else ()
+        library.define(f"{name}{schema}", tags=(*draws, torch.Tag.needs_exact_strides))
         library.impl(name, run, "CompositeExplicitAutograd")
         torch.library.register_fake(f"engine::{name}", FAKES.get(name, run), lib=library)
     return library

@@ -223,3 +223,44 @@ def test_gpt2_trains_with_checkpoints() -> None:
         saved[on] = sum(p.saved_bytes for p in parts if p is not None)
     state = torch.get_rng_state().numel()
     assert saved[True] - 6 * state < saved[False]
+
+
+class _Attending(nn.Module):
+    def __init__(self, kind: str) -> None:
+        super().__init__()
+        self.first, self.kind = nn.Linear(8, 24), kind
+        self.layer = nn.LSTM(8, 8, num_layers=2, dropout=0.5, batch_first=True) if kind == "recurrent" else None
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """Of batch, length and 8 numbers each."""
+        q, k, v = self.first(x.tanh())[:, None].chunk(3, -1)
+        if self.layer is not None:
+            return self.layer(v[:, 0].sin())[0].exp()  # type: ignore[no-any-return]
+        p = 0.5 if self.kind == "dropping" else 0.0
+        return F.scaled_dot_product_attention(q, k, v, dropout_p=p, is_causal=True)[:, 0].sin()
+
+
+@pytest.mark.parametrize(
+    ("kind", "saved"),
+    [("attention", set()), ("dropping", {"random_state"}), ("recurrent", {"random_state", "getitem_3", "getitem_6"})],
+)
+def test_attention_and_recurrent_layers_stand_in_checkpoints(kind: str, saved: set[str]) -> None:
+    """Attention runs again, as eager does; of what cannot, its results alone are saved, not all of the call."""
+    torch.manual_seed(0)
+    layer, x = _Attending(kind), torch.randn(2, 5, 8)
+
+    def again(x: torch.Tensor) -> torch.Tensor:
+        made: torch.Tensor = checkpoint(layer, x, use_reentrant=False)
+        return made.sum()
+
+    engine.reset()
+    found = []
+    with engine.record() as session:
+        for run in (again, engine.compile(again, backend="aot_eager")):
+            torch.manual_seed(1)
+            given = x.clone().requires_grad_()
+            found.append(torch.autograd.grad(run(given), [given, *layer.parameters()], allow_unused=True))
+    torch.testing.assert_close(*found)
+    (partition,) = [c.aot.partition for c in session.compilations if c.aot is not None]
+    assert partition is not None
+    assert {v.name for v in partition.values if v.action == "saved" and v.bytes} <= saved
