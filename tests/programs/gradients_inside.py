@@ -18,6 +18,14 @@ def gradient_of_two(x, y):
     return torch.autograd.grad(z, [x, y], allow_unused=True)
 
 
+@program(lambda: (leaf(3, 4) * 1,), lambda: (leaf(5, 4) * 2,))
+def gradient_of_what_is_made_inside(x):
+    """The argument has a history of its own, which no gradient of what is computed here goes through."""
+    rows = x[1:] * 2
+    (g,) = torch.autograd.grad((rows.sin() * x[1:]).sum(), [rows], create_graph=True)
+    return g.sum(), torch.autograd.grad(rows.sum(), rows, retain_graph=True, allow_unused=True)
+
+
 @program(lambda: (leaf(3),))
 def gradient_of_gradient(x):
     """create_graph: the gradient's gradient."""
