@@ -33,22 +33,27 @@ Words = dict[str, Value]
 
 @special(torch.autograd.grad)
 def _grad(tx: Tracer, args: Args, kwargs: Words) -> Value:
+    args = [_as_tuple(tx, a) if i < 2 else a for i, a in enumerate(args)]
+    kwargs = {n: _as_tuple(tx, a) if n in ("outputs", "inputs") else a for n, a in kwargs.items()}
+    named = {**dict(zip(("outputs", "inputs"), args, strict=False)), **kwargs}
+    _, inputs = (_looked_at(tx, named.get(n, NONE)) for n in ("outputs", "inputs"))
     is_from_outside = any(v.held is not None and v.held.grad_fn is not None for v, _ in tx.input_tensors)
-    if is_from_outside and not _are_made_inside(tx, args[1] if len(args) > 1 else kwargs.get("inputs")):
+    if is_from_outside and not all(map(_is_made_inside, inputs)):
         raise Unsupported("unknown-call", "torch.autograd.grad where a tensor has a history from outside")
     if isinstance(tx.graph, NestedBuilder) and not tx.graph.is_function_body:
         raise Unsupported("unknown-call", "torch.autograd.grad in the body of a higher-order operation")
-    args = [_as_tuple(tx, a) if i < 2 else a for i, a in enumerate(args)]
-    kwargs = {n: _as_tuple(tx, a) if n in ("outputs", "inputs") else a for n, a in kwargs.items()}
     return emit(tx, "call_function", torch.autograd.grad, args, kwargs)
 
 
-def _are_made_inside(tx: Tracer, inputs: Value | None) -> bool:
-    """Whether all that gradients are wanted of was made here: then no way to it leads through what came before."""
-    given = None if inputs is None else _as_tuple(tx, inputs)
-    wanted = sequence_items(tx, given) if isinstance(given, SequenceValue) else [given]
-    values = [v and force(tx, v) for v in wanted]
-    return all(isinstance(v, TensorValue) and v.held is None and v.fake.grad_fn is not None for v in values)
+def _looked_at(tx: Tracer, given: Value) -> list[Value]:
+    """The tensors that are given: only what has been looked at is known to the tracer as an argument of the call."""
+    given = force(tx, given)
+    return [force(tx, v) for v in (sequence_items(tx, given) if isinstance(given, SequenceValue) else [given])]
+
+
+def _is_made_inside(value: Value) -> bool:
+    """Whether what a gradient is wanted of was made here: then no way to it leads through what came before."""
+    return isinstance(value, TensorValue) and value.held is None and value.fake.grad_fn is not None
 
 
 def _as_tuple(tx: Tracer, given: Value) -> Value:
