@@ -375,6 +375,7 @@ class Pipeline:
                     assumed=slot.assumed,
                 ),
                 changes_objects=slot.changes_objects,
+                asking=slot.asking,
             )
         work.tell(aot=result.record, graphs=result.graphs)
         if work.session is not None and result.noted is not None:

@@ -12,6 +12,7 @@ import torch
 import torch.fx
 
 from engine.aot.analyse import facts, needs_gradients, offset_guards, reads_objects, refusal
+from engine.aot.asked_later import asked_later
 from engine.aot.cache.entry import Cut, Made, find, keep, place_of
 from engine.aot.enclosed import in_inference_mode, without_inference_mode
 from engine.aot.functionalize import Functional, as_computed, functionalize, relations_of
@@ -99,18 +100,25 @@ def compile_graph(
     compilation: str,
     settings: Settings,
     changes_objects: bool = False,
+    asking: str = "",
 ) -> AotResult:
     """Make ``graph`` functional and compile it through ``settings.lower``; where gradients are needed, together with its backward.
 
     What cannot be made functional runs as traced, under eager autograd if need be, with the reason in the record. Whatever ``lower``
-    raises is raised. ``changes_objects``: Python objects are changed once the graph has run (``GraphSlot.changes_objects``).
+    raises is raised. ``changes_objects``: Python objects are changed once the graph has run. ``asking``: what asks autograd about single
+    results afterwards. Both as in ``GraphSlot``.
     """
     told = _told((graph, "fx", "FX graph"), compilation=compilation)
     inside = without_inference_mode(graph, inputs)
     if inside is not None:
         with torch.inference_mode():
             found = compile_graph(
-                inside, inputs, compilation=compilation, settings=settings, changes_objects=changes_objects
+                inside,
+                inputs,
+                compilation=compilation,
+                settings=settings,
+                changes_objects=changes_objects,
+                asking=asking,
             )
         noted = found.noted
         again: Noted | None = None if noted is None else lambda probe: in_inference_mode(noted(probe))
@@ -119,6 +127,8 @@ def compile_graph(
     if trains and torch.is_anomaly_enabled():
         watched = _as_traced(graph, trains, "anomaly mode names the operator whose gradient went wrong", told)
         return replace(watched, guards=(ANOMALY,))
+    if trains and (reason := asked_later(graph, asking)):
+        return _as_traced(graph, trains, reason, told)
     known = len(relations_of(graph, inputs))
     try:
         onion = peel(WRAPPERS, Call(graph, tuple(inputs)))

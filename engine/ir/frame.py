@@ -51,6 +51,8 @@ class GraphSlot:
     inputs: tuple[GraphInput, ...]
     changes_objects: bool = False
     """The frame also changes Python objects, once the graph has run."""
+    asking: str = ""
+    """What the rest of the frame, after a break, asks autograd about single tensors with (``register_hook``), if it does."""
     assumed: Callable[[], tuple[Guard, ...]] = tuple
     """Guards for what has been assumed of symbolic sizes since the frame was traced: a backend may assume more."""
 

@@ -33,6 +33,7 @@ from engine.ir.state_guard import GlobalState
 from engine.options import Options, config
 from engine.records.bytecode import Span
 from engine.records.trace import AttemptRecord, BreakRecord, TraceRecord
+from engine.trace.asking import asks_autograd
 from engine.trace.breaks import break_record
 from engine.trace.codegen import Codegen
 from engine.trace.loop import advance, in_words
@@ -566,6 +567,9 @@ class _Attempt:
         guards = self.tx.guards.all()
         if graph is not None:
             graph = replace(graph, assumed=functools.partial(assumed_since, self.tx, len(guards)))
+            if breaks:
+                frames = [frame, *self.tx.frames]
+                graph = replace(graph, asking=next((asks for f in frames if (asks := asks_autograd(f))), ""))
         inlined, steps = self.record_parts()
         wanted = current_session() is not None or self.log is not None
         record = TraceRecord(

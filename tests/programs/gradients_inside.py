@@ -26,6 +26,24 @@ def gradient_of_what_is_made_inside(x):
     return g.sum(), torch.autograd.grad(rows.sum(), rows, retain_graph=True, allow_unused=True)
 
 
+@program(lambda: (leaf(3) * 1,), lambda: (leaf(5),), breaks=2)
+def gradient_after_a_break(x):
+    """What the graph before the break made, and a sum that depends on it, are told apart by autograd afterwards."""
+    y = x * 2
+    total = (y.sin() * x).sum()
+    print("between")
+    return torch.autograd.grad(total, [y], allow_unused=True, retain_graph=True), total
+
+
+@program(lambda: (leaf(3),), breaks=1)
+def late_hook_that_prints(x):
+    """A hook that Python must register, on a tensor that the graph has computed more from already."""
+    y = x * 2
+    total = y.exp().sum()
+    y.register_hook(lambda g: print("gradient", tuple(g.shape)))
+    return total
+
+
 @program(lambda: (leaf(3),))
 def gradient_of_gradient(x):
     """create_graph: the gradient's gradient."""
