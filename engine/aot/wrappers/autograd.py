@@ -52,14 +52,31 @@ def pre_compile(crossing: Crossing, names: Sequence[str], again: Again) -> tuple
 def eager_where_unknown(as_traced: Run, plan: Plan, needing: Sequence[int]) -> Layer:
     """Where the traced graph runs as it is.
 
-    Functorch transforms and forward-mode differentiation must see its operators; and writing to a leaf that needs a gradient is eager's
-    error to raise.
+    Functorch transforms, forward-mode differentiation and hooks of the user's on what is saved must see its operators; and writing to a
+    leaf that needs a gradient is eager's error to raise.
     """
-    unknown = ["transforms()", "forward_ad._current_level >= 0"]
+    unknown = [
+        "transforms()",
+        "forward_ad._current_level >= 0",
+        "saving_hooks(False) and is_seen_by_users(saving_hooks)",
+    ]
     unknown += [f"i{n}.is_leaf" for n in needing if plan.inputs[n].written and not plan.inputs[n].is_hidden]
     call = f"return as_traced({', '.join(f'i{n}' for n in range(len(plan.inputs)))})"
     names = {"as_traced": as_traced, "transforms": torch._C._are_functorch_transforms_active, "forward_ad": forward_ad}
+    names |= {
+        "saving_hooks": torch._C._autograd._top_saved_tensors_default_hooks,
+        "is_seen_by_users": _is_seen_by_users,
+    }
     return Layer(before=(f"if {' or '.join(unknown)}:", f"    {call}"), names=names)
+
+
+_LOSSLESS = ("torch.", "engine.")
+"""Packages whose hooks give back what was saved, as checkpoints and ``save_on_cpu`` do, whatever it is."""
+
+
+def _is_seen_by_users(saving_hooks: Callable[[bool], Any]) -> bool:
+    """Whether hooks of the user's own see what autograd saves: they may give back something else, and a compiled graph saves other tensors."""
+    return any(not str(getattr(h, "__module__", "")).startswith(_LOSSLESS) for h in saving_hooks(False))
 
 
 def post_compile(crossing: Crossing, forward: Run, backward: Backward) -> Run:
