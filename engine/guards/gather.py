@@ -48,6 +48,10 @@ class Plan:
     """Dictionaries that are written to often, with the entries that matter (``MISSING``: absent)."""
     objects: dict[int, Any] = field(default_factory=dict)
     """Objects whose class is compared."""
+    lent: dict[int, Any] = field(default_factory=dict)
+    """The same of objects that a person may want freed: to be held weakly."""
+    namespaces: set[int] = field(default_factory=set)
+    """Ids of the dictionaries that hold globals."""
     attributes: dict[tuple[int, str], tuple[Any, str, Any]] = field(default_factory=dict)
     """(object, attribute, value) for attributes that are read in C: of functions, cells and classes."""
     hooks: list[Any] = field(default_factory=list)
@@ -118,11 +122,15 @@ class _Walk:
             raise Uncovered
 
     def _keep(self, value: Any) -> None:
-        """Refuse to keep what a person may want freed: below a module it lives as long as that; elsewhere nothing says so."""
-        if self._module is None and not (
-            type(value) in _SETTLED or isinstance(value, (type, types.ModuleType, property)) or _is_constant(value)
-        ):
+        """Refuse to keep what a person may want freed."""
+        if not self._is_to_keep(value):
             raise Uncovered
+
+    def _is_to_keep(self, value: Any) -> bool:
+        """Whether a value may be held: below a module it lives as long as that; elsewhere nothing says so."""
+        return self._module is not None or (
+            type(value) in _SETTLED or isinstance(value, (type, types.ModuleType, property)) or _is_constant(value)
+        )
 
     def _attribute(self, owner: Any, name: str) -> Any:
         found = getattr(owner, name)
@@ -165,8 +173,10 @@ class _Walk:
             case Fixed():
                 return origin.held
             case Global():
+                self.plan.namespaces.add(id(origin.namespace.values))
                 return self._entry(origin.namespace.values, origin.variable)
             case MaybeGlobal():
+                self.plan.namespaces.add(id(origin.namespace.values))
                 return self._entry(origin.namespace.values, origin.variable, MISSING)
             case CellOf():
                 return self._attribute(self._value(origin.base).__closure__[origin.index], "cell_contents")
@@ -245,7 +255,15 @@ class _Walk:
             if cls is not object:
                 self._class(space)
         if base is not self._module:
-            self.plan.objects[id(base)] = base
+            self._compare_class(base)
+
+    def _compare_class(self, value: Any) -> None:
+        if self._is_to_keep(value):
+            self.plan.objects[id(value)] = value
+        elif type(value).__weakrefoffset__:
+            self.plan.lent[id(value)] = value
+        else:
+            raise Uncovered
 
     def _class(self, space: Any) -> None:
         if self._written[id(space)] >= WRITTEN_OFTEN:

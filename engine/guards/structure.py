@@ -19,6 +19,7 @@ from typing import Any
 from engine.guards.gather import Plan, gather
 from engine.guards.tensors import dict_version, never, tensor_helper
 from engine.guards.unwritten import unwritten
+from engine.ir import exact
 from engine.ir.guard import Guard
 from engine.ir.handed import Handed
 from engine.ir.origin import MISSING, Origin
@@ -84,13 +85,6 @@ class Structure:
             return
         self._note_writes(key)
         plan, rest = gather(self.root, root, self._guards, self._written)
-        check = self._checker(plan, rest, root)
-        if check is None or (root is not None and _reaches((*plan.versions.values(), *plan.objects.values()), root)):
-            self._forget(key)
-            return
-        if root is None:
-            self._known[key] = (_nothing, check)
-            return
         owner = weakref.ref(self)
 
         def gone(_: Any) -> None:
@@ -99,7 +93,11 @@ class Structure:
                 state._forget(key)
                 state._tried.pop(key, None)
 
-        self._known[key] = (weakref.ref(root, gone), check)
+        check = self._checker(plan, rest, root, gone)
+        if check is None or not (_is_let_go_of(plan) if root is None else _is_apart(plan, root)):
+            self._forget(key)
+            return
+        self._known[key] = (_nothing if root is None else weakref.ref(root, gone), check)
 
     def _forget(self, key: int) -> None:
         self._known.pop(key, None)
@@ -109,7 +107,7 @@ class Structure:
         if key in self._known:
             self._written.update(map(id, self._known[key][1].written()))
 
-    def _checker(self, plan: Plan, rest: Sequence[Guard], root: Any) -> _Checker | None:
+    def _checker(self, plan: Plan, rest: Sequence[Guard], root: Any, gone: Callable[[Any], None]) -> _Checker | None:
         values = list(plan.tensors.values())
         helper: Callable[..., bool] | None = never
         if values:
@@ -121,7 +119,7 @@ class Structure:
             self._rest = (chosen, self._compile_rest(rest))
         owner = _nothing if root is None else weakref.ref(root)
         give = None if self._handed is None else self._handed.giver(tuple(plan.tensors))
-        return _Checker(plan, helper, self._rest[1] if chosen and self._rest else None, owner, give)
+        return _Checker(plan, helper, self._rest[1] if chosen and self._rest else None, owner, give, gone)
 
 
 def _nothing() -> None:
@@ -132,7 +130,8 @@ class _Checker:
     """The question for one module; built anew whenever it had to say no although the guards held."""
 
     __slots__ = (
-        "_dicts", "_entries", "_give", "_helper", "_hooks", "_rest", "_root", "_tensors", "_unwritten", "_versions",
+        "_classes", "_dicts", "_entries", "_give", "_helper", "_hooks", "_lent", "_rest", "_root", "_tensors", "_unwritten",
+        "_versions",
     )  # fmt: skip
 
     def __init__(
@@ -142,12 +141,15 @@ class _Checker:
         rest: Callable[[Any], bool] | None,
         root: Callable[[], Any],
         give: Callable[[Sequence[Any]], None] | None,
+        gone: Callable[[Any], None],
     ) -> None:
         self._dicts = [*plan.versions.values(), *plan.classes.values()]
         self._versions = list(map(dict_version, self._dicts))
         self._entries = [_entries(space, wanted) for space, wanted in plan.entries.values()]
         self._hooks = plan.hooks
         self._unwritten = unwritten(self._dicts, [*plan.objects.values()], [*plan.attributes.values()])
+        self._lent = [weakref.ref(o, gone) for o in plan.lent.values()]
+        self._classes = list(map(type, plan.lent.values()))
         # Tensors are held weakly: a parameter that is replaced must not stay.
         self._tensors = [weakref.ref(t) for t in plan.tensors.values()]
         self._helper = helper
@@ -162,6 +164,8 @@ class _Checker:
     def __call__(self) -> bool:
         # The tensors last: only while no dictionary was written to are they the ones that are looked at.
         if not self._unwritten() or any(self._hooks):
+            return False
+        if self._lent and not all(map(is_, map(type, map(call, self._lent)), self._classes)):
             return False
         for unchanged in self._entries:
             if not unchanged():
@@ -198,22 +202,41 @@ def _entries(space: Any, wanted: dict[Any, Any]) -> Callable[[], bool]:
     return guarded
 
 
-def _reaches(kept: Iterable[Any], root: Any) -> bool:
-    """Whether what is kept leads back to the module, which then would never be freed."""
+def _is_apart(plan: Plan, root: Any) -> bool:
+    """Whether what is kept does not lead back to the module, which then would never be freed."""
+    reached = _reached((*plan.versions.values(), *plan.objects.values()))
+    return reached is not None and id(root) not in reached
+
+
+def _is_let_go_of(plan: Plan) -> bool:
+    """Whether what is lent is freed with its last user: its own attributes, which are kept until then, do not lead back to it, nor does what is not its."""
+    owned: set[int] = set()
+    for value in plan.lent.values():
+        reached = _reached((exact.instance_dict(value),))
+        if reached is None or id(value) in reached:
+            return False
+        owned |= reached
+    kept = (*(d for n, d in plan.versions.items() if n not in plan.namespaces), *plan.objects.values())
+    reached = _reached([k for k in kept if id(k) not in owned]) if plan.lent else set()
+    return reached is not None and reached.isdisjoint(plan.lent)
+
+
+def _reached(kept: Iterable[Any]) -> set[int] | None:
+    """Ids of all that these lead to; None where that is too much to look at."""
     seen: set[int] = set()
     stack = list(kept)
     while stack:
         value = stack.pop()
-        if value is root:
-            return True
-        if id(value) in seen or not gc.is_tracked(value) or isinstance(value, _ELSEWHERE):
+        if id(value) in seen:
             continue
         seen.add(id(value))
+        if not gc.is_tracked(value) or isinstance(value, _ELSEWHERE):
+            continue
         if len(seen) > SEARCHED:
-            return True
+            return None
         is_function = type(value) is types.FunctionType
         stack.extend((value.__closure__ or ()) if is_function else gc.get_referents(value))
-    return False
+    return seen
 
 
 _ELSEWHERE = (type, types.ModuleType, types.CodeType, types.FrameType)

@@ -274,3 +274,56 @@ def test_a_copy_is_another_model() -> None:
     twin.head.bias = None
     assert agree(entry, plain, twin, "no bias") is False
     assert agree(entry, plain, model, "nothing")
+
+
+class Settings:
+    """What a program reads its numbers from."""
+
+
+def _named(source: str, **names: Any) -> dict[str, Any]:
+    """The globals of a program of its own."""
+    space = {"__name__": "program", "torch": torch, **names}
+    exec(compile(source, "<program>", "exec"), space)
+    return space
+
+
+@pytest.mark.parametrize("shape", ["tree", "cycle", "container"])
+def test_what_globals_name_is_freed(shape: str) -> None:
+    """An object that only a global of a compiled function names is freed with that name, and so is what its parts refer to."""
+    whole, part = Settings(), Settings()
+    for n in range(40):
+        setattr(part, f"k{n}", n)
+    whole.part = part  # type: ignore[attr-defined]
+    if shape == "cycle":
+        part.whole = whole  # type: ignore[attr-defined]
+    given = {"whole": whole}
+    if shape == "container":
+        space = _named(
+            "def fn(x):\n    return x * sum(getattr(held['whole'].part, f'k{n}') for n in range(40))", held=given
+        )
+    else:
+        space = _named("def fn(x):\n    return x * sum(getattr(whole.part, f'k{n}') for n in range(40))", whole=whole)
+    compiled = engine.compile(space["fn"], backend="eager")
+    for _ in range(4):
+        assert compiled(torch.ones(1)).item() == sum(range(40))
+    part.k3 = 103  # type: ignore[attr-defined]
+    assert compiled(torch.ones(1)).item() == sum(range(40)) + 100
+    gone = weakref.ref(whole), weakref.ref(part)
+    space.pop("whole", None), space.pop("held", None), given.clear()
+    del whole, part
+    gc.collect()
+    assert [ref() for ref in gone] == [None, None]
+
+
+def test_optimizers_that_globals_name_are_freed() -> None:
+    """Though the compiled step is still there."""
+    layers = nn.Sequential(*(nn.Linear(2, 2) for _ in range(4)))
+    space = _named("def step():\n    optimizer.step()", optimizer=torch.optim.Adam(layers.parameters()))
+    compiled = engine.compile(space["step"], backend="eager")
+    layers(torch.ones(1, 2)).sum().backward()
+    for _ in range(4):
+        compiled()
+    gone = weakref.ref(space["optimizer"])
+    del space["optimizer"]
+    gc.collect()
+    assert gone() is None
