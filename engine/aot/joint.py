@@ -100,6 +100,15 @@ class _Seen(torch.autograd.Function):
         return grads[0]
 
 
+def _writes_to_list(node: torch.fx.Node) -> bool:
+    """Whether an operator writes to each tensor of its first argument, a list."""
+    return (
+        node.op == "call_function"
+        and getattr(node.target, "__name__", "").startswith("_foreach_")
+        and is_mutating(node)
+    )
+
+
 class _Watching(Interpreter):
     """Notes which numbers autograd gave to what each node did, to know a backward operator's node again."""
 
@@ -113,7 +122,13 @@ class _Watching(Interpreter):
     def run_node(self, n: torch.fx.Node) -> Any:
         self.numbers.append(torch._C._autograd._get_sequence_nr())
         self.origins.append(origin_of(n))
-        return super().run_node(n)
+        listed = self.fetch_args_kwargs_from_env(n)[0][0] if _writes_to_list(n) else ()
+        known = [t._version for t in listed]
+        made = super().run_node(n)
+        # Functional tensors in lists are written to without being counted, and autograd would not know that what it saved has changed.
+        if uncounted := [t for t, v in zip(listed, known, strict=True) if t._version == v]:
+            torch.autograd.graph.increment_version(uncounted)
+        return made
 
     def origin(self, number: int) -> NodeOrigin | None:
         """The origin of the node during whose run autograd gave out this number."""

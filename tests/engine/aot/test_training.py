@@ -97,6 +97,26 @@ def test_many_tangents_at_once(backend: str) -> None:
             torch.testing.assert_close(found, expected)
 
 
+def test_writes_to_lists_are_counted() -> None:
+    """What autograd saved is known to have changed where an operator on lists wrote to it."""
+
+    def overwritten(x: torch.Tensor) -> torch.Tensor:
+        y = x.exp()
+        torch._foreach_mul_([y], 2.0)
+        return y
+
+    def written(x: torch.Tensor) -> torch.Tensor:
+        y = x * 2
+        torch._foreach_mul_([y], [x])
+        return y
+
+    x = leaf(3)
+    for f in (overwritten, compiled(overwritten)):
+        with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+            f(x).sum().backward()
+    assert same(gradients(compiled(written), [x], torch.sum), gradients(written, [x], torch.sum))
+
+
 @pytest.mark.parametrize("backend", ["aot_eager", "triton"])
 def test_sparse_tangents(backend: str) -> None:
     """The gradient of a table that is looked up sparsely stays sparse on its way through compiled code."""
