@@ -10,6 +10,7 @@ import time
 import traceback
 import types
 import warnings
+import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from types import MappingProxyType
@@ -77,7 +78,7 @@ class _Timings:
     """Stage times of one compilation, nested as they were entered."""
 
     def __init__(self, session: Session | None, compilation: str) -> None:
-        self._session = session
+        self._session = _weakly(session)
         self._compilation = compilation
         self._open: list[str] = []
         self.done: list[Timing] = []
@@ -85,28 +86,34 @@ class _Timings:
     @contextlib.contextmanager
     def stage(self, name: str) -> Iterator[None]:
         """Time one stage; with no session, do nothing at all."""
-        if self._session is None:
+        session = self._session()
+        if session is None:
             yield
             return
         parent = self._open[-1] if self._open else ""
         self._open.append(name)
-        self._session.set_stage(f"{name} {self._compilation}")
+        session.set_stage(f"{name} {self._compilation}")
         start = time.perf_counter()
         try:
             yield
         finally:
             end = time.perf_counter()
             self._open.pop()
-            self.done.append(Timing(name, start - self._session.started, end - start, parent))
-            self._session.set_stage(f"{parent} {self._compilation}" if parent else "")
+            self.done.append(Timing(name, start - session.started, end - start, parent))
+            session.set_stage(f"{parent} {self._compilation}" if parent else "")
+
+
+def _weakly(session: Session | None) -> Callable[[], Session | None]:
+    """A session, as long as somebody else has it: what was compiled outlives it."""
+    return (lambda: None) if session is None else weakref.ref(session)
 
 
 @dataclass
 class _Work:
-    """What one compilation has gathered so far."""
+    """What one compilation has gathered so far. A backward that is compiled later goes on with it."""
 
     compilation: str
-    session: Session | None
+    recording: Callable[[], Session | None]
     timings: _Timings
     failures: list[Failure]
     record: CompilationRecord
@@ -115,6 +122,11 @@ class _Work:
     inputs: tuple[Any, ...] = ()
     guards: tuple[Guard, ...] = ()
     """What the stages after tracing take for granted."""
+
+    @property
+    def session(self) -> Session | None:
+        """The session that recorded when the compilation began, if it is still there."""
+        return self.recording()
 
     def tell(self, **fields: Any) -> None:
         """Set fields of the compilation's record."""
@@ -184,7 +196,7 @@ class Pipeline:
         id = f"{request.frame}/{request.entry}"
         inputs = described(request.arguments) if session is not None else None
         record = CompilationRecord(id, request.frame, request.cause, inputs)
-        work = _Work(id, session, _Timings(session, id), [], record)
+        work = _Work(id, _weakly(session), _Timings(session, id), [], record)
         try:
             with uncaptured(), work.timings.stage("compile"):
                 return self._compile(request, work)
@@ -207,6 +219,7 @@ class Pipeline:
         if work.program is not None and work.graph is not None:
             lowered = afterwards.Lowered(work.program, work.graph, work.inputs)
             afterwards.keep(session, work.compilation, lowered, target=work.program.target)
+        work.inputs = ()  # the call's tensors, which a backward that is yet to be compiled must not hold
 
     def _compile(self, request: FrameRequest, work: _Work) -> CompiledFrame:
         with work.timings.stage("trace"):
@@ -276,7 +289,7 @@ class Pipeline:
             for n, r in zip(fakes, reals, strict=True)
         ]
         slot = GraphSlot(Slot(record.id), module, tuple(inputs))
-        work = _Work(record.id, session, _Timings(session, record.id), [], record)
+        work = _Work(record.id, _weakly(session), _Timings(session, record.id), [], record)
         with uncaptured(), torch.no_grad(), torch._C._DisableAutocast(), work.timings.stage("compile"):
             run = self._graph(slot, work)
         if session is not None:
@@ -310,7 +323,7 @@ class Pipeline:
 
     def _checked(self, run: Run, slot: GraphSlot, work: _Work) -> Run:
         """The graph with its first call compared with eager."""
-        session, compilation, name = work.session, work.compilation, backend_name(self.options.backend)
+        compilation, name = work.compilation, backend_name(self.options.backend)
 
         def tell(found: str) -> None:
             if not found:
@@ -321,6 +334,7 @@ class Pipeline:
                 warnings.warn(f"{sentence}; it runs as traced from now on.", errors.WrongResult, stacklevel=3)
             fallback = "later calls run as traced, operator by operator" if is_wrong else "results are as compiled"
             failure = Failure("verification", sentence, fallback)
+            session = work.session
             if session is not None:
                 session.amend(compilation, lambda c: replace(c, failures=(*c.failures, failure)))
 
@@ -423,7 +437,7 @@ class Pipeline:
             return self._rescued(run, graph)
         from engine.runtime.replayed import CudaRecorder, Replayed
 
-        told = functools.partial(_tell_launching, work.session, work.compilation, graph.stage)
+        told = functools.partial(_tell_launching, work.recording, work.compilation, graph.stage)
         is_dynamic = bool(program.symbols)
         replayed = Replayed(
             run, CudaRecorder(), is_boxed=graph.is_boxed, is_dynamic=is_dynamic, results=graph.results, told=told
@@ -461,7 +475,8 @@ class Pipeline:
                 work.session.amend(work.compilation, lambda c: replace(c, failures=failures))
             return reference(graph)
         run = reference(graph) if run is None else run
-        return run if work.session is None else _telling(run, program, graph, work.session, work.compilation)
+        session = work.session
+        return run if session is None else _telling(run, program, graph, session, work.compilation)
 
     def _chooser(self, work: _Work, *, on_gpu: bool) -> Chooser:
         """Who says where a template takes a library's place. Without a GPU nothing is measured, and the answer is always the same."""
@@ -539,7 +554,7 @@ class Pipeline:
             work.tell(lowering=program.record, kernels=kernel_records(program.kernels))
 
 
-def _tell_launching(session: Session | None, compilation: str, stage: str, sentence: str) -> None:
+def _tell_launching(recording: Callable[[], Session | None], compilation: str, stage: str, sentence: str) -> None:
     """Add how a graph's kernels are launched to its compilation's record; known once it was called a few times."""
     field = "backward" if stage == "backward" else "lowering"
 
@@ -550,6 +565,7 @@ def _tell_launching(session: Session | None, compilation: str, stage: str, sente
         told = " ".join(filter(None, (lowering.launching, sentence)))
         return replace(record, **{field: replace(lowering, launching=told)})
 
+    session = recording()
     if session is not None:
         session.amend(compilation, told)
 
@@ -575,10 +591,11 @@ def _telling(run: Run, program: Program, graph: AotGraph, session: Session, comp
         return replace(record, backward=program.record, kernels=kernels)
 
     session.amend(compilation, told)
-    waiting = [True]
+    waiting, recording = [True], weakref.ref(session)
 
     def first(values: list[Any]) -> Any:
-        if waiting and waiting.pop():
+        session = recording() if waiting and waiting.pop() else None
+        if session is not None:
             kept = tuple(v.detach() if isinstance(v, torch.Tensor) else v for v in values)
             if sum(v.nbytes for v in kept if isinstance(v, torch.Tensor)) <= KEPT:
                 afterwards.keep(session, compilation, afterwards.Lowered(program, graph, kept), target=program.target)

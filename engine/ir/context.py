@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import contextlib
+import weakref
 from collections.abc import Iterator
 from contextvars import ContextVar
 
 from engine.records.session import Session
 
-_session: ContextVar[Session | None] = ContextVar("engine_session", default=None)
+_session: ContextVar[weakref.ref[Session] | None] = ContextVar("engine_session", default=None)
+"""Held weakly: contexts are copied for backwards that are compiled later, and outlive the session."""
 
 
 attention: list[object] = []
@@ -28,13 +30,14 @@ def paying_attention() -> Iterator[None]:
 
 def current_session() -> Session | None:
     """The innermost session that records in this thread, or None."""
-    return _session.get()
+    found = _session.get()
+    return None if found is None else found()
 
 
 @contextlib.contextmanager
 def recording(session: Session | None) -> Iterator[Session | None]:
     """Make ``session`` the one that stages' drivers add to (None: record nothing)."""
-    token = _session.set(session)
+    token = _session.set(None if session is None else weakref.ref(session))
     try:
         with contextlib.nullcontext() if session is None else paying_attention():
             yield session

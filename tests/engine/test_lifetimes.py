@@ -128,3 +128,27 @@ def test_nothing_is_put_among_the_users_globals(text: str) -> None:
     quietly(engine.compile(function, backend="eager"), torch.randn(3, 3))
     assert set(function.__globals__) == names
     assert module() is None
+
+
+@pytest.mark.parametrize("trains", [False, True], ids=["infers", "trains"])
+@pytest.mark.parametrize("backend", ["eager", "aot_eager", "triton"])
+def test_a_session_is_freed_while_what_it_saw_compiled_lives_on(backend: str, trains: bool) -> None:
+    """With its records, and the tensors that a call was compiled for; a backward that is compiled later tells nobody."""
+
+    def scaled(x: torch.Tensor) -> torch.Tensor:
+        return (x * 2).sin().sum()
+
+    compiled = engine.compile(scaled, backend=backend)
+    x = torch.ones(2, requires_grad=trains)
+    with engine.record() as session:
+        found = compiled(x)
+    assert session.compilations
+    gone = [weakref.ref(session)]
+    del session
+    if trains:
+        found.backward()
+    gone.append(weakref.ref(x.untyped_storage()))
+    del x, found
+    gc.collect()
+    assert [ref() for ref in gone] == [None, None]
+    assert compiled(torch.zeros(2)).item() == 0

@@ -121,7 +121,9 @@ def lowered_with(monkeypatch: pytest.MonkeyPatch, bind: Any, function: Any, x: t
     """What the pipeline makes of a function for a GPU whose kernels ``bind`` makes, and what it gathered."""
     monkeypatch.setattr("engine.runtime.program.executable.__defaults__", (bind,))
     graph = trace(function, (x,))
-    work = pipeline._Work("0/0", None, pipeline._Timings(None, "0/0"), [], CompilationRecord("0/0", "0", "first"))
+    work = pipeline._Work(
+        "0/0", lambda: None, pipeline._Timings(None, "0/0"), [], CompilationRecord("0/0", "0", "first")
+    )
     return pipeline.Pipeline(make_options("triton"))._lower(graph, work, on_gpu=True), work
 
 
