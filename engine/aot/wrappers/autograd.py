@@ -170,10 +170,12 @@ def _text(c: Crossing, again: Again, *, is_noted: bool) -> str:
     given = "".join(f", t{n}" for n in range(c.results))
     tangents = [f"t{n}" for n in c.differentiable]
     lines.append(f"def differentiate(ctx{given}):")
-    saved = "ctx.saved_tensors"
+    lines.append(f"    if {' and '.join(f'{t} is None' for t in tangents)}:")
+    lines.append(f"        return backward.unreached(ctx) or {_tuple(['None'] * c.inputs)}")
+    saved = "(ctx.saved_tensors if getattr(ctx, 'held', None) is None else backward.held(ctx))"
     if len(tangents) > 1:
         absent = " or ".join(f"{t} is None" for t in tangents)
-        saved = f"(backward.read(ctx, {_tuple(tangents)}) if ctx.held or {absent} else {saved})"
+        saved = f"(backward.read(ctx, {_tuple(tangents)}) if ctx.held or {absent} else ctx.saved_tensors)"
     values = ([f"*{saved}"] if tensors else []) + (["*ctx.numbers"] if numbers else [])
     lines.append(f"    values = [{', '.join(values)}]")
     for k, (n, _) in enumerate(c.whole):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextvars
 import threading
 import weakref
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
@@ -129,6 +129,25 @@ class Backward:
             keep_quiet(self._unreached(inputs, found))
         return found
 
+    def unreached(self, ctx: Any) -> None:
+        """A backward that brings nothing: eager's nodes would not run, and would go on holding what they saved."""
+        if not _is_node(ctx):
+            return
+        keep_quiet(self._unreached(getattr(ctx, "inputs", ()), [None] * len(self.crossing.needing)))
+        if self.crossing.tensors and not _is_retained():  # autograd frees what the node saved
+            is_used = self.crossing.is_watched and ctx.freed
+            self._hold(ctx, self._left_after(ctx.freed) if is_used else range(self.crossing.tensors))
+
+    def held(self, ctx: Any) -> Sequence[torch.Tensor]:
+        """The saved tensors of a call that a backward came by without bringing anything."""
+        return [ctx.held.read(n) for n in range(self.crossing.tensors)]
+
+    def _hold(self, ctx: Any, left: Collection[int] | None) -> None:
+        """Keep what of the saved tensors is ``left``, when autograd lets go of all; None for nothing."""
+        held, own = getattr(ctx, "held", None), self.crossing.returned
+        read = partial(read_saved, ctx, returned=own) if held is None else held.read
+        ctx.held = None if left is None else hold(read, left, own)
+
     def _unreached(self, inputs: Sequence[Any], gradients: Sequence[Any]) -> Iterator[torch.Tensor]:
         for n, gradient in zip(self.crossing.needing, gradients, strict=True):
             held = inputs[n] if gradient is None and inputs else None
@@ -230,16 +249,13 @@ class Backward:
         if self.crossing.is_watched:
             ctx.freed |= there
             left = self._left_after(ctx.freed) if len(there) < len(self.crossing.differentiable) else None
+            self._hold(ctx, left)
             if left is not None:
-                own = self.crossing.returned
-                read = partial(read_saved, ctx, returned=own) if ctx.held is None else ctx.held.read
-                ctx.held = hold(read, left, own)
                 ctx.maybe_clear_saved_tensors()
                 return
-            ctx.held = None
         ctx.maybe_clear_saved_tensors()
         if self.crossing.tensors:
-            ctx.inputs = ()
+            ctx.held, ctx.inputs = None, ()
 
     def _left_after(self, freed: Tangents) -> frozenset[int] | None:
         """Positions of what is saved that eager could still read when gradients of ``freed`` have flown; None where it would complain of all."""

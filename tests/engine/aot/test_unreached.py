@@ -120,3 +120,39 @@ def test_hooks_after_a_backward_that_raised() -> None:
             told.append((n,))
         found.append((told, y.grad.tolist(), x.grad.tolist()))
     assert found[1] == found[0]
+
+
+@pytest.mark.parametrize("backend", ["aot_eager", "triton"])
+@pytest.mark.parametrize("order", [(0, 1), (1, 0), (0, 0, 1)])
+def test_calls_that_nothing_comes_to_keep_what_they_saved(backend: str, order: tuple[int, ...]) -> None:
+    """Two encoders, compiled each by itself, and two losses: the first backward comes by both encoders, and brings one of them nothing."""
+
+    def first(x: Tensor) -> Tensor:
+        return x.exp()
+
+    def second(x: Tensor) -> Tensor:
+        return x.tanh() * x
+
+    def losses(a: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:
+        return a.sin().sum(), b.cos().sum()
+
+    def outcome(compile: Callable[[Any], Any]) -> list[Any]:
+        one, two, both = map(compile, (first, second, losses))
+        x, y = (torch.linspace(-1, 1, 3).requires_grad_() for _ in range(2))
+        found = both(one(x), two(y))
+        seen: list[Any] = []
+        for n in order:
+            try:
+                found[n].backward()
+            except RuntimeError as error:
+                seen.append(str(error))
+            seen += [None if t.grad is None else t.grad.clone() for t in (x, y)]
+        return seen
+
+    expected = outcome(lambda f: f)
+    actual = outcome(lambda f: engine.compile(f, backend=backend))
+    for a, e in zip(actual, expected, strict=True):
+        if isinstance(e, Tensor):
+            torch.testing.assert_close(a, e)
+        else:
+            assert a == e
