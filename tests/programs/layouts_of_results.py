@@ -59,3 +59,9 @@ def losses_without_reduction(x, y):
     """Losses by element lie as what they are of does."""
     made = F.binary_cross_entropy(x.t(), y, reduction="none"), F.mse_loss(x.t(), y.t(), reduction="none"), 2 ** x.t()
     return made, [m.stride() for m in made], [m.t() for m in made]
+
+
+@program(lambda: (torch.arange(4.0).view(1, 4).transpose(0, 1)[-1:],))
+def other_type_of_one_element(x):
+    """One element with strides of its own, seen as another type."""
+    return x.view(torch.int32), x.unsqueeze(1).view(torch.int32)

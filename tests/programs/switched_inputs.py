@@ -123,3 +123,11 @@ class FrozenAfterwards(nn.Module):
         for p in self.inner.parameters():
             p.requires_grad_(False)
         return loss
+
+
+@program(lambda: (torch.ones(3, 4),))
+def told_after_a_view(x):
+    """What is made of a view that is older than the input's being told to require gradients."""
+    seen = x.t()
+    x.requires_grad_()
+    return seen * 2, seen[0]

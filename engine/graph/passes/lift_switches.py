@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 import torch.fx
+from torch._subclasses.fake_tensor import FakeTensor
 
 from engine.ir.frame import GraphInput
 
@@ -77,8 +78,19 @@ def switches_of(graph: torch.fx.Graph) -> dict[torch.fx.Node, torch.fx.Node]:
     return found
 
 
+def _seeing(graph: torch.fx.Graph, source: torch.fx.Node) -> list[torch.fx.Node]:
+    """An input and its views: what sees its memory."""
+    storage = _storage(source)
+    return [n for n in graph.nodes if n is source or (storage is not None and _storage(n) == storage)]
+
+
+def _storage(node: torch.fx.Node) -> int | None:
+    value = node.meta.get("example_value")
+    return value.untyped_storage()._cdata if type(value) is FakeTensor else None
+
+
 def lift_switches(module: torch.fx.GraphModule) -> Lifted | None:
-    """The graph without switches of inputs; None where there are none, or one stands between two uses of its input."""
+    """The graph without switches of inputs; None where there are none, or one stands between two uses of its input, or of views of it."""
     switches = switches_of(module.graph)
     if not switches:
         return None
@@ -87,7 +99,7 @@ def lift_switches(module: torch.fx.GraphModule) -> Lifted | None:
     before: list[tuple[int, bool]] = []
     after: list[tuple[int, bool]] = []
     for node, source in switches.items():
-        uses = [order[u] for u in source.users if u not in switches]
+        uses = [order[u] for seen in _seeing(module.graph, source) for u in seen.users if u not in switches]
         if node.users or (uses and min(uses) < order[node] < max(uses)):
             return None
         is_last = bool(uses) and max(uses) < order[node]

@@ -16,6 +16,7 @@ SOME = 25
 IN_DEFAULT_RING = 300
 ALL = 5000
 FOUND_FAR_OUT = (
+    790624,
     741501,
     701363,
     745880,
@@ -78,6 +79,7 @@ FOUND_WIDER: tuple[tuple[Kind, int], ...] = (
     ("plain", 300483),
     ("plain", 301273),
     ("plain", 403583),
+    ("plain", 794426),
     ("plain", 771461),
     ("plain", 772027),
     ("plain", 772586),
