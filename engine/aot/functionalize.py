@@ -436,6 +436,7 @@ class Tracing:
             roots=tuple(self._outputs.roots),
             writes=tuple(self._outputs.writes),
             reviewed=frozenset(self._outputs.owned),
+            strides=tuple(self._outputs.strides.items()),
         )
 
     def _input(self, n: int, i: GraphInput) -> InputPlan:

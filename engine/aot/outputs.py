@@ -28,7 +28,7 @@ from engine.aot.views import (
     writes_to,
 )
 from engine.ir.frame import GraphInput
-from engine.ir.plan import OutputPlan, View, is_same_layout
+from engine.ir.plan import OutputPlan, Size, View, is_same_layout
 from engine.ir.unbacked import is_unbacked
 
 __all__ = ["NotFunctional", "OutputPlanner"]
@@ -83,6 +83,8 @@ class OutputPlanner:
         self.writes: list[tuple[int, int]] = []
         self.owned: set[int] = set()
         """Results that are no views."""
+        self.strides: dict[int, tuple[Size, ...]] = {}
+        """Of results that views are made of."""
 
     @property
     def detached(self) -> frozenset[int]:
@@ -229,6 +231,7 @@ class OutputPlanner:
         if base is not None and storage_of(base) != storage_of(creator):
             raise NotFunctional(f"{name} is a view of something inside an operator")
         index = whole.index
+        self.strides[index] = tuple(creator.stride())
         return self._rooted(name, fake, creator, lambda root, view: OutputPlan(name, "alias of result", index, view))
 
     def _made_by_hand(self, name: str, fake: torch.Tensor, value: FunctionalTensor) -> OutputPlan:
@@ -250,6 +253,7 @@ class OutputPlanner:
         return maker is None or maker.meta["example_value"] is not fake or not _is_new_at_hand(maker)
 
     def _alias(self, name: str, whole: OutputPlan, creator: torch.Tensor, fake: torch.Tensor) -> OutputPlan:
+        self.strides[whole.index] = tuple(creator.stride())
         return OutputPlan(name, "alias of result", whole.index, self._view_of(name, creator, fake))
 
     def _whole(self, name: str, fake: torch.Tensor, value: FunctionalTensor) -> OutputPlan:

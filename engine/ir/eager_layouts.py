@@ -69,6 +69,9 @@ _RULES: dict[str, Rule] = {
 }
 """By name without overload."""
 
+_OF_COMPLEX: dict[str, Rule] = {"angle": _rows, "abs": _like_first}
+"""Of those by element: what goes by another rule for complex numbers."""
+
 _OWN_LAYOUT = frozenset("clone _to_copy copy mvlgamma ldexp".split())
 """Operators by element that go by other rules, which fake tensors know."""
 
@@ -95,7 +98,7 @@ def rule_of(func: Any) -> Rule | None:
 def eager_strides(
     func: Any, rule: Rule, args: Sequence[Any], kwargs: Mapping[str, Any], found: torch.Tensor
 ) -> tuple[Any, ...] | None:
-    """Strides that eager gives what an operator returns; None where they are as ``found``, or depend on what sizes are."""
+    """Strides that eager gives what an operator returns; None where they are as ``found``, or cannot be told."""
     if kwargs.get("memory_format") not in (None, torch.preserve_format):
         return None
     given = [args[n] if n < len(args) else kwargs.get(name) for n, name in _operands(func)]
@@ -103,6 +106,8 @@ def eager_strides(
         (tuple(v.shape), v.stride()) if isinstance(v, torch.Tensor) else ((), ()) for v in given if v is not None
     ]
     shape, strides = tuple(found.shape), found.stride()
+    if func._opname in _OF_COMPLEX and args[0].is_complex():
+        rule = _OF_COMPLEX[func._opname]
     try:
         if rule is by_operands and _is_plain(shape, strides, operands):
             return None

@@ -103,6 +103,8 @@ class Plan:
     """Results that eager writes to in place: (result, by how much its version counter moves on)."""
     reviewed: frozenset[int] = frozenset()
     """Results that the graph computes as views, where eager's tensor is none."""
+    strides: tuple[tuple[int, tuple[Size, ...]], ...] = ()
+    """Results that views are made of, with the strides that those are told for."""
     relations: tuple[sympy.Basic, ...] = ()
     """What the functional graph takes for granted of sizes, beyond what the traced graph does: guards check it."""
     effects: tuple[str, ...] = ()

@@ -1,6 +1,7 @@
 """How eager lays out new tensors and views, told from sizes and strides: the orders of dimensions that its operators go by.
 
-All of it takes symbols: what depends on what a symbol is raises ``Unknown``, and asks for no guard.
+All of it takes symbols, and asks for no guard: what depends on what a symbol is is as it is in this call, and raises ``Unknown`` where
+that is known to the running graph only.
 """
 
 from __future__ import annotations
@@ -8,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-import torch
 from torch.fx.experimental.symbolic_shapes import statically_known_true
 
 Sizes = Sequence[Any]
@@ -17,7 +17,7 @@ Layout = tuple[Sizes, Sizes]
 
 
 class Unknown(Exception):
-    """It depends on what a symbol is."""
+    """It depends on what only the running graph knows."""
 
 
 def are_same(a: Sizes, b: Sizes) -> bool:
@@ -193,6 +193,6 @@ def _is(fact: Any) -> bool:
         return fact
     if statically_known_true(fact):
         return True
-    if statically_known_true(torch.sym_not(fact)):
-        return False
-    raise Unknown
+    if fact.node.hint is None:
+        raise Unknown
+    return bool(fact.node.hint)

@@ -58,6 +58,11 @@ def post_compile(plan: Plan) -> Layer:
     early: list[str] = []
     made: dict[int, str] = {}
     lines += [f"r{n} = r{n}.detach()" for n in sorted(plan.reviewed)]
+    known = {name for name, *_ in plan.symbols}
+    told = [(n, s) for n, s in plan.strides if known.issuperset(_symbols_in(s))]
+    for n, strides in told:
+        names["laid_out"] = _laid_out
+        lines.append(f"if r{n}.stride() != {sizes_text(strides)}: r{n} = laid_out(r{n}, {sizes_text(strides)})")
     for n, writes in plan.writes:
         names["set_version"] = set_version
         lines.append(f"set_version((r{n},), ({writes},))")
@@ -74,7 +79,8 @@ def post_compile(plan: Plan) -> Layer:
                 made[id(output)] = f"o{len(made)}"
                 (early if output.is_early else lines).append(f"o{len(made)} = {expression}")
         outputs.append(made[id(output)])
-    read = symbols_read(plan, sizes_of(o.view for o in (*plan.outputs, *plan.roots)))
+    sizes = sizes_of(o.view for o in (*plan.outputs, *plan.roots))
+    read = symbols_read(plan, (*sizes, *(s for _, strides in told for s in strides)))
     return Layer(before=(*read, *early), after=tuple(lines), names=names, outputs=tuple(outputs))
 
 
@@ -198,8 +204,19 @@ def _size(size: Size) -> str:
 
 def symbols_read(plan: Plan, sizes: Iterable[Size]) -> tuple[str, ...]:
     """Statements that read the symbols in these sizes from the inputs as they come: layouts may change in the call."""
-    needed = {str(symbol) for s in sizes if isinstance(s, torch.SymInt) for symbol in s.node.expr.free_symbols}
+    needed = _symbols_in(sizes)
     return tuple(_reading(name, position, dim) for name, position, dim in plan.symbols if name in needed)
+
+
+def _symbols_in(sizes: Iterable[Size]) -> set[str]:
+    return {str(symbol) for s in sizes if isinstance(s, torch.SymInt) for symbol in s.node.expr.free_symbols}
+
+
+def _laid_out(result: torch.Tensor, strides: tuple[int, ...]) -> torch.Tensor:
+    """A result as its views are told to see it: operators may lie about how what they give lies, the user's own above all."""
+    if all(n < 2 or a == b for n, a, b in zip(result.shape, result.stride(), strides, strict=True)):
+        return result
+    return torch.empty_strided(result.shape, strides, dtype=result.dtype, device=result.device).copy_(result)
 
 
 def _reading(symbol: str, position: int, dim: int) -> str:
