@@ -127,7 +127,7 @@ def _is_plain(shape: tuple[Any, ...], strides: tuple[Any, ...], operands: Sequen
 @functools.cache
 def _operands(func: Any) -> tuple[tuple[int, str], ...]:
     """Positions and names of the arguments that are tensors, or numbers that are made one."""
-    is_number_made_tensor = "Scalar" in func._overloadname and func._opname not in _PARAMETERS
+    is_number_made_tensor = "scalar" in func._overloadname.lower() and func._opname not in _PARAMETERS
     kinds = (torch.TensorType, torch.NumberType) if is_number_made_tensor else (torch.TensorType,)
     named = enumerate(func._schema.arguments)
     return tuple((n, a.name) for n, a in named if isinstance(_plain(a.type), kinds) and a.name != "alpha")

@@ -24,6 +24,7 @@ OPERATORS: list[Callable[[torch.Tensor], torch.Tensor]] = [
     lambda t: t > 0,
     lambda t: t + t[:1],
     lambda t: torch.xlogy(t, t[..., :1]),
+    lambda t: torch.special.zeta(t, 2.0),
     lambda t: torch.lerp(t, t, 0.5),
     lambda t: t**2,
     lambda t: 2**t,
