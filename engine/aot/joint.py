@@ -6,7 +6,7 @@ The idea of tracing autograd's own backward over functional fake tensors is torc
 from __future__ import annotations
 
 import bisect
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -215,6 +215,8 @@ class _Differentiating(Tracing):
                 functional = [FunctionalTensor.to_functional(t) for t in tangents]
                 given = [_state_of(t) for t in functional]
                 found = torch.autograd.grad(needed, leaves, functional, allow_unused=True)
+                names = [self._inputs[n].name for n in self.needing]
+                marks.finish(dict(zip(names, found, strict=True)))
                 if not all(map(_is_as_it_was, functional, given)):
                     raise NotFunctional(
                         "a gradient that the caller may hold is changed in place by a backward of the user's own"
@@ -260,6 +262,7 @@ class _Differentiating(Tracing):
             else:
                 tangent = torch.empty(result.shape, dtype=result.dtype, device=result.device)
         proxy = proxies.tracer.create_proxy("placeholder", f"tangent_{number}", (), {})
+        set_origin(proxy.node, NodeOrigin(note="the gradient that comes back to a result"))
         track_tensor_tree(tangent, proxy, constant=None, tracer=proxies.tracer)
         return tangent
 
@@ -298,6 +301,8 @@ class _Marks:
         assert proxies is not None
         self._graph = proxies.tracer.graph
         self._last = self._graph._root._prev
+        self._sums: set[torch.fx.Node] = set()
+        """Sums of gradients whose reader has not run yet."""
         self.by_users: list[tuple[str, Any]] = []
         """What functions of the user's own gave, each with the function's name."""
         self.looks_at = ""
@@ -317,7 +322,7 @@ class _Marks:
                 continue
             origin = self._origin(node._sequence_nr())
             sums = None if origin is None else replace(origin, note="gradients that meet here are summed")
-            yield node.register_prehook(lambda grads, origin=sums: self.mark(origin))
+            yield node.register_prehook(lambda grads, origin=sums: self._mark_sums(grads, origin))
             yield node.register_hook(lambda grads, given, origin=origin: self.mark(origin))
             if (named := _OF_PHASES.get(node.name())) is not None:
                 yield node.register_prehook(lambda grads, name=named: self._note_phase(name, grads))
@@ -334,13 +339,44 @@ class _Marks:
 
     def mark(self, origin: NodeOrigin | None) -> None:
         """Mark what was traced since the last marking."""
-        node = end = self._graph._root._prev
-        while node is not self._last:
+        for node in self._new():
             if origin is not None:
                 set_origin(node, origin)
+
+    def _new(self) -> list[torch.fx.Node]:
+        """What was traced since this was last asked, marked as the backward's."""
+        node = end = self._graph._root._prev
+        found = []
+        while node is not self._last:
             node.meta["custom"] = {**node.meta.get("custom", {}), BACKWARD: True}
+            found.append(node)
             node = node._prev
         self._last = end
+        return found
+
+    def _mark_sums(self, gradients: Sequence[Any], origin: NodeOrigin | None) -> None:
+        """Mark the sums that these gradients are; others that were made meanwhile meet elsewhere, and wait."""
+        self._sums.update(self._new())
+        for gradient in gradients:
+            self._mark_sum(gradient, origin)
+
+    def _mark_sum(self, gradient: Any, origin: NodeOrigin | None) -> None:
+        if not self._sums or not isinstance(gradient, FunctionalTensor):
+            return
+        todo = [_node_of(torch._from_functional_tensor(gradient.elem))]
+        while todo:
+            node = todo.pop()
+            if node is not None and node in self._sums:
+                self._sums.remove(node)
+                todo += node.all_input_nodes
+                if origin is not None:
+                    set_origin(node, origin)
+
+    def finish(self, gradients: Mapping[str, Any]) -> None:
+        """Mark what is left, given the gradients of the inputs by name."""
+        self._sums.update(self._new())
+        for name, gradient in gradients.items():
+            self._mark_sum(gradient, NodeOrigin(note=f"the gradients of {name} are summed"))
 
 
 def _tangents_first(module: torch.fx.GraphModule, inputs: int) -> None:

@@ -409,7 +409,7 @@ def _record(
         for n in saved
     ]
     rows += [
-        SavedValue(n.name, "recomputed", 0 if is_view(n) else _bytes(n), _why_again(n), _of(n)) for n in recomputed
+        SavedValue(n.name, "recomputed", 0 if _is_part(n) else _bytes(n), _why_again(n), _of(n)) for n in recomputed
     ]
     return PartitionRecord(
         method,
@@ -418,6 +418,11 @@ def _record(
         kept_bytes=sum(map(_bytes, inputs & memories.keys())),
         default_bytes=_default_bytes(parts),
     )
+
+
+def _is_part(node: Node) -> bool:
+    """Whether a value is a view, or one of several that count together."""
+    return seen_by(node) is not node or node.target is operator.getitem
 
 
 def _bytes(node: Node) -> int:
@@ -455,10 +460,12 @@ def _why_again(node: Node) -> str:
     if is_stated(node):
         where = "" if checkpoint_of(node) is None else ": it stands in an activation checkpoint"
         return f"drawn again from the same state of the random numbers{where}"
-    if checkpoint_of(node) is not None and not is_backward(node) and not is_view(node):
+    if checkpoint_of(node) is not None and not is_backward(node) and seen_by(node) is node:
         return "it stands in an activation checkpoint"
-    if is_view(node):
+    if seen_by(node) is not node:
         return "a view: making it takes no time and no memory"
+    if node.target is operator.getitem:
+        return "one of several results that are computed together"
     if is_size(node):
         return "a number made of sizes"
     if is_backward(node):
