@@ -472,6 +472,52 @@ def is_as_strided(node: torch.fx.Node) -> bool:
     return name.startswith("as_strided")
 
 
+_LAYOUTS_IN_PLACE = frozenset(("t_", "transpose_", "swapaxes_", "swapdims_", "squeeze_", "unsqueeze_"))
+
+
+def is_layout_in_place(n: torch.fx.Node) -> bool:
+    """Whether a traced node changes sizes or strides of a tensor in place."""
+    return name_of(n) in _LAYOUTS_IN_PLACE and isinstance(n.args[0], torch.fx.Node)
+
+
+def name_of(n: torch.fx.Node) -> str:
+    """The method, or the operator without its overload."""
+    return str(n.target) if n.op == "call_method" else getattr(n.target, "__name__", "").partition(".")[0]
+
+
+def laid_out_in_grad_mode(graph: torch.fx.GraphModule) -> set[int]:
+    """Positions of inputs whose layout an operator changes in place in grad mode."""
+    is_on, found = torch.is_grad_enabled(), set[int]()
+    fakes = {
+        id(n.meta.get("example_value")): k for k, n in enumerate(n for n in graph.graph.nodes if n.op == "placeholder")
+    }
+    for node in graph.graph.nodes:
+        if node.target in GRAD_MODE:
+            is_on = node.args[:1] != (False,)
+        elif is_on and is_layout_in_place(node):
+            found.add(fakes.get(id(node.args[0].meta.get("example_value")), -1))
+    return found
+
+
+def read_since_written(graph: torch.fx.GraphModule) -> set[int]:
+    """Positions of inputs whose history autograd looks at after the last write to their memory."""
+    is_on, found = torch.is_grad_enabled(), set[int]()
+    places = {node: n for n, node in enumerate(n for n in graph.graph.nodes if n.op == "placeholder")}
+    for node in graph.graph.nodes:
+        if node.target in GRAD_MODE:
+            is_on = node.args[:1] != (False,)
+        elif is_mutating(node):
+            touched = {storage_of(v) for a in node.all_input_nodes if (v := _fake_of(a)) is not None}
+            found = {
+                n
+                for i, n in places.items()
+                if n in found and (v := _fake_of(i)) is not None and storage_of(v) not in touched
+            }
+        elif is_on and any(v.requires_grad for v in _tensors_of(node)):
+            found.update(places[a] for a in node.all_input_nodes if a in places)
+    return found
+
+
 def is_mutating(node: torch.fx.Node) -> bool:
     """Whether a traced node may write to a tensor that it is given. Errs towards yes."""
     if "out" in node.kwargs or node.kwargs.get("inplace") is True:

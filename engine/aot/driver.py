@@ -217,14 +217,15 @@ def _inference(
     functional: Functional, onion: Onion, compilation: str, settings: Settings, names: list[str], *, is_silent: bool
 ) -> AotResult:
     """``is_silent``: inputs need gradients although no result does."""
-    silent = (Layer(holding="no_grad()", names={"no_grad": torch.no_grad}),) if is_silent else ()
     graphs = _told((functional.module, "aten", "functional ATen graph"), compilation=compilation)
     plan, graph = functional.plan, AotGraph(functional.module, functional.inputs, compilation)
+    in_eager = autograd.eager_for_leaves(_in_eager(onion), plan) if is_silent else ()
+    silent = (Layer(holding="no_grad()", names={"no_grad": torch.no_grad}),) if is_silent else ()
     record = AotRecord("inference", facts(plan), (*onion.records(), *_layer_records(plan)))
     around = onion.without_values()
 
     def closed(run: Run, probe: Probe | None) -> Run:
-        woven = weave(run, plan, (*_layers(plan), *silent), probe.tell if probe else None)
+        woven = weave(run, plan, (*in_eager, *_layers(plan), *silent), probe.tell if probe else None)
         return around.close(woven, probe, names)
 
     run = closed(settings.lower(graph), probe_for(compilation))
@@ -257,10 +258,7 @@ def _training(cut: Cut, onion: Onion, compilation: str, settings: Settings, name
         interpret=lambda g: settings.interpret(_backward_graph(g, compilation)),
         again=again,
     )
-    as_traced: Run = types.MethodType(type(onion.call.graph).forward, onion.call.graph)
-    if onion.change_of(errors) is not None:
-        as_traced = errors.once(as_traced)
-    layers = (autograd.eager_where_unknown(as_traced, plan, joint.needing), *_layers(plan))
+    layers = (autograd.eager_where_unknown(_in_eager(onion), plan, joint.needing), *_layers(plan))
     gradients = tuple(f"gradient of {inputs[n].name}" for n in between.needing)
     around = onion.without_values()
 
@@ -277,6 +275,11 @@ def _training(cut: Cut, onion: Onion, compilation: str, settings: Settings, name
     record = AotRecord("training", facts(joint.plan), wrappers, partition=halves.record)
     run = closed(settings.lower(graph), backward, probe_for(compilation))
     return AotResult(run, record, graphs, noted=None if joint.plan.effects or not graphs else noted)
+
+
+def _in_eager(onion: Onion) -> Run:
+    as_traced: Run = types.MethodType(type(onion.call.graph).forward, onion.call.graph)
+    return as_traced if onion.change_of(errors) is None else errors.once(as_traced)
 
 
 def _backward_graph(module: torch.fx.GraphModule, compilation: str) -> AotGraph:

@@ -22,7 +22,19 @@ from torch._subclasses.functional_tensor import FunctionalTensor, FunctionalTens
 from torch.amp.autocast_mode import _enter_autocast, _exit_autocast
 from torch.fx.experimental.proxy_tensor import make_fx
 
-from engine.aot.analyse import GRAD_MODE, as_it_came, is_as_strided, is_drawing, is_mutating, is_reshaped, output_args
+from engine.aot.analyse import (
+    GRAD_MODE,
+    as_it_came,
+    is_as_strided,
+    is_drawing,
+    is_layout_in_place,
+    is_mutating,
+    is_reshaped,
+    laid_out_in_grad_mode,
+    name_of,
+    output_args,
+    read_since_written,
+)
 from engine.aot.outputs import OutputPlanner
 from engine.aot.unbacked import has_unbacked, take_place
 from engine.aot.unread import unwritten_inside
@@ -256,7 +268,7 @@ class Interpreter(torch.fx.Interpreter):
         if given_back is not None:
             return self.env[given_back]
         with torch.fx.traceback.set_current_meta(n):
-            result = self._laid_out_anew(n) if self.differentiates and _is_layout_in_place(n) else super().run_node(n)
+            result = self._laid_out_anew(n) if self.differentiates and is_layout_in_place(n) else super().run_node(n)
         # Where a view is resized, only what was traced tells.
         if given is not None and (given != _shapes(result) or given != _shapes(traced)):
             raise NotFunctional(f"{n.name} resizes the tensor that it is to write to")
@@ -276,7 +288,7 @@ class Interpreter(torch.fx.Interpreter):
         args, kwargs = self.fetch_args_kwargs_from_env(n)
         was = args[0]
         with torch.enable_grad():  # it stays what it was to autograd, whatever mode its layout changes in
-            made = getattr(was, _name_of(n).removesuffix("_"))(*args[1:], **kwargs)
+            made = getattr(was, name_of(n).removesuffix("_"))(*args[1:], **kwargs)
         for node, value in self.env.items():
             if value is was:
                 self.env[node] = made
@@ -314,18 +326,6 @@ class Interpreter(torch.fx.Interpreter):
         own_form = torch._C._DisablePythonDispatcher() if _drops_all(target, args, kwargs) else contextlib.nullcontext()
         with own_form:
             return super().call_function(whole(target, trains=self.differentiates), args, kwargs)
-
-
-_LAYOUTS_IN_PLACE = frozenset(("t_", "transpose_", "swapaxes_", "swapdims_", "squeeze_", "unsqueeze_"))
-
-
-def _is_layout_in_place(n: torch.fx.Node) -> bool:
-    return _name_of(n) in _LAYOUTS_IN_PLACE and isinstance(n.args[0], torch.fx.Node)
-
-
-def _name_of(n: torch.fx.Node) -> str:
-    """The method, or the operator without its overload."""
-    return str(n.target) if n.op == "call_method" else getattr(n.target, "__name__", "").partition(".")[0]
 
 
 def _drops_all(target: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
@@ -445,8 +445,18 @@ class Tracing:
         layout = view_in_place(i) if is_reshaped(i.fake, i.real) else None
         counts = not i.fake.is_inference() and not (isinstance(i.real, torch.Tensor) and i.real.is_inference())
         writes = writes_to(i.fake) - i.version
+        hidden = n in self.hidden
         return InputPlan(
-            i.name, True, n in self._written, self._written.get(n, -1), writes, counts, layout, n in self.hidden
+            i.name,
+            is_tensor=True,
+            written=n in self._written,
+            result=self._written.get(n, -1),
+            writes=writes,
+            is_counted=counts,
+            layout=layout,
+            is_hidden=hidden,
+            is_shown=n in laid_out_in_grad_mode(self._graph),
+            is_read_since=hidden and n in read_since_written(self._graph),
         )
 
 

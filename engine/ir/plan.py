@@ -62,6 +62,10 @@ class InputPlan:
     """Sizes, strides and offset that it is given in place (``t_``), the offset relative to its own; None: as they were."""
     is_hidden: bool = False
     """Needs a gradient and is written where autograd does not look (``no_grad``, ``detach``): its history stays what it was."""
+    is_shown: bool = False
+    """Its layout is changed in place where autograd looks, which eager forbids to leaves."""
+    is_read_since: bool = False
+    """Then read in grad mode: autograd has worked out anew how gradients go from it, if it is a view, to what it sees."""
 
 
 @dataclass(frozen=True)

@@ -151,3 +151,13 @@ def made_tensors_set(x):
 def storage_as_an_argument(x, storage):
     """A storage from outside tells its size and device."""
     return x + storage.nbytes() + len(storage), storage.device, storage.size()
+
+
+@program(lambda: (torch.arange(6.0).view(2, 3).requires_grad_()[..., 0],), breaks=2)
+def view_given_other_memory(x):
+    """A view that was written to without gradients, and then read with them: how they go from it to its base was found before."""
+    with torch.no_grad():
+        x.zero_()
+    y = x.clone()
+    x.data = y.squeeze()
+    return x.unbind(0)[0]

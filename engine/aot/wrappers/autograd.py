@@ -60,8 +60,9 @@ def eager_where_unknown(as_traced: Run, plan: Plan, needing: Sequence[int]) -> L
         "forward_ad._current_level >= 0",
         "saving_hooks(False) and is_seen_by_users(saving_hooks)",
     ]
-    unknown += [f"i{n}.is_leaf" for n in needing if plan.inputs[n].written and not plan.inputs[n].is_hidden]
-    call = f"return as_traced({', '.join(f'i{n}' for n in range(len(plan.inputs)))})"
+    written = [n for n in needing if plan.inputs[n].written and not plan.inputs[n].is_hidden]
+    unknown += [f"i{n}.is_leaf" for n in needing if plan.inputs[n].is_shown or n in written]
+    call = _as_traced(plan)
     names = {"as_traced": as_traced, "transforms": torch._C._are_functorch_transforms_active, "forward_ad": forward_ad}
     names |= {
         "saving_hooks": torch._C._autograd._top_saved_tensors_default_hooks,
@@ -77,6 +78,17 @@ _LOSSLESS = ("torch.", "engine.")
 def _is_seen_by_users(saving_hooks: Callable[[bool], Any]) -> bool:
     """Whether hooks of the user's own see what autograd saves: they may give back something else, and a compiled graph saves other tensors."""
     return any(not str(getattr(h, "__module__", "")).startswith(_LOSSLESS) for h in saving_hooks(False))
+
+
+def eager_for_leaves(as_traced: Run, plan: Plan) -> tuple[Layer, ...]:
+    """The same for a call of which no result needs a gradient: changing a leaf's layout in place is eager's error to raise."""
+    leaves = [f"(i{n}.is_leaf and i{n}.requires_grad)" for n, i in enumerate(plan.inputs) if i.is_shown]
+    lines = (f"if {' or '.join(leaves)}:", f"    {_as_traced(plan)}")
+    return (Layer(before=lines, names={"as_traced": as_traced}),) if leaves else ()
+
+
+def _as_traced(plan: Plan) -> str:
+    return f"return as_traced({', '.join(f'i{n}' for n in range(len(plan.inputs)))})"
 
 
 def post_compile(crossing: Crossing, forward: Run, backward: Backward) -> Run:

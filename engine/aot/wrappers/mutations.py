@@ -57,4 +57,6 @@ def post_compile(plan: Plan) -> Layer:
             after.append(f"i{n}.as_strided_({layout}, {offset_text(f'i{n}', i.layout.offset)})")
     counted = sorted((i.writes, n) for n, i in enumerate(plan.inputs) if not _is_counted(i))
     after += [f"set_version((i{n},), (c{n} + {writes},))" for writes, n in counted]
+    # A view that is given another layout later (``.data =``) would be found to see other elements of its base.
+    after += [f"i{n}.grad_fn" for n, i in enumerate(plan.inputs) if i.is_read_since]
     return Layer(before=tuple(before), after=tuple(after), names=names)
