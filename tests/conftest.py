@@ -82,6 +82,17 @@ def expected(request: pytest.FixtureRequest) -> Callable[[str], None]:
 
 
 @pytest.fixture
+def disk_cache(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[pathlib.Path]:
+    """A cache on disk of this test's own, switched on: the folder that holds those of the stages. Nothing compiled is left afterwards."""
+    import engine
+
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.setattr(engine.config, "disk_cache", True)
+    yield tmp_path / "compile-explorer"
+    engine.reset()
+
+
+@pytest.fixture
 def torch_seed() -> Iterator[None]:
     """A fixed seed for the test, and the caller's random state back afterwards."""
     import torch

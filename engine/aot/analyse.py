@@ -187,11 +187,8 @@ def _behind_autograd(graph: torch.fx.GraphModule, inputs: Sequence[GraphInput]) 
 
 def _viewed_without_grad_mode(graph: torch.fx.GraphModule, inputs: Sequence[GraphInput]) -> str:
     """Autograd refuses a backward through a view made under ``no_grad`` of memory that is written to in grad mode later."""
-    is_on, unseen = torch.is_grad_enabled(), set[int]()
-    for node in graph.graph.nodes:
-        if node.target in GRAD_MODE:
-            is_on = node.args[:1] != (False,)
-            continue
+    unseen = set[int]()
+    for node, is_on in with_grad_mode(graph, is_on=torch.is_grad_enabled()):
         seen = _fake_of(node.args[0]) if node.args else None
         if seen is None:
             continue
@@ -259,7 +256,7 @@ def _overlapping(node: torch.fx.Node) -> str:
     into = _written_part(node, into)
     for other in node.all_input_nodes:
         read = _fake_of(other)
-        if read is None or other is target or storage_of(read) != storage:
+        if read is None or storage_of(read) != storage or (other is target and not _is_given_to_itself(node)):
             continue
         read = at_hand(read)
         if read._has_symbolic_sizes_strides:
@@ -297,6 +294,11 @@ def _goes_by_element(node: torch.fx.Node) -> bool:
     packet = getattr(torch.ops.aten, name, None)
     overloads = [] if packet is None else [getattr(packet, o) for o in packet.overloads()]
     return any(torch.Tag.pointwise in o.tags for o in overloads)
+
+
+def _is_given_to_itself(node: torch.fx.Node) -> bool:
+    """Whether an assignment to an item reads what it writes to: eager fills the part with one element, and copies others."""
+    return node.target in (operator.setitem, "__setitem__") and node.args[2] is node.args[0]
 
 
 def _written_part(node: torch.fx.Node, into: torch.Tensor) -> torch.Tensor:
@@ -485,37 +487,36 @@ def name_of(n: torch.fx.Node) -> str:
     return str(n.target) if n.op == "call_method" else getattr(n.target, "__name__", "").partition(".")[0]
 
 
-def laid_out_in_grad_mode(graph: torch.fx.GraphModule) -> set[int]:
+def with_grad_mode(graph: torch.fx.GraphModule, *, is_on: bool) -> Iterator[tuple[torch.fx.Node, bool]]:
+    """All nodes but switches of grad mode, each with whether it is on there; ``is_on``: where the graph begins."""
+    for node in graph.graph.nodes:
+        if node.target in GRAD_MODE:
+            is_on = node.args[:1] != (False,)
+        else:
+            yield node, is_on
+
+
+def laid_out_in_grad_mode(graph: torch.fx.GraphModule, *, is_on: bool) -> set[int]:
     """Positions of inputs whose layout an operator changes in place in grad mode."""
-    is_on, found = torch.is_grad_enabled(), set[int]()
-    fakes = {
-        id(n.meta.get("example_value")): k for k, n in enumerate(n for n in graph.graph.nodes if n.op == "placeholder")
-    }
-    for node in graph.graph.nodes:
-        if node.target in GRAD_MODE:
-            is_on = node.args[:1] != (False,)
-        elif is_on and is_layout_in_place(node):
-            found.add(fakes.get(id(node.args[0].meta.get("example_value")), -1))
-    return found
+    changed = [
+        _fake_of(node.args[0]) for node, on in with_grad_mode(graph, is_on=is_on) if on and is_layout_in_place(node)
+    ]
+    inputs = [n.meta.get("example_value") for n in graph.graph.nodes if n.op == "placeholder"] if changed else []
+    return {k for k, given in enumerate(inputs) if any(given is c for c in changed)}
 
 
-def read_since_written(graph: torch.fx.GraphModule) -> set[int]:
+def read_since_written(graph: torch.fx.GraphModule, *, is_on: bool) -> frozenset[int]:
     """Positions of inputs whose history autograd looks at after the last write to their memory."""
-    is_on, found = torch.is_grad_enabled(), set[int]()
-    places = {node: n for n, node in enumerate(n for n in graph.graph.nodes if n.op == "placeholder")}
-    for node in graph.graph.nodes:
-        if node.target in GRAD_MODE:
-            is_on = node.args[:1] != (False,)
-        elif is_mutating(node):
-            touched = {storage_of(v) for a in node.all_input_nodes if (v := _fake_of(a)) is not None}
-            found = {
-                n
-                for i, n in places.items()
-                if n in found and (v := _fake_of(i)) is not None and storage_of(v) not in touched
-            }
-        elif is_on and any(v.requires_grad for v in _tensors_of(node)):
-            found.update(places[a] for a in node.all_input_nodes if a in places)
-    return found
+    places = {n: k for k, n in enumerate(n for n in graph.graph.nodes if n.op == "placeholder")}
+    found: dict[int, int] = {}
+    for node, on in with_grad_mode(graph, is_on=is_on):
+        if is_mutating(node):
+            touched = {storage_of(t) for a in node.all_input_nodes for t in _tensors_of(a)}
+            found = {k: storage for k, storage in found.items() if storage not in touched}
+        elif on and any(t.requires_grad for t in _tensors_of(node)):
+            read = (a for a in node.all_input_nodes if a in places)
+            found |= {places[a]: storage_of(t) for a in read for t in _tensors_of(a)}
+    return frozenset(found)
 
 
 def is_mutating(node: torch.fx.Node) -> bool:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import operator
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -428,8 +428,10 @@ class Tracing:
         """The calling convention found by the run."""
         assert self._outputs is not None
         devices = tuple(d for d in ("cpu", "cuda") if torch.is_autocast_enabled(d))
+        shown = laid_out_in_grad_mode(self._graph, is_on=self._in_grad_mode)
+        since = read_since_written(self._graph, is_on=self._in_grad_mode) & self.hidden if self.hidden else frozenset()
         return Plan(
-            tuple(self._input(n, i) for n, i in enumerate(self._inputs)),
+            tuple(self._input(n, i, shown, since) for n, i in enumerate(self._inputs)),
             tuple(self._outputs.plans),
             len(self._outputs.results) + len(self._written),
             autocast=devices,
@@ -439,13 +441,12 @@ class Tracing:
             strides=tuple(self._outputs.strides.items()),
         )
 
-    def _input(self, n: int, i: GraphInput) -> InputPlan:
+    def _input(self, n: int, i: GraphInput, shown: Collection[int], since: Collection[int]) -> InputPlan:
         if not isinstance(i.fake, torch.Tensor):
             return InputPlan(i.name, is_tensor=False)
         layout = view_in_place(i) if is_reshaped(i.fake, i.real) else None
         counts = not i.fake.is_inference() and not (isinstance(i.real, torch.Tensor) and i.real.is_inference())
         writes = writes_to(i.fake) - i.version
-        hidden = n in self.hidden
         return InputPlan(
             i.name,
             is_tensor=True,
@@ -454,9 +455,9 @@ class Tracing:
             writes=writes,
             is_counted=counts,
             layout=layout,
-            is_hidden=hidden,
-            is_shown=n in laid_out_in_grad_mode(self._graph),
-            is_read_since=hidden and n in read_since_written(self._graph),
+            is_hidden=n in self.hidden,
+            is_shown=n in shown,
+            is_read_since=n in since,
         )
 
 

@@ -61,10 +61,11 @@ class TensorSpec:
     def of(cls, tensor: torch.Tensor) -> TensorSpec:
         """What a tensor is like."""
         with torch._C.DisableTorchFunction():
-            return cls(
-                tensor.shape, tensor.dtype, tensor.stride(), tensor.device, tensor.requires_grad,
-                parameter=isinstance(tensor, torch.nn.Parameter),
-            )  # fmt: skip
+            is_parameter = isinstance(tensor, torch.nn.Parameter)
+            made = cls(tensor.shape, tensor.dtype, tensor.stride(), tensor.device, parameter=is_parameter)
+            # Whole numbers that gradients were written to require them, too, though nobody can ask for it.
+            object.__setattr__(made, "requires_grad", tensor.requires_grad)
+            return made
 
     @property
     def layout(self) -> torch.layout:

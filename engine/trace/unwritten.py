@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -12,6 +13,13 @@ from engine.ir.in_graph import InGraph
 
 if TYPE_CHECKING:
     from engine.trace.state import Tracer
+
+
+_WRITING = frozenset(
+    getattr(operator, name)
+    for name in "setitem iadd isub imul itruediv ifloordiv imod ipow iand ior ixor ilshift irshift imatmul".split()
+)
+"""Python's operators that may write to their first operand."""
 
 
 @dataclass(frozen=True)
@@ -39,7 +47,8 @@ class Layout:
 def layouts_of(target: Any, args: list[Any], kwargs: dict[str, Any]) -> list[Layout]:
     """The layouts of what an operation may lay out anew: what it writes its result to, or all that a function of the user's is given."""
     name = target if isinstance(target, str) else getattr(target, "__name__", "")
-    given = kwargs.get("out", args[0] if args and name.endswith("_") else None)
+    writes = name.endswith("_") or target in _WRITING
+    given = kwargs.get("out", args[0] if args and writes else None)
     if isinstance(target, InGraph):
         given = (*args, *kwargs.values())
     found = given if isinstance(given, (list, tuple)) else (given,)

@@ -170,3 +170,10 @@ def product_of_types_that_nobody_reads(x, y):
     """Eager raises for a product that is not used, since its operands are of two types."""
     y @ x
     return -x
+
+
+@program(lambda: (torch.ones(2, 4, dtype=torch.int64), torch.ones(3, requires_grad=True)), breaks=4)
+def whole_numbers_that_require_gradients(c, b):
+    """What needs a gradient is written to whole numbers, which then require one, too."""
+    c[1:] = b[0] * 3
+    return c.float().detach(), c.requires_grad

@@ -175,8 +175,9 @@ def _text(c: Crossing, again: Again, *, is_noted: bool) -> str:
         lines.append(f"    ctx.leaves = {_tuple([f'i{n}.is_leaf' for _, n in c.whole])}")
     if c.plain:
         lines.append(f"    ctx.mark_non_differentiable({', '.join(f'r{n}' for n in c.plain)})")
+    lines.append("    ctx.held = None")
     if c.is_watched:
-        lines.append("    ctx.freed, ctx.held = NOTHING, None")
+        lines.append("    ctx.freed = NOTHING")
     lines.append("    ctx.set_materialize_grads(False)")
     lines.append(f"    return {_tuple(results)}")
     given = "".join(f", t{n}" for n in range(c.results))
@@ -184,7 +185,7 @@ def _text(c: Crossing, again: Again, *, is_noted: bool) -> str:
     lines.append(f"def differentiate(ctx{given}):")
     lines.append(f"    if {' and '.join(f'{t} is None' for t in tangents)}:")
     lines.append(f"        return backward.unreached(ctx) or {_tuple(['None'] * c.inputs)}")
-    saved = "(ctx.saved_tensors if getattr(ctx, 'held', None) is None else backward.held(ctx))"
+    saved = "(ctx.saved_tensors if ctx.held is None else backward.held(ctx))"
     if len(tangents) > 1:
         absent = " or ".join(f"{t} is None" for t in tangents)
         saved = f"(backward.read(ctx, {_tuple(tangents)}) if ctx.held or {absent} else ctx.saved_tensors)"

@@ -144,8 +144,8 @@ class Backward:
 
     def _hold(self, ctx: Any, left: Collection[int] | None) -> None:
         """Keep what of the saved tensors is ``left``, when autograd lets go of all; None for nothing."""
-        held, own = getattr(ctx, "held", None), self.crossing.returned
-        read = partial(read_saved, ctx, returned=own) if held is None else held.read
+        own = self.crossing.returned
+        read = partial(read_saved, ctx, returned=own) if ctx.held is None else ctx.held.read
         ctx.held = None if left is None else hold(read, left, own)
 
     def _unreached(self, inputs: Sequence[Any], gradients: Sequence[Any]) -> Iterator[torch.Tensor]:

@@ -585,6 +585,8 @@ def _tensor_at(tx: Tracer, real: torch.Tensor, origin: Origin) -> Value:
     ):
         kind = "nested tensor" if real.is_nested else "quantised tensor" if real.is_quantized else "tensor"
         raise Unsupported("unsupported-operation", f"a {kind} of layout {real.layout}")
+    if real.requires_grad and not (real.is_floating_point() or real.is_complex()):
+        raise Unsupported("unsupported-operation", f"a tensor of {real.dtype} that requires gradients")
     if torch._C._functorch.is_functorch_wrapped_tensor(real) and tx.entry_state["functorch"] is None:
         raise Unsupported("unsupported-operation", "a tensor of a transformation that is over")
     if is_wrapper:

@@ -27,11 +27,9 @@ NAME = "a" * 64
 
 
 @pytest.fixture(autouse=True)
-def folder(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> pathlib.Path:
-    """A cache of this test's own, switched on."""
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    monkeypatch.setattr(engine.config, "disk_cache", True)
-    return tmp_path / "compile-explorer" / "aot"
+def folder(disk_cache: pathlib.Path) -> pathlib.Path:
+    """Where the stage keeps what it made."""
+    return disk_cache / "aot"
 
 
 def trains(x: torch.Tensor, w: torch.Tensor) -> Any:

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import functools
-import pathlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -15,14 +14,7 @@ from torch.library import Library, custom_op
 
 import engine
 
-
-@pytest.fixture(autouse=True)
-def folder(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """A cache of this test's own, switched on."""
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    monkeypatch.setattr(engine.config, "disk_cache", True)
-    yield
-    engine.reset()
+pytestmark = pytest.mark.usefixtures("disk_cache")
 
 
 def _told(fn: Callable[..., Any], *args: Any, backend: str = "aot_eager") -> tuple[list[str], list[str], list[float]]:

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import pathlib
 import random
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -17,13 +16,7 @@ SCALE = 2.0
 SEEN: list[int] = []
 
 
-@pytest.fixture(autouse=True)
-def folder(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """A cache of this test's own, switched on; operators are gone afterwards."""
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    monkeypatch.setattr(engine.config, "disk_cache", True)
-    yield
-    engine.reset()
+pytestmark = pytest.mark.usefixtures("disk_cache")
 
 
 def _doubled(x: torch.Tensor) -> torch.Tensor:

@@ -81,3 +81,10 @@ def test_impossible_descriptions_are_refused(arguments: Any, words: str) -> None
     """What no tensor can be is an error."""
     with pytest.raises(ValueError, match=words):
         TensorSpec(*arguments)
+
+
+def test_whole_numbers_that_require_gradients_are_described() -> None:
+    """Nobody can ask for them, but a write makes them."""
+    whole = torch.ones(2, dtype=torch.int64)
+    whole[1:] = torch.ones(2, requires_grad=True)[0] * 3
+    assert TensorSpec.of(whole).requires_grad
